@@ -1,7 +1,7 @@
 """Start of `python -m batchwright.worker`.
 
-A signal during the imports, which take seconds, ends the process with exit code 0, because nothing has to be
-drained yet. `ShutdownSignal` handles signals once the event loop runs.
+A SIGTERM or SIGINT during the imports, which take seconds, ends the process at once with exit code 0, because
+nothing has to be drained yet. `ShutdownSignal` handles the signals once the event loop runs.
 """
 
 import os

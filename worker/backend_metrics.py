@@ -1,6 +1,6 @@
 """Metrics of the backends in the worker's registry.
 
-The series of a backend end when it leaves the registry.
+When a backend leaves the registry, its gauges end at once, and its other series after ten minutes.
 """
 
 import time
@@ -13,7 +13,7 @@ from batchwright.telemetry.metrics import Metrics
 
 
 def register_backend_metrics(registry: BackendRegistry, metrics: Metrics) -> None:
-    """Record a metric for each health probe, and set the backend gauges before each scrape."""
+    """From now on, record the latency of each health probe, and set the backend gauges before each scrape."""
 
     def on_probe(url: str, seconds: float) -> None:
         metrics.backend_latency.labels(url).observe(seconds)
@@ -23,10 +23,10 @@ def register_backend_metrics(registry: BackendRegistry, metrics: Metrics) -> Non
 
 
 def update_backend_gauges(registry: BackendRegistry, metrics: Metrics) -> None:
-    """Set all gauges of backends, and remove the series of backends that are no longer in the registry.
+    """Set the gauges of all backends, and remove the gauges of backends that have left the registry.
 
-    Backends with the same URL and different API keys share their series. Their health series is 1 only if all
-    of them are healthy.
+    Backends with the same URL and different API keys share one health gauge. It is 1 only if all of them are
+    healthy.
     """
     healthy: dict[str, bool] = {}
     probes: dict[tuple[str, ...], float] = {}
@@ -58,7 +58,7 @@ def update_backend_gauges(registry: BackendRegistry, metrics: Metrics) -> None:
 
 
 def outstanding_requests(registry: BackendRegistry) -> dict[tuple[str, str], int]:
-    """Return the number of requests in flight by model and backend URL."""
+    """Return this worker's number of requests in flight by (model, backend URL)."""
     found = Counter[tuple[str, str]]()
     for router in registry.routers:
         for upstream in router.upstreams:
@@ -69,8 +69,8 @@ def outstanding_requests(registry: BackendRegistry) -> dict[tuple[str, str], int
 class StaleSeriesRemover:
     """Removes the metric series of models and backends ten minutes after they have left the registry.
 
-    The delay lets Prometheus scrape the last values. At most `_MAX_STALE` label values wait for their
-    removal. If there are more, the oldest are removed earlier.
+    The delay lets Prometheus scrape the last values. At most `_MAX_STALE` models and backends wait for the
+    removal of their series. If there are more, those that left first are removed earlier.
     """
 
     _KEEP_SECONDS = 600.0
@@ -82,13 +82,13 @@ class StaleSeriesRemover:
         self._stale: dict[tuple[str, str], float] = {}  # label and value, since when; oldest first
 
     def update(self, label: str, present: Collection[str], counted: Collection[str] = ()) -> None:
-        """Record the current values of a label, and remove the series of values that left long enough ago.
+        """Record which models or backends exist now, and remove the series of those that left long ago.
 
         Args:
-            label: name of the label, `model` or `backend`.
-            present: all values of the label that are in use now.
-            counted: further values that may have series. Values that are not in `present` are removed later
-                as well.
+            label: `model` or `backend`, the label of the series.
+            present: all models or backend URLs that exist now.
+            counted: further values of the label that may have series. Those that are not in `present` are
+                treated as if they had just left.
         """
         before, now = self._present.get(label, frozenset()), self._clock()
         self._present[label] = frozenset(present)
@@ -109,15 +109,15 @@ def forget_removed(
     stale: StaleSeriesRemover,
     forget: Callable[[Collection[str], Collection[str]], None],
 ) -> None:
-    """Drop the state and the metrics of models and backends that left the registry.
+    """Drop the state and the metrics of models and backends that have left the registry.
 
-    If no backend lists a model but a live batch waits for it, the series of the model stay.
+    The metrics of a model stay while a live batch needs it, even if no backend lists it.
 
     Args:
         registry: the registry after the change.
         metrics: metrics of the process.
-        stale: removes the series.
-        forget: called with the models and backend URLs that remain; drops the state of all others.
+        stale: removes the series, after its delay.
+        forget: called with the models and the backend URLs that remain; drops the state of all others.
     """
     models, urls = registry.known_models, {backend.url for backend in registry.backends}
     forget(models, urls)

@@ -1,6 +1,6 @@
-"""Health checks for required dependencies, at startup and while the worker runs.
+"""Health checks of the worker's dependencies, at startup and while it runs.
 
-The worker stops accepting slices while PostgreSQL or object storage is unavailable.
+The worker accepts no slices while PostgreSQL or object storage is unavailable.
 """
 
 import asyncio
@@ -33,9 +33,13 @@ _FAILURES_BEFORE_BLOCKING = 2
 class DependencyMonitor:
     """Checks dependencies regularly, and decides if the worker accepts slices.
 
+    `failing` is a text with the required dependencies that failed the last check, and their errors.
+    `blocking` is such a text while the worker accepts no slices: from the second failed check in a row until
+    all required dependencies respond. Both texts are empty otherwise.
+
     Args:
-        checks: health checks by the name of the dependency.
-        required: names of the dependencies that slices need. The others are only checked.
+        checks: health check by the name of the dependency.
+        required: names of the dependencies that slices need. Failures of the others do not block slices.
         every_seconds: pause between two checks.
     """
 
@@ -59,10 +63,7 @@ class DependencyMonitor:
             await asyncio.sleep(self._every)
 
     async def check_all(self) -> dict[str, str]:
-        """Check every dependency now.
-
-        Return the result by the dependency's name: `ok` or an error message.
-        """
+        """Check every dependency now. Return `ok` or an error message for each, by the dependency's name."""
         states = await asyncio.gather(*(_check_state(check) for check in self._checks.values()))
         return dict(zip(self._checks, states, strict=True))
 
@@ -94,10 +95,11 @@ async def _check_state(check: HealthCheck) -> str:
 
 
 async def connect_temporal(settings: Settings, runtime: Runtime) -> tuple[Client, TemporalConnection]:
-    """Connect to Temporal and check its namespace. Retry for `STARTUP_SECONDS`.
+    """Connect to Temporal and check that batches can run in its namespace. Retry for `STARTUP_SECONDS`.
 
     Raises:
-        TemporalUnavailable: Temporal still does not respond, or batches cannot run in the namespace.
+        TemporalUnavailable: the last attempt failed: Temporal did not respond, or batches cannot run in the
+            namespace.
         SettingsError: a certificate or key file cannot be read or is invalid.
     """
     async for attempt in _retrying(TemporalUnavailable):
@@ -120,14 +122,14 @@ async def check_storage(storage: Storage) -> None:
 
 
 async def check_rates(rates: FleetRates) -> None:
-    """Load the rates set at run time, and check that they are compatible with the rates in the settings.
+    """Load the rate limits set at run time, and check that they fit those in the settings.
 
     Retry for `STARTUP_SECONDS`, because PostgreSQL may have become unavailable since the worker first
     connected.
 
     Raises:
         DatabaseUnavailable: PostgreSQL still does not respond.
-        SettingsError: the rates in the settings and at run time leave no rate for some models.
+        SettingsError: the rates of single models use up the whole rate over all models.
     """
     async for attempt in _retrying(DatabaseUnavailable):
         with attempt:

@@ -104,11 +104,11 @@ class FleetMetricsCollector:
 
 
 class LiveBatchCollector:
-    """Shows live batches in metrics: number, age, lines, slack, and the demand of their deadlines.
+    """Sets the metrics of live batches: number, age, lines, slack, and the demand of their deadlines.
 
-    The slack is the time between the forecast end of a batch and its deadline. The demand is the number of
-    lines that are due soon, and the rate at which they must settle. Each refresh replaces all series of a
-    metric, so that ended batches leave no series behind.
+    The slack is the time between the forecast end of a batch and its deadline. The demand of a model is the
+    number of its lines that are due soon, and the rate at which they must settle. Each refresh replaces all
+    series of a metric, so that ended batches leave no series behind.
     """
 
     def __init__(self, table: LiveBatches, metrics: Metrics) -> None:
@@ -171,7 +171,7 @@ class LiveBatchCollector:
         """Set the gauges of each tenant: number of batches and lines, and the smallest slack of its batches.
 
         The slack is the time between a batch's forecast end and its deadline. Only the tenants with the most
-        lines left have a label value of their own. All others share one value.
+        lines left have series of their own. All others share one series.
         """
         metrics = self._metrics
         dispatching = [batch for batch in batches if batch.status is not BatchStatus.CANCELLING]
@@ -244,13 +244,13 @@ class TemporalEndedRuns(EndedRunLookup):
 
 
 class LostRunCollector:
-    """Counts live batches whose workflow run was ended from outside, for example terminated by an operator.
+    """Sets the metric of live batches whose workflow run did not end normally, for example was terminated.
 
     No process works on these batches any longer.
     """
 
     def __init__(self, runs: EndedRunLookup, live: LiveBatchCollector, metrics: Metrics) -> None:
-        """Create the collector. It checks the batches that the last refresh of `live` has found."""
+        """Create the collector. Each refresh checks the batches that the last refresh of `live` has found."""
         self._runs, self._live, self._metrics = runs, live, metrics
 
     async def refresh(self, now: datetime) -> None:
@@ -266,7 +266,7 @@ class LostRunCollector:
 
 
 class MaintenanceCollector:
-    """Shows when retention and audits last succeeded, and how many differences the last audit found."""
+    """Sets the metrics of retention and audits: when they last succeeded, and the differences found last."""
 
     def __init__(self, retention: RetentionTable, audits: AuditsTable, metrics: Metrics) -> None:
         self._retention, self._audits, self._metrics = retention, audits, metrics
@@ -275,7 +275,7 @@ class MaintenanceCollector:
         """Read the last results of retention and audits, and set their gauges.
 
         Raises:
-            DatabaseUnavailable: the database does not respond. The gauges keep their values.
+            DatabaseUnavailable: the database does not respond. Gauges that are not set yet keep their values.
         """
         metrics = self._metrics
         for kind, at in (await self._retention.successes()).items():
@@ -289,11 +289,11 @@ class MaintenanceCollector:
 
 
 class TokenBudgetCollector:
-    """Shows how much of today's token budgets is used, and counts budgets that are nearly or fully used.
+    """Sets the metrics of token budgets: how much is used today, and how many are nearly or fully used.
 
-    The tenants and organizations with the highest usage, relative to their budgets, get series of their own.
-    Teams, users and keys are only counted, because their names and ids must not become labels. `default` is
-    the budget of tenants without a budget of their own; 0 means no limit.
+    The tenants and organizations that have used most of their budgets get series of their own. Of teams,
+    users and keys, only the number of such budgets is shown, because their names and ids must not become
+    labels. `default` is the daily budget of tenants without a budget of their own; 0 means no limit.
     """
 
     def __init__(self, table: QuotasTable, groups: BudgetGroupsTable, default: int, metrics: Metrics) -> None:
@@ -352,10 +352,10 @@ class TokenBudgetCollector:
 
 
 class QueueCollector:
-    """Shows length, age and pollers of the task queues: the fixed queues, and one queue for each model.
+    """Sets the metrics of task queues: length, age and pollers of the fixed queues and of each model's queue.
 
-    `models` returns the models in the registry and the models for which live batches wait. Queues of models
-    that share a label value are left out, because batches may name any number of models.
+    `models` returns the models in the registry and the models for which live batches wait. Batches may name
+    any number of models, so some models have no label value of their own. Their queues are left out.
     """
 
     def __init__(

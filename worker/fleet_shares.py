@@ -55,7 +55,7 @@ class FleetShares:
         queue_of: Callable[[str], str],
         set_shares: Callable[[Mapping[str, int], Mapping[str, Rates]], None],
     ) -> None:
-        """Create the parts of one worker.
+        """Create the object that computes the parts of one worker.
 
         Args:
             worker_id: id of this worker in its heartbeats.
@@ -84,10 +84,7 @@ class FleetShares:
         self.apply()
 
     def apply(self) -> None:
-        """Compute this worker's parts from the current registry and the workers that were last read.
-
-        Apply them.
-        """
+        """Compute this worker's parts from the registry and the workers last read, and set them."""
         limits = self._limits()
         queues = self._queues() if limits else {}
         polled = {worker.id: polled_queues([worker.stats]) for worker in self._live} if limits else {}
@@ -100,7 +97,7 @@ class FleetShares:
         self._set_shares(shares, self._rates())
 
     def _rates(self) -> dict[str, Rates]:
-        """Return this worker's part of the rates per minute, for each model that has rates."""
+        """Return this worker's parts of the rates per minute, by model. Models without rates are left out."""
         limited = [router for router in self._backends.routers if _has_rate(router)]
         if not limited:
             return {}
@@ -127,10 +124,10 @@ class FleetShares:
         return sum(is_polled(queue, polled_queues([worker.stats])) for worker in self._live)
 
     def _limits(self) -> dict[str, int]:
-        """Return the fleet-wide limit of each backend that has one, by URL.
+        """Return the fleet-wide limit on requests in flight of each backend that has one, by URL.
 
         If a URL has several limits, the lowest counts. Gateways (backends that list their own models) are
-        included before any of their models is known, so that their first requests are limited, too.
+        included even before any of their models is known, so that their first requests are limited, too.
         """
         found = [(gateway.url, gateway.in_flight) for gateway in self._backends.gateways]
         for router in self._backends.routers:

@@ -10,7 +10,7 @@ from batchwright.worker.dependencies import OK, DependencyMonitor
 class HealthServer:
     """Serves health and metrics of a worker over HTTP.
 
-    `sdk_address` is the host:port at which the Temporal SDK serves its own metrics.
+    `sdk_address` is the host:port at which the Temporal SDK in this process serves its own metrics.
     """
 
     def __init__(self, metrics: Metrics, dependencies: DependencyMonitor, sdk_address: str) -> None:

@@ -1,9 +1,9 @@
 """Interceptors, which run around every activity: metrics, limited retries, waiting reasons.
 
-A step is one kind of activity, such as ingestion or a slice. If a step fails for a known reason, such as an
-unavailable database, it is retried for as long as it may take. An unknown exception would probably occur in
-every attempt. After MAX_UNEXPECTED_FAILURES attempts with an unknown exception, the step fails for good, and
-its batch fails as well.
+A step is an activity, such as the ingestion of a batch or a slice. If a dependency such as the database is
+unavailable, the step is retried until its timeout. An unknown exception would probably occur in every
+attempt. So after MAX_UNEXPECTED_FAILURES attempts with an unknown exception, the step fails for good, and its
+batch fails as well.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ _WHOLE_BATCH = ""  # used instead of a model's name
 
 
 class ActivityMetricsInterceptor(Interceptor):
-    """Records metrics of every activity attempt: slots in use, failures, steps of lost workers."""
+    """Records metrics of every activity attempt: slots in use, failures, takeovers from lost workers."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -75,7 +75,7 @@ class ActivityMetricsInterceptor(Interceptor):
 
 
 def register_slot_gauges(metrics: Metrics, slots: Callable[[], int]) -> None:
-    """Register gauges for the number of slots and the fraction of slots in use, computed at each scrape.
+    """Let each scrape compute two gauges: the number of slots, and the fraction of slots in use.
 
     Args:
         metrics: metrics of the process.
@@ -93,8 +93,7 @@ def register_slot_gauges(metrics: Metrics, slots: Callable[[], int]) -> None:
 class _HeartbeatRecorder(ActivityOutboundInterceptor):
     """Remembers the details of an activity's last heartbeat.
 
-    A failed attempt sends a final heartbeat, which replaces the last one and must therefore repeat its
-    details.
+    A failed attempt sends one more heartbeat. It replaces the last one, so it must repeat its details.
     """
 
     def __init__(self, next: ActivityOutboundInterceptor) -> None:
@@ -177,11 +176,12 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
             self._count_release("db_transient" if is_transient else "system_error")
 
     def _count_release(self, reason: str | None) -> None:
-        """Count an attempt that ends before its step is finished, so that Temporal schedules the step again.
+        """Count an attempt that has ended before its step is finished, so that Temporal starts another one.
 
         Args:
-            reason: value of the metric's label; None after a cancel, or at the end of a slice's limited turn.
-                With None, the attempt counts only if the worker is shutting down.
+            reason: why it ended, as the value of the metric's label. If the worker is shutting down, this
+                is counted as the reason instead. None if it ended as planned, for example by a cancel or
+                at the end of a slice's limited turn; then it counts only if the worker is shutting down.
         """
         if activity.is_worker_shutdown() and self._is_of_batch:
             reason = "guard_shutdown"
@@ -190,9 +190,10 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
 
 
 def _recovery(result: object) -> tuple[str, str]:
-    """Return the metric labels of a step that a worker took over from a lost worker and finished.
+    """Return two metric labels for a step that a worker took over from a lost worker and finished.
 
-    The first label is the batch's status during the step, the second label is the outcome.
+    The first label is the batch's status during the step, the second label is the outcome. `result` is what
+    the activity returned.
     """
     match result:
         case IngestResult(failed=failed):
@@ -219,7 +220,10 @@ def previous_failures(details: Sequence[object]) -> int:
 
 
 def failure_count_details(failures: int) -> tuple[str, ...]:
-    """Return the heartbeat details that pass the number of failures to the next attempt; empty for 0."""
+    """Return the heartbeat details that pass the number of failures to the next attempt.
+
+    They are empty if the number is 0.
+    """
     return (f"{_FAILURE_COUNT_PREFIX}{failures}",) if failures else ()
 
 
@@ -227,13 +231,13 @@ def translate_error(error: Exception, step: str, failures: int) -> ApplicationEr
     """Return the failure to raise instead of an exception that the step's own code has not translated.
 
     An error of a known kind, such as an unavailable database, becomes the failure of this kind. Every other
-    error is logged and becomes an unexpected failure.
+    error is logged and becomes a failure of the type UNEXPECTED.
 
     Args:
         error: the exception that ended the attempt.
         step: name of the activity, for the log.
         failures: number of attempts that ended with an unknown exception, including this attempt. At
-            MAX_UNEXPECTED_FAILURES, an unexpected failure is not retried.
+            MAX_UNEXPECTED_FAILURES, the failure is not retried.
     """
     if (kind := failure_of(error)) is not None:
         return failure(kind, str(error))
@@ -258,7 +262,8 @@ def translate_error(error: Exception, step: str, failures: int) -> ApplicationEr
 class WaitingReasonInterceptor(Interceptor):
     """Reports why a batch waits: a step failed and is retried, or its worker cannot reach a dependency.
 
-    `failing` returns the required dependencies that the worker cannot reach now, as text; empty if none.
+    `failing` returns a text with the required dependencies that the worker cannot reach now. The text is
+    empty if the worker reaches all of them.
     """
 
     def __init__(self, reasons: WaitingReasons, failing: Callable[[], str] = str) -> None:
@@ -292,8 +297,8 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
     async def _run_slice(self, request: SliceRequest, input: ExecuteActivityInput) -> object:
         """Run an attempt of a slice. Report a failure as the reason why the model of the batch waits.
 
-        A deferral is not reported here, because the slice reports it itself. (A slice is deferred if no
-        backend of the model accepts requests now.) The slice also clears the reason when it continues.
+        If no backend of the model accepts requests now, the slice is deferred. This is not reported here,
+        because the slice reports it itself. The slice also clears its reason when it continues.
         """
         try:
             return await super().execute_activity(input)
@@ -328,8 +333,8 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
     async def _watch(self) -> None:
         """Report unavailable dependencies while an attempt runs. Clear the report when they respond again.
 
-        An attempt may wait for a dependency for a long time without failing, so its failure alone is not
-        enough.
+        An attempt may wait for a dependency for a long time without failing. Without this, the batch would
+        have no waiting reason during that time.
         """
         while True:
             await asyncio.sleep(_WATCH_INTERVAL_SECONDS)
@@ -351,10 +356,10 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
 
 
 def _waiting_reason(error: Exception) -> str:
-    """Return in words for tenants why the step waits for its next attempt; empty if it does not wait.
+    """Return why the step waits for its next attempt, in words for tenants; empty if it does not wait.
 
-    The step does not wait if there is no next attempt, or if `error` only ends a slice's turn, the limited
-    time of one attempt.
+    It does not wait if there is no next attempt, or if `error` is no failure, for example if it only ends the
+    limited turn of a slice.
     """
     if not isinstance(error, ApplicationError):
         return _UNEXPLAINED

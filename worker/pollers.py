@@ -25,10 +25,7 @@ _HEALTH_CHECK_INTERVAL_SECONDS = 0.5
 
 
 class QueuePoller(Protocol):
-    """Polls one task queue and runs its activities.
-
-    It has the methods of temporalio's Worker that are used here.
-    """
+    """Polls one task queue and runs its activities. The methods are those of temporalio's Worker."""
 
     async def run(self) -> None: ...
 
@@ -45,7 +42,7 @@ class QueueLimiter(Protocol):
 
 
 class UnlistedModels(Protocol):
-    """Part of the registry for models that batches use but no backend lists."""
+    """The part of the registry that forgets models that no backend lists and no batch needs any longer."""
 
     def retain_unlisted(self, awaited: Collection[str]) -> None: ...
 
@@ -73,8 +70,8 @@ class RequiredModels:
     def models(self) -> list[str]:
         """Models that were required at the last `refresh`.
 
-        First come the models that `read` returned, in the same order. Then come models that `read` no longer
-        returned but that stay required for `idle_seconds`.
+        First come the models that `read` returned then, in the same order. Then come the models that only
+        earlier reads returned, less than `idle_seconds` before.
         """
         return [*self._last_read]
 
@@ -96,8 +93,8 @@ class PollerSupervisor:
     """Starts and stops pollers, so that exactly the queues of the required models are polled.
 
     Args:
-        pollers: the running pollers.
-        create: returns functions that create the pollers for a set of models, by task queue.
+        pollers: starts and drains the pollers.
+        create: for a set of models, returns a function for each task queue that creates its poller.
         required: the models that live batches need.
         limiter: sets the rate limit of a queue before the queue is polled.
         registry: drops models that no live batch needs and no backend lists.
@@ -122,12 +119,10 @@ class PollerSupervisor:
     ) -> None:
         """Poll the queues of the required models, forever.
 
-        The rate limit of a queue is set before the queue is polled.
-
         Args:
-            only: models to serve; empty for all models.
-            limit: maximum number of polled models. Tenants choose the names of models, and each polled model
-                costs a thread and a poll, which Temporal limits per namespace.
+            only: models that this worker serves; empty for all models.
+            limit: maximum number of polled models. Tenants can name any number of models, each polled model
+                costs a thread and a poll, and Temporal limits the polls of a namespace.
             every_seconds: pause between two rounds.
         """
         await self._until_ready()
@@ -156,9 +151,12 @@ class QueuePollers:
         return sorted(self._running)
 
     def set_queues(self, wanted: Mapping[str, PollerFactory]) -> None:
-        """Poll exactly these queues: start the missing pollers, and drain all others in the background.
+        """Poll exactly the queues in `wanted`: start missing pollers, and drain all others in the background.
 
-        If a wanted queue is still draining, a later call starts its poller.
+        If an earlier poller of a wanted queue is still draining, a later call starts the new one.
+
+        Args:
+            wanted: functions that create a poller, by task queue.
         """
         for queue in sorted(self._running.keys() - wanted.keys()):
             self._stop(queue)
@@ -199,11 +197,10 @@ class QueuePollers:
 
 
 class ReconnectingWorker:
-    """Runs a Temporal worker.
+    """Runs a Temporal worker that survives unavailability of the server and replacements of the connection.
 
-    It waits for the server at the start, and moves to a new connection when needed.
-
-    While it drains, it keeps its connection.
+    At the start, it waits for the server. When `connection` is replaced, it uses the new connection, except
+    while it drains.
     """
 
     def __init__(self, worker: Worker, connection: TemporalConnection) -> None:
@@ -238,7 +235,7 @@ class ReconnectingWorker:
         await self._worker.shutdown()
 
     async def _wait_for_server(self) -> bool:
-        """Wait for the server. Return True when it responds, False if `shutdown` is called before."""
+        """Wait for the server. Return True when it responds, False if `shutdown` is called first."""
         is_logged = False
         while not self._stopping.is_set():
             try:

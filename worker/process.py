@@ -77,15 +77,16 @@ _REQUIRED_FOR_SLICES = frozenset({"postgresql", "storage"})
 
 
 async def serve(settings: Settings, roles: Sequence[Role], models: Sequence[str]) -> None:
-    """Run the worker until the process receives a signal, then drain it.
+    """Run the worker until the process receives a stop signal, then drain it.
 
-    Errors after the signal are logged, not raised.
+    Errors after the signal are logged and not raised. Without a signal, an error of a poller is raised after
+    the drain.
 
     Raises:
         TemporalUnavailable, DatabaseError, StorageUnavailable: a dependency is unavailable.
         OSError: the metrics port cannot be bound.
-        SettingsError: the settings name an object that cannot be imported, or the rates in the settings and
-            at run time leave no rate for some models.
+        SettingsError: the settings name an object that cannot be imported, or the rates of single models use
+            up the whole rate over all models.
     """
     load_chat_executors(settings)
     PreCallHooks(settings)
@@ -254,9 +255,12 @@ async def _poll(
 def _build_fixed_workers(
     resources: WorkerResources, roles: Sequence[Role], sender: WebhookSender, failing: Callable[[], str]
 ) -> list[Worker]:
-    """Build the workers of the queues that are polled for as long as the process runs.
+    """Build the Temporal workers of the queues that are polled for as long as the process runs.
 
-    They are the queues of control, webhooks and IO.
+    They are the queues of control and webhooks for the role `control`, and the IO queue for the role `io`.
+
+    Args:
+        failing: returns the required dependencies that fail now, with their errors; empty if none fails.
     """
     workers: list[Worker] = []
     if Role.CONTROL in roles:
@@ -267,7 +271,10 @@ def _build_fixed_workers(
 
 
 def _polled_queues(roles: Sequence[Role], models: Sequence[str]) -> list[str]:
-    """Return the task queues that the process can poll, even those that no batch needs now."""
+    """Return the task queues that the process can poll, even those that no batch needs now.
+
+    If `models` is empty, the process serves all models, and ANY_MODEL_QUEUE stands for their queues.
+    """
     of_models = [temporal_names.inference_queue(safe_name(model)) for model in models] or [ANY_MODEL_QUEUE]
     queues = {
         Role.CONTROL: [temporal_names.CONTROL_QUEUE, temporal_names.WEBHOOK_QUEUE],
@@ -280,7 +287,11 @@ def _polled_queues(roles: Sequence[Role], models: Sequence[str]) -> list[str]:
 def _start_inference(
     worker: _OpenWorker, pollers: QueuePollers, inference: InferenceWorkers, models: Sequence[str]
 ) -> None:
-    """Start the background tasks that slices need: permissions, shares, callbacks, pollers, rate limits."""
+    """Start the background tasks that slices need.
+
+    They read permissions and shares of tenants and arrived callbacks from the database, start and stop the
+    pollers of the models' queues, and set the rate limits of these queues.
+    """
     resources, background, settings = worker.resources, worker.background, worker.resources.settings
     limiter = RateLimitSync(
         resources.rates,

@@ -1,4 +1,4 @@
-"""Set the rates in effect as Temporal's rate limits of the slices' task queues.
+"""Apply Batchwright's rate limits: set them as Temporal's rate limits of the slices' task queues.
 
 Every worker that runs slices does this, and all of them set the same limits.
 """
@@ -81,9 +81,9 @@ class TemporalRateLimits(QueueRateLimits):
 
 
 class RateLimitSync:
-    """Keeps the task queues' rate limits on the Temporal server equal to the rates in effect.
+    """Keeps the rate limits of task queues on the Temporal server equal to Batchwright's rates.
 
-    A limit that an operator set by hand stays unless a rate of Batchwright is in effect for its queue.
+    A limit that someone else has set for a queue stays, unless Batchwright has a rate for this queue.
     """
 
     def __init__(
@@ -109,14 +109,13 @@ class RateLimitSync:
             await asyncio.sleep(self._every)
 
     async def sync(self, polled: Collection[str] | None = None) -> None:
-        """Refresh the rates and apply them to the server's limits.
+        """Read the rates, and set or remove the server's limits accordingly.
 
         Failures are logged, and the next call tries again.
 
         Args:
-            polled: queues that the process polls from now on; None for the queues of the last call. A queue
-                without a rate is checked only if it is polled. Before the first call with `polled`, all
-                queues are checked.
+            polled: queues that the process polls from now on; None keeps those of the last call. Queues that
+                have no rate and are not polled are skipped, unless no call has given `polled` yet.
         """
         async with self._lock:
             self._polled = self._polled if polled is None else frozenset(polled)
@@ -136,9 +135,10 @@ class RateLimitSync:
                 self._last_error = ""
 
     async def _sync(self, queue: str, pacing: Pacing | None) -> bool:
-        """Apply the rate of one queue, unless its limit was checked a short time ago.
+        """Set or remove the server's limit of one queue, unless it was right at a check a short time ago.
 
-        Return True if the limit is right. Return False if the server refused it or did not respond.
+        `pacing` is the queue's rate, None if it has none. Return True if the limit is right now, False if the
+        server refused the change or did not respond.
         """
         wanted = pacing.turns_per_second if pacing else None
         known, checked_at = self._known.get(queue, (None, float("-inf")))
@@ -164,9 +164,9 @@ class RateLimitSync:
             logger.info("task queue rate limit set", extra={"queue": queue, "turns_per_second": wanted})
 
     def _log_failure(self, error: RPCError, *, is_limited: bool) -> None:
-        """Log a failure to read or set a limit. A repeated error is logged only once.
+        """Log a failure to read or set a limit. The same error several times in a row is logged once.
 
-        Failures for queues that need no limit are not logged.
+        `is_limited` is True if the queue needs a limit; failures for other queues are not logged.
         """
         if error.message == self._last_error or not is_limited:
             return

@@ -23,9 +23,7 @@ _MAX_POLL_SECONDS = 120.0  # Temporal's polls end after a minute
 
 
 class SliceSlots(CustomSlotSupplier):
-    """Gives the SDK a slot for an activity while the worker wants another slice.
-
-    A free slot lets the SDK poll.
+    """Gives the SDK a slot only while the worker wants another slice. With a slot, the SDK polls the queue.
 
     The SDK calls `mark_slot_used` and `release_slot` on any thread. When a poller stops, the SDK cancels the
     task that runs `reserve_slot`, also on another thread.
@@ -35,8 +33,8 @@ class SliceSlots(CustomSlotSupplier):
         """Create the slots of one task queue.
 
         Args:
-            queue: name of the task queue, as in `SliceDemand`.
-            demand: decides if the worker wants another slice.
+            queue: model of the task queue; `ALL_MODELS` for the queue that models share.
+            demand: decides if the worker wants another slice of the queue.
         """
         self._queue, self._demand = queue, demand
         self._polls_until = 0.0  # until this time, a reserved slot may be unused
@@ -84,10 +82,10 @@ class SliceSlots(CustomSlotSupplier):
 
 
 class _Pause(asyncio.Future[None]):
-    """Future that another thread may cancel together with the task that awaits it.
+    """Future whose awaiting task may be cancelled on another thread.
 
-    When an ordinary future is cancelled, it schedules a callback in the event loop, which is not safe on
-    another thread.
+    A cancel of the task also cancels this future. An ordinary future would then schedule a callback in the
+    event loop, which is not safe on another thread.
     """
 
     def __init__(self) -> None:

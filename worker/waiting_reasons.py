@@ -85,9 +85,7 @@ class WaitingReasonMonitor:
             await asyncio.sleep(_INTERVAL_SECONDS)
 
     async def refresh(self) -> None:
-        """Find all reasons once.
-
-        Write and report the changed reasons, and clear reasons that no longer apply.
+        """Find the reasons of all live batches, write and report those that changed, and clear outdated ones.
 
         Raises:
             DatabaseUnavailable: the database does not respond.
@@ -108,9 +106,9 @@ class WaitingReasonMonitor:
         await self._database.waiting.delete_expired(now - _KEEP_EXPIRED)
 
     async def _file_reasons(self, now: datetime) -> dict[_BatchModel, str]:
-        """Return a waiting reason for each live batch whose next step reads or writes files.
+        """Return the waiting reason of each live batch whose next step reads or writes files.
 
-        Call this only if no worker polls the queue of these steps.
+        Call this only if no worker polls the queue of these steps, because this is the reason.
         """
         reason = unpolled_reason(IO_QUEUE)
         return {
@@ -122,7 +120,10 @@ class WaitingReasonMonitor:
     async def _model_reasons(
         self, polled: Collection[str], running: Collection[tuple[str, str]], now: datetime
     ) -> dict[_BatchModel, str]:
-        """Return a waiting reason for each batch and model whose lines wait.
+        """Return the waiting reason of each model of a batch whose lines wait.
+
+        They wait for one of three causes: the tenant or the model is held; no worker polls the queue; or no
+        line has settled for some seconds and slices wait in the queue.
 
         Args:
             polled: task queues that at least one worker polls.
@@ -157,7 +158,7 @@ class WaitingReasonMonitor:
         return reasons
 
     def _find_stalled(self, backlogs: list[ModelBacklog], now: datetime) -> set[_BatchModel]:
-        """Return the models of batches that have not settled a line for `_STALLED_SECONDS`."""
+        """Return those of `backlogs` that have not settled a line for `_STALLED_SECONDS`, as keys."""
         before, self._progress = self._progress, {}
         for backlog in backlogs:
             left, since = before.get(_key(backlog), (backlog.lines_left, now))
@@ -167,14 +168,15 @@ class WaitingReasonMonitor:
         return {key for key, (_, since) in self._progress.items() if now - since >= patience}
 
     def _queue_reason(self, model: str, depth: int, *, waits_for_own: bool) -> str:
-        """Return why the slices of a stalled model wait in their task queue; empty if no slice waits there.
+        """Return why a model of a batch settles no lines although its queue is polled.
 
-        If the result is empty, the running slices report their own reasons.
+        Return an empty text if no slice waits in the queue: the running slices report their own reasons.
 
         Args:
             model: name of the model.
-            depth: number of slices that wait in the queue.
-            waits_for_own: True if the batch has running slices, or if no other batch has slices in the queue.
+            depth: number of slices of all batches that wait in the queue.
+            waits_for_own: True if slices of this batch and model run, or if no other batch has lines for the
+                queue. Otherwise the batch waits for slices of other batches.
         """
         if not depth:
             return ""  # running slices report their own reasons

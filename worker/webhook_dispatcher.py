@@ -1,4 +1,4 @@
-"""Starts a workflow for each webhook delivery that the database has recorded. Control workers run it."""
+"""Starts the workflows of recorded webhook deliveries and of their replays. Control workers run it."""
 
 import asyncio
 import logging
@@ -21,21 +21,24 @@ StartDelivery = Callable[[DeliveryOrder, int], Awaitable[None]]
 
 
 class WebhookDispatcher:
-    """Moves recorded deliveries to Temporal, forever.
+    """Starts a workflow for each webhook delivery, and each replay of one, that the database has recorded.
 
-    A delivery counts as started only after Temporal has confirmed it, and each start can be repeated. So
-    nothing is lost if the process is killed, and several control workers may do the same at the same time.
+    A delivery is marked as started only after Temporal has confirmed it, and each start can be repeated. So
+    nothing is lost if the process is killed, and several control workers may do this at the same time.
 
     Args:
-        start: Starts the workflow of a delivery, which was replayed so many times. A repeated call has no
-            effect. Raises RPCError if Temporal does not answer.
+        start: called with a delivery and the number of its replays, to start the workflow. A repeated call
+            with the same arguments has no effect. Raises RPCError if Temporal does not respond.
     """
 
     def __init__(self, deliveries: WebhookDeliveriesTable, start: StartDelivery, metrics: Metrics) -> None:
         self._deliveries, self._start, self._metrics = deliveries, start, metrics
 
     async def run(self, *, every_seconds: float = POLL_SECONDS) -> None:
-        """Dispatch until cancelled. While a dependency is unavailable, deliveries wait in the database."""
+        """Start workflows of deliveries until cancelled.
+
+        While the database or Temporal is unavailable, deliveries wait in the database.
+        """
         is_failing = False
         while True:
             try:
@@ -50,10 +53,10 @@ class WebhookDispatcher:
                 await asyncio.sleep(every_seconds)
 
     async def dispatch(self) -> bool:
-        """Start the oldest deliveries. Return True if there may be more.
+        """Start the workflows of the oldest deliveries not started yet. Return True if there may be more.
 
         Raises:
-            DatabaseUnavailable, RPCError: a dependency does not answer.
+            DatabaseUnavailable, RPCError: the database or Temporal does not respond.
         """
         found = await self._deliveries.unstarted(_PAGE)
         age = (datetime.now(UTC) - found[0].created_at).total_seconds() if found else 0.0

@@ -92,10 +92,10 @@ class Role(StrEnum):
 
 
 def parse_roles(text: str) -> Sequence[Role]:
-    """Parse a list of roles such as `control,io,inference`. Each role is returned once.
+    """Return the roles in a list such as `control,io,inference`, each of them once.
 
     Raises:
-        ValueError: a name is not a role, or the list is empty. The message says which.
+        ValueError: a name is not a role, or the list is empty. The message names the roles to choose from.
     """
     chosen = [part.strip() for part in text.split(",") if part.strip()]
     for name in chosen:
@@ -138,7 +138,7 @@ def build_control_worker(resources: WorkerResources) -> Worker:
 def build_webhook_worker(resources: WorkerResources, sender: WebhookSender) -> Worker:
     """Build the Temporal worker that delivers webhooks.
 
-    It has a queue and slots of its own, because endpoints may be slow.
+    It has a queue and slots of its own, so that slow endpoints delay no other work.
     """
     secrets = StoredSecrets(load_keys(resources.settings))
     deliveries = WebhookDeliveries(resources.database, sender, secrets, resources.metrics)
@@ -193,19 +193,19 @@ def build_io_worker(resources: WorkerResources, failing: Callable[[], str]) -> W
 class InferenceWorkers:
     """Creates the Temporal workers that run slices (parts of a batch's lines), one worker per task queue.
 
-    These workers share the permits for requests, the circuit breakers and the memory budget of the process.
+    All of them share the permits for requests, the circuit breakers and the memory budget of this process.
     """
 
     def __init__(
         self, resources: WorkerResources, progress: ProgressReporter, blocking: Callable[[], str]
     ) -> None:
-        """Create the objects that all workers of the process share.
+        """Create the objects that all Temporal workers of the process share.
 
         Args:
             resources: connections and stores of the process.
             progress: receives the progress of the slices.
-            blocking: returns the unavailable dependencies because of which the process accepts no slices;
-                empty while it accepts slices.
+            blocking: returns a text with the unavailable dependencies because of which the process accepts no
+                slices. The text is empty while it accepts slices.
         """
         self._resources = resources
         quotas, groups = resources.database.quotas, resources.database.budget_groups
@@ -239,10 +239,10 @@ class InferenceWorkers:
         return self._execution.running
 
     def poller_factories(self, models: frozenset[str]) -> dict[str, PollerFactory]:
-        """Return functions that create pollers, by the name of the task queue to poll.
+        """Return, for each task queue to poll, a function that creates its poller.
 
-        The queues are the queues of `models`, and always the dispatch queue. While there is a rate limit for
-        all models together, models without their own rate limit send their slices to the dispatch queue.
+        These are the queues of `models` and always the dispatch queue. While there is a rate limit over all
+        models, the slices of models without a rate limit of their own are in the dispatch queue.
         """
         queues = {temporal_names.inference_queue(safe_name(model)): model for model in models}
         queues[temporal_names.DISPATCH_QUEUE] = ALL_MODELS
@@ -314,7 +314,7 @@ def count_slots(settings: Settings, roles: Sequence[Role], queues: Sequence[str]
     """Return how many ingestions, finalizations and slices this process can run at the same time.
 
     Args:
-        settings: settings with the number of slots per role.
+        settings: settings with the number of slots of the role `io`.
         roles: roles of the process.
         queues: task queues of slices that the process polls now.
     """

@@ -11,5 +11,5 @@ with workflow.unsafe.imports_passed_through():
 class AuditWorkflow:
     @workflow.run
     async def run(self, order: AuditOrder) -> AuditResult:
-        """Run the audit activity and return its result. Found differences do not make the workflow fail."""
+        """Run the audit activity and return its result. Found differences are not a failure of the run."""
         return await workflow.execute_activity_method(AuditActivities.audit, order, **audit_options())

@@ -61,8 +61,8 @@ _MISSING_LINE_CODES = {
 class BatchWorkflow:
     """Runs one batch from ingestion to finalization.
 
-    Signal handlers only record the request, and `run` acts on it. If a cancel and the completion happen at
-    the same time, the update of the batch's row in the database decides between them.
+    Signal handlers only record what is requested, and `run` acts on it. If a cancel and the completion happen
+    at the same time, the one that first updates the batch's row in the database takes effect.
     """
 
     @workflow.init
@@ -85,7 +85,7 @@ class BatchWorkflow:
 
     @workflow.signal
     def cancel(self) -> None:
-        """End the batch as cancelled, unless it is already ending for another reason.
+        """End the batch with the status `cancelled`, unless it is already ending for another reason.
 
         A second call has no effect.
         """
@@ -105,9 +105,9 @@ class BatchWorkflow:
 
     @workflow.signal
     def abandon(self) -> None:
-        """End the batch without its files, because they cannot be written. Its results are kept.
+        """End the batch without output files, because they cannot be written. Its results are kept.
 
-        It has no effect unless the files are being written.
+        The signal has an effect only while the files are being written.
         """
         self._abandoned = self._is_finalizing
 
@@ -115,8 +115,8 @@ class BatchWorkflow:
     def waiting(self, waiting: WaitingReason) -> None:
         """Record a worker's report of why a model's slices wait. An empty reason clears the earlier reason.
 
-        A model can have two reasons: a fleet-wide reason, and a reason of one of its slices. Neither of them
-        replaces or clears the other.
+        A model can have two reasons at once: a fleet-wide reason, and a reason of one of its slices. A report
+        replaces or clears only the reason of its own kind.
         """
         self._waiting.pop((waiting.model, waiting.fleet_wide), None)
         if waiting.reason:
@@ -150,8 +150,7 @@ class BatchWorkflow:
     async def run(self, order: BatchOrder) -> BatchResult:
         """Process the batch and return its final status and counts.
 
-        If the workflow is cancelled in Temporal, for example in the Web UI, this acts like the signal
-        `cancel`.
+        A cancel of the workflow in Temporal, for example in the Web UI, acts like the signal `cancel`.
         """
         work = asyncio.create_task(self._process())
         while True:
@@ -192,7 +191,11 @@ class BatchWorkflow:
     # Ingestion
 
     async def _ingest(self) -> IngestResult | None:
-        """Run ingestion, even after the deadline. Return its result; None if it failed or was cancelled."""
+        """Run the ingestion activity, even after the deadline, and return its result.
+
+        Return None if the activity failed or the batch was cancelled. An invalid input is not such a failure:
+        the activity returns a result for it.
+        """
         step = workflow.start_activity_method(
             IngestionActivities.ingest, self._order, **ingestion_options(self._order, workflow.now())
         )
@@ -226,8 +229,8 @@ class BatchWorkflow:
     def _on_progress(self, progress: ModelProgress) -> None:
         """Record the progress of a model.
 
-        If more slices are done than before, also clear the waiting reason that a slice of the model has
-        reported. The worker that reported it may have died.
+        If more slices are done than before, also clear the reason that a slice of the model reported for
+        waiting. The worker that reported it may have died, and then it would never clear it.
         """
         before = self._progress.get(progress.model)
         if before is not None and progress.slices_done > before.slices_done:
@@ -248,9 +251,9 @@ class BatchWorkflow:
     # Finalization
 
     async def _finalize(self, ingested: IngestResult) -> BatchResult:
-        """Write the output files, set the final status in the batch's row, and return the result.
+        """Write the output files, set the final status in the batch's row, and return the batch's result.
 
-        A cancel still takes effect until the row has its final status. If the files cannot be written, or an
+        A cancel takes effect until the row has its final status. If the files cannot be written, or an
         operator abandons them, the batch ends without files.
         """
         self._is_finalizing = True
@@ -278,7 +281,7 @@ class BatchWorkflow:
         )
 
     async def _write_files(self, ingested: IngestResult, status: BatchStatus) -> FinalizeResult | None:
-        """Write the files and return the result of finalization; None if an operator has abandoned them."""
+        """Write the files and return finalization's result; None if an operator has abandoned the files."""
         if status == BatchStatus.COMPLETED:
             step = self._start_finalization(ingested, status, waits_for_storage=True)
             written = await run_until(
@@ -292,10 +295,10 @@ class BatchWorkflow:
     async def _write_files_of_early_end(
         self, ingested: IngestResult, status: BatchStatus
     ) -> FinalizeResult | None:
-        """Write the files of a batch that expired, failed or was cancelled.
+        """Write the files of a batch that expired, failed or was cancelled. Return finalization's result.
 
-        If this takes too long, the batch first gets its final status, and the files follow later. Return None
-        if an operator has abandoned the files.
+        Return None if an operator has abandoned the files. If the writing takes longer than FILES_TIMEOUT or
+        storage is unavailable, the batch gets its final status first, and its files are written later.
         """
         step = self._start_finalization(ingested, status, waits_for_storage=self._files_pending)
         if not self._files_pending:
@@ -326,10 +329,14 @@ class BatchWorkflow:
         )
 
     async def _end_in_time(self, status: BatchStatus, step: workflow.ActivityHandle[T]) -> None:
-        """End the batch before its files are written, if `step` takes longer than FILES_TIMEOUT.
+        """Wait for `step`. If it takes too long, set the batch's final status before its files are written.
 
-        Do the same if `step`, an ingestion or finalization, fails because storage is unavailable. `step`
-        continues after the batch has ended with `status`.
+        The same happens if `step` fails because storage is unavailable. If an operator abandons the files,
+        return at once.
+
+        Args:
+            status: the final status.
+            step: the running ingestion or finalization. It gets FILES_TIMEOUT, and is not cancelled after it.
         """
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
@@ -374,7 +381,7 @@ class BatchWorkflow:
     def _report_failure(self, what: str, error: ActivityError) -> None:
         """Add the failure of a step to the errors that the tenant sees. The details are only logged.
 
-        `what` is the start of the sentence for the tenant, which names what did not work.
+        `what` is the start of the sentence for the tenant, such as "The results could not be written".
         """
         workflow.logger.error("batch step failed", extra={"step": what, "error": cause_of(error)})
         self._add_error(f"{what}: {sentence_for_tenant(error)}")

@@ -34,7 +34,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def sentence_for_tenant(error: BaseException) -> str:
-    """Return why a step failed, as a sentence for tenants without any host, path or exception."""
+    """Return why a step failed, as a sentence for tenants that names no host, path or exception."""
     cause: BaseException | None = error
     while isinstance(cause, (ActivityError, ChildWorkflowError)) and cause.cause is not None:
         cause = cause.cause
@@ -51,10 +51,10 @@ def sentence_for_tenant(error: BaseException) -> str:
 
 
 def gave_up_on_storage(error: BaseException | None) -> bool:
-    """Return True if an activity has failed because storage is unavailable.
+    """Return True if an activity has failed, without retries, because storage is unavailable.
 
-    An activity that waits for storage never fails for this reason. Return False for every other failure, and
-    for None.
+    Return False for every other failure, and for None. An activity that waits for storage is retried instead
+    of failing in this way.
     """
     if not isinstance(error, ActivityError) or error.retry_state != RetryState.NON_RETRYABLE_FAILURE:
         return False

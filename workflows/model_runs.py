@@ -33,15 +33,16 @@ _OpenRun = ChildWorkflowHandle[ModelRunWorkflow, ModelRunResult]
 
 
 class ModelRuns:
-    """Starts one model run (a child workflow) per model, and signals each run to run, pause or stop.
+    """Starts a child workflow (model run) for each model of a batch, and tells it to run, pause or stop.
 
-    The desired state is what a run has to do: run, pause or stop. A change of it is never lost, even if it
-    comes while an earlier change is being sent.
+    This desired state is the same for all model runs. A change of it is never lost, even if it comes while an
+    earlier change is being sent.
 
     Args:
-        order: order of the batch.
-        desired_state: returns the desired state. It is called after every event of the workflow.
-        on_end: called when a run ends, with its result and an empty string, or with None and the error.
+        order: the batch.
+        desired_state: returns the desired state. It is called after every event of the batch's workflow.
+        on_end: called when a run ends. After a success, it gets the run's result and an empty string; after a
+            failure, None and the reason as a sentence for tenants.
     """
 
     def __init__(
@@ -85,7 +86,9 @@ class ModelRuns:
         self._on_end(share, result, error)
 
     async def _run_child(self, share: ModelShare, prefix: str) -> ModelRunResult:
-        """Run one model in a child workflow and return its result.
+        """Run one model in a child workflow and return the workflow's result.
+
+        `prefix` is the key prefix of the objects that ingestion has written for the batch.
 
         Raises:
             ChildWorkflowError: the run failed, or was cancelled or terminated.

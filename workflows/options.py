@@ -50,9 +50,10 @@ _LAST_PRIORITY = 5
 
 
 def unlimited_retries(longest: timedelta = timedelta(minutes=1)) -> RetryPolicy:
-    """Return a policy that retries until the activity's schedule-to-close timeout.
+    """Return a policy that retries until the activity's schedule-to-close timeout, or forever without one.
 
-    `longest` is the maximum pause between two attempts.
+    Failures of the types in NEVER_RETRIED are not retried. `longest` is the maximum pause between two
+    attempts.
     """
     return RetryPolicy(
         initial_interval=timedelta(seconds=1),
@@ -64,8 +65,8 @@ def unlimited_retries(longest: timedelta = timedelta(minutes=1)) -> RetryPolicy:
 def ingestion_options(order: BatchOrder, now: datetime) -> ActivityConfig:
     """Return the options of the ingestion activity.
 
-    Ingestion may run after the deadline, because the lines must be counted. The batch's policy limits this
-    time.
+    Ingestion may continue after the deadline, because the lines must be counted, for as long as the batch's
+    policy permits.
     """
     patience = timedelta(seconds=order.policy.finalize_patience_seconds)
     key = fairness_key_of(order.tenant, order.priority)
@@ -116,7 +117,7 @@ def end_options(order: BatchOrder, status: str, files: str = "without files") ->
 
 
 def retention_options(kind: RetentionKind) -> ActivityConfig:
-    """Return the options of one turn of retention for `kind`. Retention has the lowest priority."""
+    """Return the options of the activity that deletes data of one kind. It has the lowest priority."""
     return ActivityConfig(
         task_queue=IO_QUEUE,
         schedule_to_close_timeout=_RETENTION_PATIENCE,
@@ -129,7 +130,7 @@ def retention_options(kind: RetentionKind) -> ActivityConfig:
 
 
 def audit_options() -> ActivityConfig:
-    """Return the options of the audit activity. Like retention, it has the lowest priority."""
+    """Return the options of the audit activity. It has the lowest priority."""
     return ActivityConfig(
         task_queue=IO_QUEUE,
         schedule_to_close_timeout=_AUDIT_PATIENCE,
@@ -144,7 +145,7 @@ def audit_options() -> ActivityConfig:
 def webhook_options(order: DeliveryOrder, attempt: int) -> ActivityConfig:
     """Return the options of one attempt to deliver a webhook.
 
-    Endpoints share the workers fairly, so that one with many slow deliveries does not delay those of others.
+    Endpoints share the workers fairly: many slow deliveries to one endpoint do not delay those to others.
     """
     return ActivityConfig(
         task_queue=WEBHOOK_QUEUE,
@@ -156,10 +157,10 @@ def webhook_options(order: DeliveryOrder, attempt: int) -> ActivityConfig:
 
 
 def slice_options(run: ModelRun, number: int, now: datetime) -> ActivityConfig:
-    """Return the options of the activity that sends slice `number`. Each attempt is one turn of the slice.
+    """Return the options of the activity that sends the lines of slice `number`.
 
     The activity is scheduled on the run's queue, or on the model's own queue if the run names none. It may
-    wait for a free slot until the deadline.
+    wait for a worker until the deadline.
     """
     grace = timedelta(seconds=run.policy.expiry_grace_seconds)
     group = size_group(run.lines, is_late=is_late(now, run.created_at or now, run.deadline))

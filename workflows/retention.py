@@ -38,10 +38,13 @@ class RetentionWorkflow:
 
     @workflow.run
     async def run(self, order: RetentionOrder) -> RetentionResult:
-        """Process all kinds of data and return what was deleted.
+        """Delete the expired data of all kinds in `order`, and return how much was deleted.
+
+        If `order` is a dry run, only count the data.
 
         Raises:
-            ApplicationError (RETENTION_FAILED): at least one deletion failed. This is raised at the end.
+            ApplicationError (RETENTION_FAILED): at least one deletion failed. It is raised after all kinds
+                were processed.
         """
         while self._kinds:
             if self._turns >= order.max_turns or workflow.info().is_continue_as_new_suggested():
@@ -85,9 +88,9 @@ class RetentionWorkflow:
         )
 
     def _continue_at(self, position: SweepPosition | None) -> None:
-        """Set the position at which the next turn starts.
+        """Set where the next turn continues within the present kind of data.
 
-        With None, the next turn starts the next kind of data.
+        None means that this kind is finished: the next turn begins with the next kind.
         """
         if position is None:
             del self._kinds[0]

@@ -36,10 +36,10 @@ _MAX_OUTSTANDING = 256
 
 
 class SliceScheduler:
-    """Schedules the slices of one model run by number, and reports progress to the batch's workflow.
+    """Schedules the slices of one model run in the order of their numbers, and reports progress to the batch.
 
-    Signal handlers only set state, and `work` acts on it. When the workflow's history is long, the run
-    continues as new, with its state as the input.
+    `stop`, `pause` and `resume` only record what is requested, and `work` acts on it. When the workflow's
+    history is long, the run continues as new, with its state as the input.
     """
 
     def __init__(self, run: ModelRun) -> None:
@@ -177,19 +177,19 @@ class SliceScheduler:
         self._update_details()
 
     def _move(self, number: int, queue: str) -> None:
-        """Schedule this slice and all following slices on the task queue `queue`.
+        """Schedule slice `number` again, and from now on all slices, on the task queue `queue`.
 
-        Slices that are already scheduled on the old queue move at their next turn, an attempt of the
-        activity.
+        Slices that are already scheduled on the old queue stay there until their next attempt, which sends
+        nothing and returns the new queue.
         """
         self._unfinished.append(number)
         queue_changes = self._run.queue_changes + (queue != self._run.queue)
         self._begin_generation(queue=queue, queue_changes=queue_changes)
 
     def _begin_generation(self, **changes: object) -> None:
-        """Start a new generation of slice attempts, because Temporal will count the attempts from 1 again.
+        """Increase the run's generation, the number that shows which attempts of a slice are newer.
 
-        Attempts of a higher generation count as newer.
+        Call this before slices are scheduled again, because Temporal then counts their attempts from 1 again.
 
         Args:
             changes: other fields of the run that change at the same time.
@@ -212,10 +212,10 @@ class SliceScheduler:
         self._begin_generation()
 
     async def _stop(self) -> None:
-        """Cancel the scheduled slices and wait until they return.
+        """Cancel the scheduled slices and wait until they return, or until a time limit.
 
-        The wait is limited, because a worker may be dead. The limit is the time that requests in flight may
-        still take (the grace period), plus a margin.
+        The limit is the grace period, which requests in flight may still take, plus a margin. It is needed
+        because a worker may be dead.
         """
         self._cancel_all()
         if not self._scheduled:
@@ -248,7 +248,8 @@ class SliceScheduler:
     async def _continue_as_new(self) -> None:
         """Wait until the scheduled slices have returned, then continue as new with the state of this run.
 
-        If the run is to end, or if no slices are left, return without continuing.
+        Slices that have not returned after the time of one turn are cancelled. If the run is to end, or if no
+        slices are left to schedule, return without continuing as new.
         """
         turn = timedelta(seconds=self._run.policy.slice_seconds)
         await self._wait_until_returned(turn, "turn of the last slices of this run")

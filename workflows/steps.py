@@ -18,8 +18,8 @@ async def run_until(
 
     Args:
         step: a running activity.
-        stopped: returns True when the step must be cancelled. It is called after every event.
-        max_wait: maximum wait for the end of a cancelled step.
+        stopped: returns True when the step must be cancelled. It is called after every workflow event.
+        max_wait: how long to wait for the end of the cancelled step. After it, None is returned.
 
     Raises:
         ActivityError: the step failed without being cancelled.

@@ -21,7 +21,10 @@ with workflow.unsafe.imports_passed_through():
 class WebhookDeliveryWorkflow:
     @workflow.run
     async def run(self, order: DeliveryOrder) -> DeliveryResult:
-        """Attempt the delivery until it succeeds, the endpoint is gone or disabled, or 72 h have passed."""
+        """Attempt the delivery until it succeeds, its endpoint is deleted or disabled, or 72 h have passed.
+
+        Return the number of attempts and the outcome of the last one.
+        """
         began, attempt = workflow.now(), 0
         while True:
             attempt += 1
