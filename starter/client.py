@@ -50,7 +50,7 @@ class ClientError(Exception):
 
     Attributes:
         is_transient: True if the same call may succeed soon, for example after a timeout.
-        is_rejected: True if the API rejected the request, so that nothing was changed.
+        is_rejected: True if the API rejected the request and certainly changed nothing.
         code: error code of the API, such as `model_not_found`; None if there is none.
         status: HTTP status of the response; None if there was no response.
     """
@@ -103,7 +103,7 @@ class Client:
         self._http.close()
 
     def upload(self, file: BinaryIO, name: str, *, idempotency_key: str | None = None) -> FileObject:
-        """Upload `file` as the input of a batch.
+        """Upload `file`, with the file name `name`, as the input of a batch.
 
         A repeated call with the same `idempotency_key` returns the file of the first call.
         """
@@ -134,7 +134,7 @@ class Client:
 
         Args:
             window: completion window, the time after which the batch expires, such as `24h`.
-            deduplicate: True sends identical requests only once. If False, the setting of the API decides.
+            deduplicate: True sends identical requests only once. If False, the API's own setting decides.
             priority: 1 to 5, where 5 is the most urgent; None for the default of the API.
             headers: headers that the API forwards to backends.
             idempotency_key: a repeated call with the same key returns the batch of the first call.
@@ -174,10 +174,7 @@ class Client:
                     yield self._parsed(line.removeprefix(_EVENT_DATA), BatchObject)
 
     def batches(self, query: Mapping[str, str | int]) -> BatchPage:
-        """Return a page of batches, newest first.
-
-        `query` has query parameters of the API, such as `status`.
-        """
+        """Return a page of batches, newest first. `query` has parameters of the API, such as `status`."""
         return self._call("GET", f"/v1/batches?{httpx.QueryParams(query)}", BatchPage)
 
     def cancel(self, batch_id: str) -> BatchObject:
@@ -193,7 +190,7 @@ class Client:
     def resume(self, batch_id: str, window: str | None = None) -> BatchObject:
         """Resume a paused batch and return it.
 
-        For an ended batch, return a new batch for its remaining lines.
+        For an ended batch, create a new batch that sends the lines without a result, and return the new one.
 
         Args:
             window: completion window of the new batch; None for the ended batch's window.
@@ -227,7 +224,10 @@ class Client:
         return self._call("GET", _HOLDS, HoldList)
 
     def hold(self, target: Mapping[str, str]) -> HoldList:
-        """Stop the sending of lines. `target` names a `tenant` or a `model`."""
+        """Stop the sending of a tenant's or a model's lines. Return all holds in effect.
+
+        `target` has one item: the key is `tenant` or `model`, the value is its name.
+        """
         return self._call("PUT", _HOLDS, HoldList, target)
 
     def release(self, target: Mapping[str, str]) -> HoldList:
@@ -324,7 +324,7 @@ class Client:
         """Change some settings of a model, keep all others, and return the resulting settings.
 
         Args:
-            changes: new values by name; None undoes an earlier change of the setting.
+            changes: new value by the name of the setting; the value None undoes an earlier change of it.
             version: the change is rejected if the model has another version; None accepts any version.
         """
         headers = None if version is None else {"If-Match": f'"{version}"'}
@@ -351,9 +351,9 @@ class Client:
     def live_results(
         self, batch_id: str, *, failed: bool, after: str | None = None
     ) -> Generator[Iterator[bytes]]:
-        """Context manager that follows the results of a batch until the batch has ended.
+        """Context manager that yields an iterator over the bytes of a batch's results, also of future ones.
 
-        It yields an iterator over the bytes of the results.
+        The iterator ends after the batch has ended.
 
         Args:
             failed: True for the lines of the error file, False for the lines of the output file.
@@ -373,7 +373,7 @@ class Client:
             yield response.iter_bytes()
 
     def call(self, method: str, path: str, kind: type[_Model], body: _Body | None = None) -> _Model:
-        """Send a request that this class has no method for, and return the response."""
+        """Send a request for which this class has no method, and return the response as a `kind`."""
         return self._call(method, path, kind, body)
 
     def _call(

@@ -57,7 +57,7 @@ def key_value_pairs(texts: Sequence[str] | None, option: str) -> dict[str, str] 
 
 @contextmanager
 def api_client(url: str | None, tenant: str | None) -> Generator[Client]:
-    """Context manager that yields an API client. If a call fails, it ends the command with one sentence.
+    """Context manager that yields an API client. If a call of it fails, the command ends with one sentence.
 
     Args:
         url: address of the API; None for the configured address.

@@ -108,7 +108,7 @@ def stop(message: str, code: ExitCode = ExitCode.USAGE) -> NoReturn:
 
 
 def print_json(value: BaseModel) -> None:
-    """Print `value` as one line of JSON, with exactly the fields with which it was created.
+    """Print `value` as one line of JSON, with exactly the fields that were given when it was created.
 
     So a response of the API is printed as the API returned it.
     """
@@ -116,7 +116,7 @@ def print_json(value: BaseModel) -> None:
 
 
 def _given_fields(value: object) -> object:
-    """Convert a model, and all models inside it, to dicts of the fields with which they were created.
+    """Convert a pydantic model, and all models inside it, to dicts of the fields given at their creation.
 
     The dicts include fields that this version does not know. Values of other types are returned unchanged.
     """
@@ -205,7 +205,7 @@ def _facts(batch: BatchObject) -> list[tuple[str, str]]:
 
 
 def waiting_text(why: WaitingObject, *, of_model: bool = True) -> str:
-    """Return why a batch waits as text, such as `alpha: REASON (since 12:30:00)`.
+    """Return as text why a batch waits, such as `alpha: REASON (since 12:30:00)`.
 
     Args:
         of_model: if True, the text begins with the name of the model that waits.
@@ -215,7 +215,7 @@ def waiting_text(why: WaitingObject, *, of_model: bool = True) -> str:
 
 
 def failure_text(failed: ErrorCount) -> str:
-    """Return the failed lines of one code as text: `12 lines: http_400 (alpha), e.g. 'req-1': MESSAGE`."""
+    """Describe the failed lines of one error code: `12 lines: http_400 (alpha), e.g. 'req-1': MESSAGE`."""
     lines = f"{failed.count:,} line" + ("" if failed.count == 1 else "s")
     model = f" ({failed.model})" if failed.model else ""
     example = _one_line(f"'{failed.example.custom_id}': {failed.example.message}")
@@ -240,13 +240,13 @@ _FITS_AT_START = {
 
 
 def forecast_text(forecast: ForecastObject) -> str:
-    """Return a forecast as text: the result of `done_in_text`, the rate, and the lines ahead."""
+    """Return as text when a batch will be done, at which rate, and how many lines are ahead of its own."""
     ahead = f", {forecast.lines_ahead:,} lines ahead" if forecast.lines_ahead else ""
     return f"{done_in_text(forecast)}, {forecast.lines_per_second:,.1f} lines/s{ahead}"
 
 
 def done_in_text(forecast: ForecastObject) -> str:
-    """Return when a batch will be done, such as `done in 4 min (90 %: 6 min), fits the window`."""
+    """Return as text when a batch will be done, such as `done in 4 min (90 %: 6 min), fits the window`."""
     p50, p90 = (
         duration_text(seconds) for seconds in (forecast.remaining_seconds_p50, forecast.remaining_seconds_p90)
     )
@@ -254,7 +254,10 @@ def done_in_text(forecast: ForecastObject) -> str:
 
 
 def start_forecast_text(forecast: StartForecastObject) -> str:
-    """Return the forecast that was made before the batch began, as text."""
+    """Return as text how long a batch would take, as forecast before it began, such as `4 min (90 %: 6 min)`.
+
+    Whether this fits the window, and the number of lines ahead of the batch, follow.
+    """
     ahead = f", {forecast.lines_ahead:,} lines ahead" if forecast.lines_ahead else ""
     p50, p90 = duration_text(forecast.seconds_p50), duration_text(forecast.seconds_p90)
     return f"{p50} (90 %: {p90}), {_FITS_AT_START[forecast.window]}{ahead}"

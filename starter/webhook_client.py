@@ -16,7 +16,7 @@ _WEBHOOKS = "/v1/x/webhooks"
 
 
 class WebhookClient:
-    """Every method raises ClientError if the call fails."""
+    """Calls of the API for webhook endpoints and their deliveries. Each raises ClientError if it fails."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -25,7 +25,7 @@ class WebhookClient:
         return self._client.call("POST", _WEBHOOKS, WebhookObject, body)
 
     def page(self, query: Mapping[str, str | int]) -> WebhookPage:
-        """Return a page of endpoints, newest first. `query` has the parameters of the API."""
+        """Return a page of endpoints, newest first. `query` has parameters of the API, such as `limit`."""
         return self._client.call("GET", f"{_WEBHOOKS}?{urlencode(query)}", WebhookPage)
 
     def get(self, id: str) -> WebhookObject:
@@ -46,7 +46,10 @@ class WebhookClient:
         return self._client.call("POST", _path(id, "test"), DeliveryObject, body)
 
     def deliveries(self, id: str, query: Mapping[str, str | int]) -> DeliveryPage:
-        """Return a page of deliveries, newest first. `query` has the parameters of the API."""
+        """Return a page of an endpoint's deliveries, newest first.
+
+        `query` has parameters of the API, such as `status`.
+        """
         return self._client.call("GET", f"{_path(id, 'deliveries')}?{urlencode(query)}", DeliveryPage)
 
     def delivery(self, id: str, delivery_id: str) -> DeliveryObject:

@@ -253,7 +253,10 @@ def _client(url: str | None, tenant: str | None) -> Generator[WebhookClient]:
 
 
 def _attempted(client: WebhookClient, id: str, delivery: DeliveryObject) -> DeliveryObject:
-    """Wait until the first attempt has ended, and return the delivery. Return it after 30 s anyway."""
+    """Wait until the first attempt of a new delivery has ended, but at most 30 s. Return its present state.
+
+    `id` is the id of the webhook.
+    """
     end = time.monotonic() + _TEST_SECONDS
     while not delivery.attempts and delivery.status == "pending" and time.monotonic() < end:
         time.sleep(_POLL_SECONDS)

@@ -24,7 +24,7 @@ _PART = "backends"
 class _BackendUnderTest:
     """One backend, and the names of the models that it should serve according to the registry.
 
-    A gateway (a backend for all models) may serve models that it does not list.
+    A gateway is a backend for all models. Some gateways accept even models that they do not list.
     """
 
     config: BackendConfig
@@ -40,7 +40,9 @@ class _BackendUnderTest:
 
 
 async def check_backends(chosen: Settings, at: Clock) -> tuple[list[Finding], list[str]]:
-    """Request the model list of each backend. Return the findings and the names of all served models.
+    """Request the model list of each backend. Return the findings and the names of all known models.
+
+    Known are the models in the registry and those that gateways (backends for all models) list.
 
     Args:
         at: returns the current time, with which the clocks of the backends are compared.
@@ -66,10 +68,10 @@ async def check_backends(chosen: Settings, at: Clock) -> tuple[list[Finding], li
 
 
 async def _registered(chosen: Settings, catalog: Catalog) -> tuple[list[CatalogEntry], list[Finding]]:
-    """Return the registered models, and a warning if the database is unavailable.
+    """Return the registered models, and a list with a warning if changes at run time are unknown.
 
-    Without the database, changes at run time are unknown, and only the models in the registry file are
-    returned.
+    The changes are unknown while the database is unavailable. Then only the models in the registry file are
+    returned. If it names no model, both lists are empty.
     """
     try:
         database = await open_database(chosen, patience_seconds=0)
@@ -85,7 +87,7 @@ async def _registered(chosen: Settings, catalog: Catalog) -> tuple[list[CatalogE
 
 
 def _backends_to_check(catalog: Catalog, registered: Sequence[CatalogEntry]) -> list[_BackendUnderTest]:
-    """Return each backend once: first the gateways (backends for all models), then those of each model."""
+    """Return each backend once: first the gateways (backends for all models), then those of single models."""
     found = {client_key(gateway): _BackendUnderTest(gateway) for gateway in catalog.gateways}
     for entry in registered:
         for config in entry.config.backends:
@@ -109,7 +111,7 @@ async def _check_all(
 
 
 def _merge_clock_findings(found: Sequence[Finding]) -> list[Finding]:
-    """Replace all findings of a correct backend clock by one finding, which has their number.
+    """If several backends have a correct clock, replace their findings by one that counts them.
 
     All other findings are kept.
     """

@@ -31,10 +31,12 @@ _DEV_ENV = Path(".batchwright") / "dev.env"
 def run_or_stop(
     work: Awaitable[_Result], *failures: type[Exception], code: ExitCode = ExitCode.USAGE
 ) -> _Result:
-    """Run `work` and return its result. If it fails, end the command with one sentence.
+    """Run `work` and return its result. If it fails in an expected way, end the command with one sentence.
+
+    Expected are a wrong setting, a database that is unavailable or rejects the operation, and `failures`.
 
     Args:
-        failures: exceptions that mean an unavailable dependency, in addition to DatabaseError.
+        failures: further exceptions that mean an unavailable dependency.
         code: exit code if a dependency is unavailable.
     """
 
@@ -52,7 +54,11 @@ def run_or_stop(
 
 
 def _dev_stack_hint() -> str:
-    """Return a hint for users of `batchwright dev` who forgot to source `dev.env`; otherwise empty."""
+    """Return a hint for the end of an error message if the user may have forgotten to source `dev.env`.
+
+    `batchwright dev` writes this file with the addresses of its stack. Without this file, or if its settings
+    are in the environment already, return an empty text.
+    """
     is_hidden = _DEV_ENV.exists() and "BATCHWRIGHT_DATABASE_URL" not in os.environ
     return f"; `. {_DEV_ENV}` sets the addresses of the `batchwright dev` stack here." if is_hidden else ""
 
@@ -69,7 +75,7 @@ async def with_database(settings: Settings, query: Callable[[Database], Awaitabl
     """Open the database of `settings`, run `query` on it, close it, and return the result.
 
     Raises:
-        DatabaseError: the database is unavailable.
+        DatabaseError: the database is unavailable or rejects the query.
     """
     database = await open_database(settings, patience_seconds=0)
     try:

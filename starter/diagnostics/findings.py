@@ -19,7 +19,7 @@ class Finding(BaseModel):
 
     Attributes:
         part: part of the installation that was checked, such as "database".
-        message: its state, as one sentence.
+        message: the state of this part, as one sentence.
         remedy: what the user should do; may be empty.
     """
 
@@ -51,9 +51,9 @@ def problem(part: str, message: str, remedy: str = "") -> Finding:
 
 
 def compare_clocks(name: str, theirs: datetime, *, asked: datetime, answered: datetime) -> Finding:
-    """Compare this machine's clock with the clock of `name`. Return the finding.
+    """Compare this machine's clock with another one. Return a warning if they differ by 5 s or more.
 
-    A slow response does not count as a difference.
+    The time between request and response does not count as a difference.
 
     Args:
         name: name of the other machine or service.

@@ -41,7 +41,7 @@ class StackInfo(_FrozenModel):
 
 
 class ProcessRecord(_FrozenModel):
-    """Identity of a process: its id and its start time in Unix seconds, because ids are used again."""
+    """Identity of a process: its id and start time in Unix seconds. An id alone may be used again later."""
 
     pid: int
     created: float
@@ -64,7 +64,7 @@ def write_atomically(file: Path, text: str) -> None:
 
 
 def record_processes(file: Path, pids: list[int]) -> None:
-    """Write the identities of all running processes among `pids` to `file`.
+    """Write the id and start time of each running process of `pids` to `file`.
 
     If this process is killed, a later start can end the recorded processes with `end_leftovers`.
     """
@@ -130,9 +130,9 @@ class StackDirectory:
         self._lock: TextIO | None = None
 
     def open(self) -> int:
-        """Create the directory if needed, and lock it for this process.
+        """Create the directory if needed, lock it for this process, and end the processes of a killed `dev`.
 
-        Also end the processes that a killed `dev` left running in it, and return how many they were.
+        Return how many processes a killed `dev` had left running.
 
         Raises:
             StackError: another `dev` uses the directory, or the directory cannot be written.

@@ -59,7 +59,7 @@ def claim_ports(ports: Mapping[str, int]) -> list[int]:
     """Check that the ports are free, and return them in the same order. Each 0 is replaced by a free port.
 
     Args:
-        ports: port by the command-line option that sets it, such as `--ui-port`.
+        ports: for each command-line option that sets a port, such as `--ui-port`, the port; 0 for any.
 
     Raises:
         StackError: some ports are in use. The message names them and their options.

@@ -46,11 +46,11 @@ class ManagedService(Protocol):
         ...
 
     async def ended(self) -> str:
-        """Wait until the process has ended. Return how it ended, such as "ended with exit status 1"."""
+        """Wait until the process has ended. Return how, such as "ended with exit status 1"."""
         ...
 
     async def stop(self, patience_seconds: float) -> None:
-        """Terminate the process, and kill it after `patience_seconds`.
+        """Terminate the process, kill it if it still runs after `patience_seconds`, and wait for its end.
 
         If it has already ended, do nothing.
         """
@@ -174,11 +174,11 @@ def log_tail(log: Path, since: int = 0) -> str:
 class RestartLoop:
     """Restarts a service each time it ends.
 
-    The first restart follows at once. Further restarts follow after increasing delays of up to 10 seconds.
-    After 10 seconds without a failure, the delays start again.
+    The first restart follows at once, further ones after increasing delays of up to 10 seconds. After the
+    service has run for more than 10 seconds, the next restart follows at once again.
 
     Args:
-        say: called with one sentence for the user at each event.
+        say: called with one sentence for the user at each end and restart.
     """
 
     def __init__(self, service: ManagedService, say: Say) -> None:
@@ -210,11 +210,11 @@ class RestartLoop:
                 return
 
     def _report_failures(self, why: str, detail: str) -> None:
-        """At the third failure in a row, report to the user that the service keeps ending.
+        """Tell the user that the service keeps ending, if this was the third restart in a row.
 
         Args:
             why: error of the last start; empty if the start succeeded.
-            detail: last lines of the log.
+            detail: last lines of the service's log.
         """
         if self._failures == _REPORTED_FAILURES:
             self._say(

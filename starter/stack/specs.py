@@ -128,10 +128,12 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment variables of the API and the workers.
 
-    They are the environment of this process, with the stack's addresses instead of the user's settings.
+    They are the environment of this process, but the stack's addresses, directory and backends replace those
+    that the user has set.
 
     Args:
-        auth: value of BATCHWRIGHT_AUTH; empty keeps the user's setting.
+        database_url: URL of the stack's database.
+        auth: value of BATCHWRIGHT_AUTH; empty keeps the value in the environment of this process.
     """
     ours = {
         f"BATCHWRIGHT_{name.upper()}" for name in (*temporal_server.CLUSTER_SETTINGS, "backends", "registry")

@@ -20,7 +20,7 @@ _Start = Coroutine[None, None, None]
 
 
 class Supervisor:
-    """Context manager that starts all services of the stack, restarts any that end, and stops them at last.
+    """Context manager that starts all services of the stack, restarts those that end, and stops all on exit.
 
     Args:
         say: called with one sentence for the user at each event, such as a restart.
@@ -87,8 +87,9 @@ class Supervisor:
         )
 
     async def stop(self) -> None:
-        """Stop the API and the workers, then the services that they need: Temporal, PostgreSQL, the
-        simulator.
+        """Stop the API and the workers, then the services that they need.
+
+        These are Temporal, PostgreSQL and the simulator.
         """
         await self._restart_loops.stop()
         self._is_published = False

@@ -26,7 +26,7 @@ def address_panel(info: StackInfo, backends: Path | str = "") -> Panel:
     """Return a panel with the addresses of the stack, at most 80 columns wide.
 
     Args:
-        backends: if the stack has no simulator, the registry file or the URLs of the backends.
+        backends: registry file or URLs of the backends; used only if the stack has no simulator.
     """
     table = property_table()
     inference = f"simulator at {info.simulator}" if info.simulator else str(backends)

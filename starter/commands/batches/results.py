@@ -48,7 +48,7 @@ def results(
 
 
 class ResultSource(Protocol):
-    """The client of the API."""
+    """The methods of the API client that `follow_results` needs."""
 
     def batch(self, batch_id: str) -> BatchObject: ...
 
@@ -60,7 +60,7 @@ class ResultSource(Protocol):
 def follow_results(
     client: ResultSource, batch_id: str, *, failed: bool, retry_seconds: float = 1.0
 ) -> Generator[bytes]:
-    """Yield the results of a batch as whole lines until the batch has ended.
+    """Yield the results of a batch until it has ended. Each item has one or more whole lines.
 
     If the connection breaks, or the API ends a response before the batch has ended, continue after the last
     whole line.

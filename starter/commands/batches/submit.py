@@ -107,10 +107,10 @@ def submit(
 
 @contextmanager
 def _explain_how_to_repeat(key: str) -> Generator[None]:
-    """Context manager that adds to a ClientError how the user can repeat the command.
+    """Context manager that adds to the message of a ClientError how the user can repeat the command safely.
 
-    With the option `--idempotency-key` and this key, the repeated command cannot create a second batch. If
-    the API has certainly created nothing, the error stays unchanged.
+    The command must be repeated with `--idempotency-key` and `key`, so that it cannot create a second batch.
+    If the API has certainly created nothing, the error stays unchanged.
     """
     try:
         yield
@@ -161,7 +161,10 @@ def _upload(client: Client, path: Path, key: str) -> FileObject:
 
 @contextmanager
 def _with_size(file: BinaryIO) -> Generator[tuple[BinaryIO, int]]:
-    """Context manager that yields the input file and its size in bytes. A pipe is first copied to a file."""
+    """Context manager that yields the input file and its size in bytes.
+
+    If `file` is a pipe, a temporary copy of it is yielded instead.
+    """
     if file.seekable():
         yield file, os.fstat(file.fileno()).st_size
         return

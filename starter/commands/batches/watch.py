@@ -94,12 +94,14 @@ def _progress_display(silent: bool) -> Generator[Callable[[BatchObject], None]]:
 
 
 def _states(client: Client, batch_id: str, interval: float) -> Generator[BatchObject]:
-    """Yield the batch forever: at each event of its stream, and at each poll while there is no stream.
+    """Yield the present batch forever: at each event of the API's stream, and at each poll without a stream.
 
-    A broken stream is opened again after a poll. The same applies to a stream that got status 503, because
-    the API process is stopping or its database is unavailable. Any other stream that ended before its first
-    event is not opened again, because the API is older, has too many streams, or is behind a proxy that
-    buffers events.
+    If the stream ends, it is opened again after the next poll. But if it ended without any event, only polls
+    follow: the API may be older, have too many streams, or be behind a proxy that buffers events. The status
+    503 is an exception: the API is stopping or has no database, so the stream is tried again.
+
+    Args:
+        interval: seconds between two polls.
     """
     has_events = True
     while True:
@@ -127,9 +129,10 @@ def _poll(client: Client, batch_id: str, interval: float) -> BatchObject:
 
 
 class TextProgress:
-    """Prints a line when the status, the waiting reasons, or the forecast for the window have changed.
+    """Prints a line whenever the status, the waiting reasons, or the fit into the window have changed.
 
-    The forecast made before the batch began is printed once, and failed lines once per code and model.
+    It also prints the forecast made before the batch began, once, and one line when lines of a model fail
+    with an error code for the first time.
     """
 
     def __init__(self, console: Console) -> None:

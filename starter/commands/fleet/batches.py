@@ -40,7 +40,7 @@ admin.command("holds")(holds.holds)
 
 
 class ListedStatus(StrEnum):
-    """Statuses by which the list can be filtered. `live` means every status before the end."""
+    """Statuses by which the list can be filtered. `live` stands for all statuses of batches not ended yet."""
 
     LIVE = "live"
     VALIDATING = "validating"

@@ -48,9 +48,9 @@ def holds(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
 
 
 def _target(of: str | None, model: str | None) -> dict[str, str]:
-    """Return the tenant or model by the name of its parameter.
+    """Return what to hold or release, as `{"tenant": NAME}` or `{"model": NAME}`.
 
-    The command ends with an error unless exactly one of both was given.
+    `of` is the name of a tenant. If not exactly one of both names was given, the command ends with an error.
     """
     if (of is None) == (model is None):
         stop("Name either a tenant with --of or a model with --model.")

@@ -208,8 +208,8 @@ def set_some(
 def _remaining_backends(present: ModelSettingsObject, removed: list[str]) -> list[dict[str, object]]:
     """Return the model's backends whose URLs are not in `removed`, as the API expects them.
 
-    Each backend is a dict with its URL and, if set, its name for the model. If a URL to remove is unknown,
-    the command ends with an error.
+    Each backend is a dict with its URL and, if it has another name for the model, this name. If the model has
+    no backend with one of the URLs, the command ends with an error.
     """
     removed_urls = {url.rstrip("/").removesuffix("/v1") for url in removed}  # as the registry stores URLs
     unknown = sorted(removed_urls - {backend.url for backend in present.backends})

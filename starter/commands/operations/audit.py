@@ -53,7 +53,7 @@ def audit(
 
 
 class AuditProgress:
-    """Status text of a running audit, which is computed again at each refresh of the screen."""
+    """Status text of a running audit. Rich computes it again at each refresh of the screen."""
 
     def __init__(self) -> None:
         self.audit: Audit | None = None

@@ -68,10 +68,10 @@ def _values(chosen: Settings) -> dict[str, JsonValue]:
 
 
 def _fingerprint(chosen: Settings, values: dict[str, JsonValue]) -> str:
-    """Return a hash of the settings on which all processes must agree, as 16 hexadecimal digits.
+    """Return a hash of the version and of the settings on which all processes must agree, as 16 hex digits.
 
-    The hash contains no secrets. It includes the id and the check value of a payload key. For any other
-    secret, it only includes if the secret is set.
+    The hash contains no secret: a payload key counts with its id and its check value, any other secret only
+    as set or not set. `values` are all settings by name, with secrets redacted.
     """
     matters: dict[str, JsonValue] = {
         name: value for name, value in values.items() if name not in _PER_PROCESS

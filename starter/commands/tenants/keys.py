@@ -219,10 +219,7 @@ def revoke(
 
 
 async def _listed(database: Database, tenant: str | None) -> tuple[list[KeyOutput], Counter[tuple[str, str]]]:
-    """Return the keys of `tenant`, or all keys if it is None. Also return the tokens used today.
-
-    The tokens are counted by (tenant, key id).
-    """
+    """Return the keys of `tenant` (None for all tenants), and the tokens used today by (tenant, key id)."""
     spent = await tokens_by_key(database.quotas, datetime.now(UTC).date())
     groups = await database.budget_groups.all(tenant=tenant)
     names = {(group.kind, key): group.name for group in groups for key in group.members}

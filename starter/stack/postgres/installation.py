@@ -109,7 +109,7 @@ def _can_run(binaries: Path, runner: ServerUser) -> bool:
 
 
 def _copy_package(source: Path, target: Path) -> None:
-    """Copy `source` with its libraries to `target`, in one step.
+    """Copy PostgreSQL's installation `source`, with its libraries, so that `target` is never incomplete.
 
     If several processes copy at the same time, one of the copies is kept.
     """
@@ -131,7 +131,10 @@ def _copy_package(source: Path, target: Path) -> None:
 
 
 def _make_readable(tree: Path) -> None:
-    """Make all files below `tree` readable for all users, even if the umask made them private."""
+    """Make all files and directories in `tree` readable for all users, even if the umask made them private.
+
+    Programs become executable for all users.
+    """
     for path in (tree, *tree.rglob("*")):
         if not path.is_symlink():
             mode = path.stat().st_mode
@@ -166,11 +169,11 @@ def prepare_password(file: Path, runner: ServerUser) -> None:
 
 @contextmanager
 def reachable(root: Path, runner: ServerUser) -> Generator[tuple[str, tuple[int, ...]]]:
-    """Context manager that yields a path to `root` that a process of `runner` can open.
+    """Context manager that yields a path by which a process of the user `runner` can open `root`.
 
-    It also yields the file descriptors that the process must inherit. Usually the path is `root` itself,
-    without descriptors. If `root` is below a folder that other users cannot open, such as /root, the path of
-    an inherited file descriptor is used instead (on Linux).
+    It also yields the file descriptors that the process must inherit. Usually the path is `root` itself, and
+    there are no descriptors. But if `root` is below a folder that other users cannot open, such as /root, it
+    is the path of an open file descriptor of `root` (on Linux).
     """
     open_way = all(parent.stat().st_mode & stat.S_IXOTH for parent in root.parents)
     if runner.uid is None or open_way or not _DESCRIPTORS.is_dir():
@@ -198,7 +201,7 @@ def password_file(root: Path) -> Path:
 def create_cluster(root: Path, binaries: Path, runner: ServerUser) -> None:
     """Create PostgreSQL's data directory, `data` below `root`, unless it exists.
 
-    A start that is killed leaves no partial data.
+    If the creation is killed, `data` does not exist, so a later call starts again.
 
     Raises:
         StackError: the data cannot be created, or it was created by another major version of PostgreSQL.

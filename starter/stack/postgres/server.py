@@ -114,12 +114,12 @@ class EmbeddedPostgres:
         return self.running is not None and _exists(self.running.pid)
 
     def stop(self, timeout: float = 30.0, *, adopted_too: bool = False) -> None:
-        """Stop the server with a fast shutdown. After `timeout` seconds, use an immediate shutdown.
+        """Stop the server with a fast shutdown, and after `timeout` seconds with an immediate shutdown.
 
-        Both keep all committed data. If the server is still running in the end, `running` still describes it.
+        Both keep all committed data. If neither ends the server, `running` still describes it.
 
         Args:
-            adopted_too: True also stops a server that another process started.
+            adopted_too: True also stops a server that another process has started; False leaves it running.
         """
         if self.running is None and self._process is None:
             return
@@ -235,7 +235,7 @@ class EmbeddedPostgres:
         return True
 
     def _drop_ended_process(self) -> None:
-        """Drop the reference to the process that this object has started, if the process has ended."""
+        """Forget the server process that this object has started, if it has ended."""
         if self._process is not None and self._process.poll() is not None:
             self._process = None
 
