@@ -70,7 +70,7 @@ class ClientError(Exception):
 
 
 class Client:
-    """HTTP client of the API, used as a context manager. It has one method per endpoint.
+    """HTTP client of the API, used as a context manager. Each method calls one endpoint.
 
     Raises:
         ClientError: `url` is not usable, or a method's call to the API fails.
@@ -353,7 +353,7 @@ class Client:
     ) -> Generator[Iterator[bytes]]:
         """Context manager that yields an iterator over the bytes of a batch's results, also of future ones.
 
-        The iterator ends after the batch has ended.
+        The API ends it after the batch has ended. It may also end it earlier.
 
         Args:
             failed: True for the lines of the error file, False for the lines of the output file.

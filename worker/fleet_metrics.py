@@ -1,7 +1,7 @@
 """Metrics of the whole fleet, which control workers refresh.
 
-`FleetMetricsCollector` refreshes all collectors of a process: live batches, batches without a run, retention
-and audits, token budgets, task queues.
+`FleetMetricsCollector` refreshes all collectors of a process: live batches, their forecasts, batches without
+a run, retention and audits, token budgets, task queues.
 """
 
 import asyncio

@@ -38,10 +38,10 @@ class Backends(Protocol):
 
 
 class FleetShares:
-    """Divides fleet-wide limits between the live workers.
+    """Divides fleet-wide limits between the live workers, and sets this worker's parts.
 
-    Each backend's `in_flight` is divided between the workers that can send requests to the backend. A model's
-    rates per minute are divided between the workers that run slices of the model.
+    A backend's limit on requests in flight is divided between the workers that can send requests to it. A
+    model's rates per minute are divided between the workers that run slices of the model.
 
     A worker is live if its last heartbeat is at most `FRESH_AGE` old. Until this worker has read its own
     heartbeat, its parts are 0. While the database is unavailable, the last known workers count as live.

@@ -230,7 +230,7 @@ def delete(kind: _Kind, name: _Name, tenant: _Tenant = None) -> None:
 
 
 def _group(kind: GroupKind, tenant: str | None, name: str) -> BudgetGroup:
-    """Return the identity of the group with these arguments.
+    """Return what identifies the group: its kind, tenant (empty for an organization) and name.
 
     If a team or user has no `tenant`, or an organization has one, the command ends with an error.
     """
