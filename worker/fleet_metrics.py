@@ -244,7 +244,7 @@ class TemporalEndedRuns(EndedRunLookup):
 
 
 class LostRunCollector:
-    """Sets the metric of live batches whose workflow run did not end normally, for example was terminated.
+    """Counts live batches whose workflow run has failed, timed out, or was cancelled or terminated.
 
     No process works on these batches any longer.
     """
@@ -266,7 +266,7 @@ class LostRunCollector:
 
 
 class MaintenanceCollector:
-    """Sets the metrics of retention and audits: when they last succeeded, and the differences found last."""
+    """Sets the metrics of retention and audits: times of the last success, differences in the last audit."""
 
     def __init__(self, retention: RetentionTable, audits: AuditsTable, metrics: Metrics) -> None:
         self._retention, self._audits, self._metrics = retention, audits, metrics
@@ -291,9 +291,9 @@ class MaintenanceCollector:
 class TokenBudgetCollector:
     """Sets the metrics of token budgets: how much is used today, and how many are nearly or fully used.
 
-    The tenants and organizations that have used most of their budgets get series of their own. Of teams,
-    users and keys, only the number of such budgets is shown, because their names and ids must not become
-    labels. `default` is the daily budget of tenants without a budget of their own; 0 means no limit.
+    The tenants and organizations that have used the greatest part of their budgets get series of their own.
+    Teams, users and keys are only counted by how much they have used, because their names and ids must not
+    become labels. `default` is the daily budget of tenants without one of their own; 0 means no limit.
     """
 
     def __init__(self, table: QuotasTable, groups: BudgetGroupsTable, default: int, metrics: Metrics) -> None:

@@ -84,7 +84,7 @@ class FleetShares:
         self.apply()
 
     def apply(self) -> None:
-        """Compute this worker's parts from the registry and the workers last read, and set them."""
+        """Compute this worker's parts from the registry and the workers last read, and call `set_shares`."""
         limits = self._limits()
         queues = self._queues() if limits else {}
         polled = {worker.id: polled_queues([worker.stats]) for worker in self._live} if limits else {}

@@ -158,7 +158,7 @@ class WaitingReasonMonitor:
         return reasons
 
     def _find_stalled(self, backlogs: list[ModelBacklog], now: datetime) -> set[_BatchModel]:
-        """Return those of `backlogs` that have not settled a line for `_STALLED_SECONDS`, as keys."""
+        """Return (tenant, batch id, model) of the backlogs without a settled line for `_STALLED_SECONDS`."""
         before, self._progress = self._progress, {}
         for backlog in backlogs:
             left, since = before.get(_key(backlog), (backlog.lines_left, now))
