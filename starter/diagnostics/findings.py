@@ -51,7 +51,7 @@ def problem(part: str, message: str, remedy: str = "") -> Finding:
 
 
 def compare_clocks(name: str, theirs: datetime, *, asked: datetime, answered: datetime) -> Finding:
-    """Compare this machine's clock with another one. Return a warning if they differ by 5 s, otherwise OK.
+    """Compare this machine's clock with another one. The finding is a warning if they differ by 5 s or more.
 
     The time between request and response does not count as a difference.
 
