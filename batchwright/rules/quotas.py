@@ -1,4 +1,4 @@
-"""Quotas of a tenant: their limits, and if more work may be enqueued. Also the identity of budget groups."""
+"""Quotas of a tenant: the limits, and the check if more work may be enqueued. Also defines `BudgetGroup`."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -9,7 +9,7 @@ MAX_QUOTA = 2**53 - 1  # the largest integer that every JSON parser reads exactl
 
 
 class QuotaLimits(NamedTuple):
-    """Limits of one tenant, one field per member of `Quota`. 0 means no limit."""
+    """Limits of one tenant, with one field for each quota in the enum `Quota`. 0 means no limit."""
 
     live_batches: int = 0
     stored_bytes: int = 0
@@ -25,23 +25,24 @@ class QuotaLimits(NamedTuple):
         """Return a copy of these limits in which a tenant's own limits replace the default limits.
 
         Args:
-            own: the tenant's own limits by name; None keeps the limit of this object.
+            own: the tenant's own limits by field name; None to keep the default limit.
         """
         return self._replace(**{name: limit for name, limit in own.items() if limit is not None})
 
 
 class EnqueuedWork(NamedTuple):
-    """Number of lines without a result, and the estimated number of their tokens."""
+    """Amount of work: lines that have no result yet, and the estimated number of their prompt tokens."""
 
     lines: int
     tokens: int
 
 
 class QuotaExcess(NamedTuple):
-    """A quota that a request would exceed: `used` plus `requested` is more than `limit`.
+    """The reason why a batch cannot be enqueued now: a quota, and the amounts of work that count for it.
 
-    `before` is the number of earlier batches that wait for the quota. If it is not 0, the request must wait
-    for them even if the quota itself would allow the request.
+    Usually the batch would exceed the quota: `used` plus `requested` is more than `limit`. If `before` is not
+    0, so many earlier batches wait for the quota. The batch must then wait for them, even if the quota itself
+    would allow it.
     """
 
     quota: Quota
@@ -52,7 +53,7 @@ class QuotaExcess(NamedTuple):
 
     @property
     def can_wait(self) -> bool:
-        """True if the quota will allow the request when other work is done."""
+        """True if the batch only has to wait for other work; False if it exceeds the quota even alone."""
         return self.requested <= self.limit
 
     @property
@@ -70,12 +71,13 @@ class QuotaExcess(NamedTuple):
 
 
 def find_excess(limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork) -> QuotaExcess | None:
-    """Return the first quota that the `requested` work would exceed; None if it may be enqueued.
+    """Return the quota that the `requested` work would exceed; None if it may be enqueued.
 
-    A quota that is too small for the requested work alone comes first.
+    If it would exceed both quotas (of lines and of tokens), the result is the quota of lines. It is the quota
+    of tokens if only that one is too small for the requested work alone.
 
     Args:
-        used: work that is already enqueued.
+        used: work of the tenant that is already enqueued.
     """
     wanted = (
         QuotaExcess(Quota.ENQUEUED_LINES, limits.enqueued_lines, used.lines, requested.lines),
@@ -94,13 +96,16 @@ def find_excess(limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork
 def queue_behind(
     limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork, before: int
 ) -> QuotaExcess | None:
-    """Return the quota for which the `requested` work has to wait; None if it may be enqueued.
+    """Return the quota for which a batch has to wait; None if it may be enqueued.
+
+    A batch that exceeds no quota also has to wait if earlier batches of the tenant wait, unless the tenant's
+    lines and tokens are unlimited.
 
     Args:
         limits: limits of the tenant.
-        used: work that is already enqueued.
+        used: work of the tenant that is already enqueued.
         requested: work of the batch.
-        before: number of the tenant's earlier batches that wait for the quota.
+        before: number of the tenant's earlier batches that wait for a quota.
     """
     found = find_excess(limits, used, requested)
     if found is None and before and (limits.enqueued_lines or limits.enqueued_tokens):

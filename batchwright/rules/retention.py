@@ -83,7 +83,10 @@ class WrittenObject(NamedTuple):
 
 @dataclass(frozen=True)
 class KnownObjects:
-    """Data of the database about the owners (files, uploads, batches) of some objects of one tenant."""
+    """What the database knows about the files, uploads and batches to which some stored objects belong.
+
+    All of these objects belong to one tenant.
+    """
 
     files: Mapping[str, str]  # object keys by file id
     open_uploads: Set[str]  # ids of uploads whose parts are not deleted yet
@@ -91,9 +94,10 @@ class KnownObjects:
 
 
 def orphaned_keys(objects: Iterable[WrittenObject], known: KnownObjects, before: datetime) -> list[str]:
-    """Return the keys of objects that may be deleted because no database row refers to them.
+    """Return the keys of those `objects` that may be deleted because no database row refers to them.
 
-    Objects that have changed since `before`, or that a live batch may still be writing, are left out.
+    Left out are objects that have changed since `before`, objects that a live batch may still be writing, and
+    objects whose key has an unknown form.
     """
     spared = {derived_file_id(batch, kind) for batch in known.live_batches for kind in OUTPUT_KINDS}
     return [

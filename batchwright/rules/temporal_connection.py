@@ -27,10 +27,10 @@ def check_address(address: str) -> None:
 
 
 def check_tls_disabled(chosen: Mapping[str, object]) -> None:
-    """Check that TLS may be disabled because no other setting needs it.
+    """Check that TLS may be disabled, which means that no other setting needs it.
 
     Args:
-        chosen: values of the other settings, by name.
+        chosen: values of the other settings, by the settings' names.
 
     Raises:
         ValueError: a setting needs TLS, or an API key would be sent unencrypted to another host.
@@ -58,9 +58,9 @@ _KEY_REFERENCE = re.compile(r"(?P<id>[A-Za-z0-9._-]{1,64})=(?P<kind>file|env):(?
 
 
 class KeyReference(NamedTuple):
-    """Reference to an encryption key.
+    """Says where an encryption key is stored.
 
-    `place` is the path of a file or the name of an environment variable.
+    `place` is the path of a file if `kind` is `file`, and the name of an environment variable if it is `env`.
     """
 
     id: str  # stored with every payload that was encrypted with the key
@@ -69,7 +69,7 @@ class KeyReference(NamedTuple):
 
 
 def parse_key_references(references: list[str]) -> list[KeyReference]:
-    """Parse references of the form `id=file:PATH` or `id=env:NAME`, and return them in the given order.
+    """Parse references of the form `id=file:PATH` or `id=env:NAME`. Return them in the given order.
 
     Raises:
         ValueError: a reference has another form, or two references have the same id.

@@ -76,22 +76,22 @@ def _names_with_prefix(prefix: str, reports: Iterable[Mapping[str, float]]) -> f
 
 
 def unpolled_reason(queue: str) -> str:
-    """Return the waiting reason for work in a queue that no worker polls."""
+    """Return the text that says why work in `queue` waits: no worker polls the queue."""
     return f"{_UNPOLLED} {queue}: start `batchwright worker`"
 
 
 def is_unpolled_reason(reason: str) -> bool:
-    """Return True if the waiting reason comes from `unpolled_reason`, for any queue."""
+    """Return True if `unpolled_reason` made this text, for any queue."""
     return reason.startswith(_UNPOLLED)
 
 
 class UpstreamTraffic(Message):
-    """Requests for one model to one of its backends, since the worker started.
+    """Counts of the requests that one worker has sent for one model to one backend, since it started.
 
     Attributes:
         requests: number of requests that have ended. Each line of a shared request counts.
         errors: number of requests that failed.
-        seconds: sum of the durations.
+        seconds: sum of the durations of the ended requests.
         squared_seconds: sum of the squared durations.
         pending: number of requests in flight.
     """
@@ -106,7 +106,10 @@ class UpstreamTraffic(Message):
 
 
 class TrafficShare(NamedTuple):
-    """Number of requests to one backend or for one model, and their average duration."""
+    """Number of ended requests to one backend or for one model, and their average duration.
+
+    `name` is the name of the backend or model. `pending` is the number of requests in flight.
+    """
 
     name: str
     requests: int
@@ -158,7 +161,7 @@ class _TrafficSum:
 
 
 def _by_upstream(reports: Iterable[UpstreamTraffic]) -> dict[tuple[str, str], _TrafficSum]:
-    """Return the sums over all workers, by model and backend."""
+    """Return the sums of the reports over all workers. The keys are pairs of model and backend."""
     found: dict[tuple[str, str], _TrafficSum] = {}
     for traffic in reports:
         key = (traffic.model, traffic.backend)

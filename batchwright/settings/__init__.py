@@ -80,9 +80,9 @@ class Settings(
     @field_validator("*")
     @classmethod
     def _finite(cls, value: object) -> object:
-        """Raise ValueError for numbers that are too large for a deadline or a database column.
+        """Return the value of a setting unchanged.
 
-        Other values are returned unchanged.
+        Raises ValueError if it is a number that is too large for a deadline or a database column.
         """
         if isinstance(value, float) and not abs(value) <= _MAX_SECONDS:
             raise ValueError(f"it must be at most {_MAX_SECONDS:,}")
@@ -97,7 +97,9 @@ def from_environment(name: str) -> str:
 
 
 def load(**overrides: object) -> Settings:
-    """Return all settings, checked. `overrides` come first, then the environment, then the defaults.
+    """Read and check all settings, and return them.
+
+    Values in `overrides` take precedence over the environment, which takes precedence over the defaults.
 
     Raises:
         SettingsError: a setting or the registry file is invalid. The message names the setting and the
@@ -151,7 +153,11 @@ def require_backends(settings: Settings) -> None:
 
 
 def _describe_header_conflict(config: RegistryConfig, dispatch_header: str) -> str:
-    """Return a message if request headers in the registry conflict with each other; otherwise ""."""
+    """Return a message about the first conflict of request headers in the registry; "" if there is none.
+
+    Headers conflict with each other, or with headers that Batchwright sends itself, such as
+    `dispatch_header`.
+    """
     if config.gateway is not None:
         problem = request_headers.conflict_message(config.gateway, "of the gateway", dispatch_header)
         return problem and f"gateway, headers: {problem}"

@@ -62,7 +62,7 @@ class ApiSettings(BaseSettings):
     )
 
     def weight_of(self, tenant: str) -> float:
-        """Return the configured weight of a tenant. A weight that was set at run time takes precedence."""
+        """Return the configured weight of a tenant. It applies unless a weight was set for it at run time."""
         return self.tenant_weights.get(tenant, 1.0)
 
     @field_validator("api_key")

@@ -11,7 +11,7 @@ from batchwright.rules.json_text import unique_keys
 class EnvironmentSource(EnvSettingsSource):
     """Reads settings from environment variables.
 
-    Unlike pydantic-settings, it decodes only variables that are set.
+    Unlike its base class, it does not decode anything for variables that are not set.
     """
 
     def prepare_field_value(
@@ -32,7 +32,7 @@ class EnvironmentSource(EnvSettingsSource):
 
 
 class EnvironmentSettings(BaseSettings):
-    """Settings that are read from environment variables only.
+    """Base class of settings that come from the caller's overrides and from environment variables only.
 
     `.env` files and directories of secrets are not read, because reading them would double the loading time.
     """

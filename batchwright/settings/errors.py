@@ -55,14 +55,15 @@ def describe_error(error: ErrorDetails) -> str:
 def describe_invalid_json(kind: object) -> str:
     """Return the error message for a setting that is not valid JSON.
 
-    `kind` is the type of the setting, a list or a map. The message contains an example of that type.
+    `kind` is the type of the setting, such as `list[str]` or `dict[str, float]`. The message shows the form
+    of such a value in JSON.
     """
     form = '{"...": ...}' if str(kind).startswith("dict") else '["...", "..."]'
     return f"it is not JSON, in the form {form}"
 
 
 def describe_requirement(error: ErrorDetails) -> str:
-    """Return the requirement that a value does not meet, as a continuation of "it must"."""
+    """Return the requirement that a value does not meet, as a continuation of "it must": "be a number"."""
     context = {name: _plain(value) for name, value in error.get("ctx", {}).items()}
     if error["type"] == "string_pattern_mismatch":
         return _match(str(context["pattern"]))

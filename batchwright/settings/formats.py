@@ -10,10 +10,10 @@ from batchwright.settings.errors import HIDDEN_VALUE
 
 
 def http_url(url: str) -> str:
-    """Return an HTTP URL without a trailing slash.
+    """Return a URL without trailing slashes, if it is an HTTP or HTTPS URL.
 
     Raises:
-        ValueError: the text is not an HTTP URL. The message does not contain the text.
+        ValueError: the text is not such a URL. The message does not contain the text.
     """
     if not url.startswith(("http://", "https://")):
         raise ValueError("it must begin with http:// or https://")
@@ -23,10 +23,10 @@ def http_url(url: str) -> str:
 
 
 def http_urls(urls: list[str]) -> list[str]:
-    """Return HTTP URLs without trailing slashes.
+    """Return URLs without trailing slashes, if all are HTTP or HTTPS URLs.
 
     Raises:
-        ValueError: a text is not an HTTP URL. The message contains the text.
+        ValueError: a text is not such a URL. The message contains the text.
     """
     for url in urls:
         if not url.startswith(("http://", "https://")):
@@ -64,9 +64,9 @@ def backend_urls(urls: list[str]) -> list[str]:
     """Return the URLs of backends without trailing slashes.
 
     Raises:
-        ValueError: a text is not an HTTP URL.
-        PydanticCustomError: a URL may contain a secret, for example a password. Metrics and logs show the
-            URLs.
+        ValueError: a text is not an HTTP or HTTPS URL.
+        PydanticCustomError: a URL has a user, a query or a fragment. It may contain a secret, and metrics and
+            logs show the URLs of backends.
     """
     for url in http_urls(urls):
         place = url.split("/", 3)[2]
@@ -90,7 +90,7 @@ def check_tenant(name: str) -> str:
 
 
 class InvalidObjectReference(Exception):
-    """An object cannot be loaded by its reference `module:attribute`.
+    """The object that a reference `module:attribute` names cannot be loaded.
 
     The message has the reference and the reason.
     """

@@ -134,7 +134,10 @@ class InferenceSettings(BaseSettings):
 
     @property
     def passed_headers(self) -> tuple[str, ...]:
-        """Lower-case names of the request headers to pass on from the creation of a batch to the backends."""
+        """Lower-case names of the headers to copy from the API request that creates a batch.
+
+        They are sent on with each request of the batch to a backend.
+        """
         return parse_passed_names(self.pass_headers)
 
     @field_validator("pass_headers")
@@ -167,7 +170,7 @@ class InferenceSettings(BaseSettings):
 def _check_host(url: str) -> None:
     """Raise ValueError if the host of a backend's URL is invalid.
 
-    The message contains no other part of the URL, because the URL may have a password.
+    The message contains no part of the URL, because the URL may have a password.
     """
     try:
         host = urlsplit(url).hostname or ""

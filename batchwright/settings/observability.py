@@ -24,7 +24,8 @@ def variable_name(name: str) -> str:
 class Sampler(StrEnum):
     """Rules that select which traces are kept.
 
-    A `parentbased` rule follows the caller's decision if there is one.
+    If a call comes with the trace of its caller, a `parentbased` rule keeps the trace exactly if the caller
+    does.
     """
 
     ALWAYS_ON = "always_on"

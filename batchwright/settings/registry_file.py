@@ -72,7 +72,10 @@ def read_registry(path: Path, secrets_dir: Path) -> RegistryConfig:
 
 
 def iter_backends(config: RegistryConfig) -> Iterator[tuple[str, BackendConfig]]:
-    """Yield each backend of the registry with its position in the file, as text for messages."""
+    """Yield the pair (position in the registry file, backend) for each backend of the registry.
+
+    The position is a text for messages, such as "models.llama.backends, entry 1".
+    """
     if config.gateway is not None:
         yield "gateway", config.gateway
     for name, model in config.models.items():
@@ -171,7 +174,7 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
         """Return the Python value of a YAML node.
 
-        The error for an invalid value has its position in the file.
+        Raises ConstructorError, with the position in the file, if the value is invalid.
         """
         try:
             return super().construct_object(node, deep)  # pyright: ignore[reportUnknownMemberType]
@@ -205,8 +208,8 @@ def _place(loc: Sequence[int | str]) -> str:
 def describe_remedy(error: ErrorDetails, within: Sequence[str] = ()) -> str:
     """Return how to correct an error in the registry, as text for messages.
 
-    The error's own location is relative to the position `within` in the registry. The default is the whole
-    registry.
+    `within` is the position in the registry of the object that was checked; empty if it was the whole
+    registry. The location in `error` is relative to this position.
     """
     match error["type"]:
         case "extra_forbidden":

@@ -1,4 +1,4 @@
-"""Settings of webhooks: how many endpoints a tenant may have, and where they may be."""
+"""Settings of webhooks: how many endpoints a tenant may have, and in which networks they may be."""
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings

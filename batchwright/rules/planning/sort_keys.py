@@ -1,8 +1,9 @@
-"""Fixed-size sort keys that sort prompts by their text, with few bytes per prompt.
+"""Sort keys of at most 32 bytes, which sort prompts in the order of their texts.
 
-Prompts from the same template begin with the same bytes, so these bytes cannot sort them. Therefore the key
-of a prompt is relative to the first prompt with the same prefix (system messages and tools). It encodes how
-many bytes the two prompts have in common, which of the two sorts first, and the bytes that follow.
+Prompts from the same template begin with the same bytes, so a key made of these bytes could not sort them.
+Therefore the key of a prompt is relative to another text: the first prompt with the same prefix (system
+messages and tools). It encodes how many bytes the two prompts have in common, which of the two sorts first,
+and the bytes that follow.
 """
 
 import struct
@@ -21,20 +22,21 @@ NEEDED_TEXT_BYTES = _COMPARED + _FOLLOWING  # number of leading bytes of a text 
 
 
 class PromptSortKeys:
-    """Makes the sort keys of prompts. Only keys of prompts with the same prefix can be compared.
+    """Makes the sort keys of prompts. Keys can be compared only if their prompts have the same prefix.
 
-    The caller must pad a key that is shorter than SORT_KEY_BYTES with zero bytes.
+    A key may be shorter than SORT_KEY_BYTES. The caller must then append zero bytes up to this length.
     """
 
     def __init__(self) -> None:
         self._firsts: list[bytes] = []
 
     def key(self, prefix: int, text: bytes) -> bytes:
-        """Return the sort key of a prompt's text, at most SORT_KEY_BYTES long.
+        """Return the sort key of a prompt, at most SORT_KEY_BYTES long.
 
         Args:
-            prefix: number of the prompt's prefix, counted from 0 in the order of first occurrence.
-            text: the prompt after its prefix, without zero bytes.
+            prefix: number of the prompt's prefix: 0 for the first prefix that occurs, 1 for the next new one,
+                and so on.
+            text: the part of the prompt after its prefix. It must not contain zero bytes.
         """
         firsts = self._firsts
         if prefix == len(firsts) < _MAX_PREFIXES:
@@ -52,9 +54,9 @@ class PromptSortKeys:
 
 
 def covered_bytes(key: bytes | bytearray) -> int:
-    """Return how many bytes of a text its sort key covers.
+    """Return how many leading bytes of a prompt's text its sort key encodes.
 
-    Texts with equal keys are equal up to this length.
+    If two prompts have the same prefix and the same key, their texts are equal in all these bytes.
     """
     (code,) = _CODE.unpack_from(key)
     if code == _EQUAL:

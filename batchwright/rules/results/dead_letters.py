@@ -1,6 +1,6 @@
 """Dead letters: lines that still failed after their last attempt.
 
-Lines that failed validation do not count.
+Lines that failed validation are not dead letters.
 """
 
 from datetime import UTC, datetime

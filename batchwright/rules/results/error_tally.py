@@ -41,7 +41,8 @@ _DECODER = msgspec.json.Decoder(_FailedLine)
 def line_error(line: bytes, model: str | None = None) -> ErrorCount:
     """Return the error of one line of the error file, with a count of 1.
 
-    If the line cannot be read, its code is `other`, because a summary must not stop a batch.
+    If the line cannot be read, its code is `other`, because a summary must not stop a batch. `model` is the
+    model to name in the result; None to name none.
     """
     try:
         found = _DECODER.decode(replace_lone_surrogates(line))

@@ -1,4 +1,7 @@
-"""Write and read the lines of output and error files. Response bodies are not changed."""
+"""Write and read the lines of output and error files.
+
+A response body that is JSON is copied without its line breaks and is not changed otherwise.
+"""
 
 from json.encoder import encode_basestring_ascii as _quoted
 
@@ -81,7 +84,7 @@ _DIGITS = slice(len(_LINE_START) + len("batch_req_"), _ID_END)
 
 
 class ResultDamaged(ValueError):
-    """Stored bytes are not a line of an output or error file. A retry does not help."""
+    """Bytes that should be a line of an output or error file are invalid. A retry does not help."""
 
 
 class _ResponseBody(msgspec.Struct):
@@ -124,7 +127,9 @@ def id_digest(line: bytes) -> bytes:
 
 
 def request_digest(request_id: str) -> bytes:
-    """Return the binary form (16 bytes) of a `batch_req_...` id. `id_digest` returns the same for its line.
+    """Return the binary form (16 bytes) of a `batch_req_...` id.
+
+    `id_digest` returns the same bytes for the line with this id.
 
     Raises:
         ResultDamaged: the id is invalid.

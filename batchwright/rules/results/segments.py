@@ -4,8 +4,9 @@ records   for each record its header, the CRC of header and payload, and the pay
 footer    one index entry per record
 trailer   position, number of entries and CRC of the footer, and a magic number
 
-`walk_records` needs the whole object in memory. Segments have at most a few MiB plus one response.
-A reader of single records reads the end of the object for `read_tail`, and a range for each `record_payload`.
+To read all records, pass the whole object to `walk_records`; it has at most a few MiB plus one response. To
+read single records, pass the end of the object to `read_tail`. Then read the bytes of each wanted record and
+pass them to `record_payload`.
 """
 
 import struct
@@ -35,7 +36,7 @@ RawRecord = tuple[int, int, int, int, int, int, int, int, int]
 
 
 class SegmentDamaged(ValueError):
-    """Stored bytes are not a complete segment, an object with many results. A retry does not help."""
+    """A segment (a stored object with many results) is incomplete or damaged. A retry does not help."""
 
 
 class RecordKind(IntEnum):
@@ -47,11 +48,11 @@ class RecordKind(IntEnum):
 
 
 class SegmentRecord(Struct, frozen=True, order=True):
-    """One record of the line at byte `offset` of the input.
+    """One record about the line at byte `offset` of the input.
 
     Attributes:
         success: True if the result belongs in the output file, False if it belongs in the error file.
-        final: True for the record of a line's last attempt, which failed.
+        final: True if the record is the line's dead letter, which describes the failure of its last attempt.
     """
 
     kind: RecordKind
@@ -144,7 +145,7 @@ class SegmentWriter:
 
 
 def read_index(data: bytes) -> list[IndexEntry]:
-    """Return the list of a segment's records from its footer. The records themselves are not verified.
+    """Return the entries in the footer of a segment, one for each record. The records are not verified.
 
     Raises:
         SegmentDamaged: the footer is invalid.
@@ -168,7 +169,7 @@ def tail_bytes(trailer: bytes) -> int:
 
 
 def read_tail(tail: bytes, size: int) -> list[IndexEntry]:
-    """Return the list of a segment's records from its last bytes. The records themselves are not verified.
+    """Return the entries in the footer of a segment, one for each record. The records are not verified.
 
     Args:
         tail: the end of the segment, at least its footer and trailer.
@@ -185,7 +186,7 @@ def read_tail(tail: bytes, size: int) -> list[IndexEntry]:
 
 
 def record_payload(record: bytes | memoryview) -> bytes:
-    """Return the payload of a record, after verifying the record.
+    """Verify a record and return its payload.
 
     Args:
         record: the `HEAD_BYTES` before the payload, followed by the payload.
@@ -203,10 +204,11 @@ def record_payload(record: bytes | memoryview) -> bytes:
 
 
 def read_records(data: bytes) -> Iterator[SegmentRecord]:
-    """Yield every record of a segment in the order of writing, after verifying it.
+    """Yield the records of a segment in the order of writing, each after it was verified.
 
     Raises:
-        SegmentDamaged: a record or the footer is invalid.
+        SegmentDamaged: the footer is invalid, so that nothing is yielded; or the next record is invalid,
+            after all records before it were yielded.
     """
     for place in locate_records(data):
         payload, usage = data[place.position : place.position + place.length], Tokens(*place.tokens)
@@ -214,10 +216,11 @@ def read_records(data: bytes) -> Iterator[SegmentRecord]:
 
 
 def locate_records(data: bytes) -> Iterator[RecordLocation]:
-    """Yield the location of every record, after verifying the record. Payloads are not copied.
+    """Yield the location of each record, after the record was verified. Payloads are not copied.
 
     Raises:
-        SegmentDamaged: a record or the footer is invalid.
+        SegmentDamaged: the footer is invalid, so that nothing is yielded; or the next record is invalid,
+            after all locations before it were yielded.
     """
     for kind, flags, offset, position, length, *tokens in walk_records(data):
         success, final = flags & SUCCESS_FLAG != 0, flags & FINAL_FLAG != 0
@@ -226,12 +229,13 @@ def locate_records(data: bytes) -> Iterator[RecordLocation]:
 
 
 def walk_records(data: bytes) -> Iterator[RawRecord]:
-    """Yield every record of a segment as a plain tuple, after verifying it. Faster than `locate_records`.
+    """Yield each record of a segment as a plain tuple, after it was verified. Faster than `locate_records`.
 
     The comment at `RawRecord` lists the fields of the tuple.
 
     Raises:
-        SegmentDamaged: a record or the footer is invalid.
+        SegmentDamaged: the footer is invalid, so that nothing is yielded; or the next record is invalid,
+            after all records before it were yielded.
     """
     end, _, count = _footer(data)
     view, position = memoryview(data), 0
@@ -252,7 +256,7 @@ def tokens_before(head: bytes) -> tuple[int, ...]:
     """Return the four token counts of a record: input, cached, output, reasoning.
 
     Args:
-        head: the `TOKENS_BYTES` of the segment immediately before the record's payload.
+        head: the last `TOKENS_BYTES` of the segment before the record's payload.
     """
     return _TOKENS.unpack_from(head)
 

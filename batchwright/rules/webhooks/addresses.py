@@ -51,15 +51,18 @@ _LOW_32_BITS = 0xFFFFFFFF
 
 
 def parse_networks(texts: Sequence[str]) -> list[Network]:
-    """Return the networks, such as 10.0.0.0/8. Raises ValueError for a text that is no network."""
+    """Parse networks such as `10.0.0.0/8` and return them. Raises ValueError if a text is not a network."""
     return [ip_network(text) for text in texts]
 
 
 def check_url(url: str, allowed: Sequence[Network]) -> SplitResult:
-    """Check the URL of an endpoint, and return its parts. Its host may still have a forbidden address.
+    """Check the URL of a webhook endpoint, and return its parts.
+
+    If the host is a name, the addresses of the name are not looked up. `check_address` checks such an address
+    later.
 
     Args:
-        allowed: networks that are not forbidden.
+        allowed: networks that webhooks may be sent to although their addresses are not public.
 
     Raises:
         ValueError: webhooks may not be sent to this URL. The message says why and does not contain the URL.
@@ -95,13 +98,13 @@ def _check_host(host: str, allowed: Sequence[Network]) -> None:
 
 
 def check_address(address: Address, allowed: Sequence[Network]) -> None:
-    """Check an address to which a connection would be opened.
+    """Check that an address is public or allowed, before a connection to it is opened.
 
-    An IPv6 address that stands for an IPv4 address (mapped, or of NAT64) is treated like that one. Other
-    forms of IPv6 that contain an IPv4 address are refused.
+    If an IPv6 address stands for an IPv4 address (IPv4-mapped or NAT64), the IPv4 address is checked. Other
+    kinds of IPv6 addresses that contain an IPv4 address count as not public.
 
     Args:
-        allowed: networks that are not forbidden.
+        allowed: networks that webhooks may be sent to although their addresses are not public.
 
     Raises:
         ValueError: webhooks may not be sent to this address.

@@ -10,18 +10,21 @@ _MAX_DOUBLINGS = 20  # far beyond the longest pause
 
 
 def is_last_attempt(elapsed: timedelta) -> bool:
-    """Return True if no attempt follows one that begins when `elapsed` has passed since the first one."""
+    """Return True if an attempt is the last one, because it begins 72 h or more after the first one.
+
+    `elapsed` is the time from the beginning of the first attempt to the beginning of this one.
+    """
     return elapsed >= RETRY_PERIOD
 
 
 def pause_after(attempt: int, elapsed: timedelta) -> timedelta:
     """Return the pause before the next attempt: 5 s, 10 s, 20 s and so on, up to 8 h.
 
-    The last attempt begins exactly 72 h after the first one.
+    The pause is shortened if necessary, so that the last attempt begins 72 h after the first one.
 
     Args:
         attempt: number of the attempt that failed, from 1.
-        elapsed: time since the first attempt.
+        elapsed: time from the beginning of the first attempt until now.
     """
     pause = min(_FIRST_PAUSE * 2 ** min(attempt - 1, _MAX_DOUBLINGS), _LONGEST_PAUSE)
     return max(min(pause, RETRY_PERIOD - elapsed), timedelta())

@@ -11,15 +11,19 @@ _KEY_BYTES = 24, 64  # as the specification demands
 
 
 def new_secret(key: bytes) -> str:
-    """Return the secret with this key, which the caller takes from a source of random bytes."""
+    """Return a new webhook secret: `whsec_` followed by `key` in base64.
+
+    The caller must take the key from a source of random bytes.
+    """
     return _PREFIX + base64.b64encode(key).decode()
 
 
 def check_secret(secret: str) -> None:
-    """Check a secret that a client has chosen.
+    """Check a webhook secret that a client has chosen.
 
     Raises:
-        ValueError: it is not `whsec_` followed by 24 to 64 bytes in base64. The message does not contain it.
+        ValueError: the secret is not `whsec_` followed by 24 to 64 bytes in base64. The message does not
+            contain the secret.
     """
     shortest, longest = _KEY_BYTES
     if not secret.startswith(_PREFIX) or not shortest <= len(_key(secret)) <= longest:
