@@ -7,7 +7,7 @@ StorageError           an operation failed
   StorageUnavailable   disk, network or server failed (S3: even after retries); Temporal retries the activity
     StorageFull        there is no space left
 
-Keys are relative paths of plain characters (`is_key`). All kinds of storage have the same keys.
+Keys are relative paths of plain characters (`is_key`). The same keys are valid in all kinds of storage.
 """
 
 import re
@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 
 class StorageError(Exception):
-    """An operation on an object failed. The message names the key."""
+    """An operation of the storage failed. The message names the object, or the storage if there is none."""
 
 
 class ObjectMissing(StorageError):
@@ -40,7 +40,7 @@ class ObjectInfo(NamedTuple):
 
 
 class DatedObject(NamedTuple):
-    """An object and the time when it was written, measured by the clock of the storage."""
+    """An object with its size and the time when it was written, measured by the clock of the storage."""
 
     key: str
     size: int
@@ -85,7 +85,8 @@ class Storage(Protocol):
     async def open_file(self, key: str) -> FileIO | None:
         """Return the object as an open file without a buffer. The caller must close the file.
 
-        Return None if this kind of storage has no files. Raises ObjectMissing if there is no such object.
+        Return None if this storage does not keep objects as files. Raises ObjectMissing if there is no such
+        object.
         """
         return None
 
@@ -113,7 +114,7 @@ class Storage(Protocol):
         ...
 
     async def check(self) -> None:
-        """Raise StorageUnavailable if objects cannot be written, read or deleted. Nothing is retried."""
+        """Raise StorageUnavailable if objects cannot be written, read or deleted. No call is repeated."""
         ...
 
     async def sweep(self, older_than: timedelta) -> int:
@@ -147,7 +148,7 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Return the beginning of a key unchanged. Raises ValueError if no valid key can start with it."""
+    """Return `prefix` unchanged if a valid key can start with it. Otherwise raise ValueError."""
     if len(prefix) > _MAX_KEY_CHARS or _PREFIX.fullmatch(prefix) is None:
         raise ValueError(f"{prefix!r} is not the beginning of a storage key.")
     return prefix

@@ -1,4 +1,4 @@
-"""Blocking file operations of the local storage. What they write survives a crash of the machine."""
+"""Blocking file operations of the local storage."""
 
 import errno
 import os
@@ -25,7 +25,7 @@ def translate_os_errors(
     Args:
         action: what the block does, for the message "Cannot `action` `path`".
         path: the file or folder that the block uses.
-        except_for: class of errors that are raised unchanged.
+        except_for: class of errors that are raised unchanged; () for none.
     """
     try:
         yield
@@ -64,8 +64,9 @@ def write_all(fd: int, data: bytes | bytearray | memoryview) -> None:
 
 
 def publish(scratch: Path, target: Path, root: Path) -> None:
-    """Move the complete file `scratch` to its final path `target`. The move survives a crash of the machine.
+    """Move the complete file `scratch` to its final path `target`.
 
+    The move survives a crash of the machine. For the data of the file, the caller must call fsync before.
     Missing folders below `root` are created.
     """
     for last in [False] * _MAX_RENAMES + [True]:
@@ -100,8 +101,8 @@ def _sync_folder(folder: Path) -> None:
 def delete_file(path: Path, root: Path) -> int:
     """Delete a file, and then its parent folders below `root` if they are empty.
 
-    Return 1 if the file existed, otherwise 0. Empty folders are deleted even if the file did not exist.
-    Concurrent writers are not disturbed.
+    Return 1 if the file existed, otherwise 0. Empty folders are deleted even if the file did not exist. This
+    does not disturb `publish`, which creates its folders again.
     """
     removed = 1
     try:
@@ -130,7 +131,7 @@ def remove_empty_folders(folder: Path, root: Path) -> None:
 def read_exactly(fd: int, start: int, length: int) -> bytes:
     """Return exactly `length` bytes of the open file `fd`, from the position `start`.
 
-    Raises OSError if the file is too short, which means that the disk is damaged.
+    Raises OSError if the file ends earlier, which means that the disk is damaged.
     """
     pieces: list[bytes] = []
     while length:

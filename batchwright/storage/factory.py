@@ -20,6 +20,8 @@ async def open_storage(
 ) -> AsyncGenerator[Storage, None]:
     """Context manager that opens the configured directory or bucket, and closes it at the end of the block.
 
+    In a directory, files that crashed writers left behind more than a day ago are deleted first.
+
     Args:
         metrics: metrics in which the operations are counted.
         component: part of the product that uses the storage, as a label of the metrics.

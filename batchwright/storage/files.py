@@ -1,4 +1,4 @@
-"""Asynchronous functions for files of objects, which are being written or read."""
+"""Files of the local storage while they are written or read, and calls of blocking functions in threads."""
 
 import asyncio
 import os
@@ -21,8 +21,8 @@ T = TypeVar("T")
 async def run_in_thread(call: Callable[[], T]) -> T:
     """Call a blocking function in a thread, and return its result.
 
-    If the caller is cancelled, it still waits until the function returns, because the function may use a
-    file.
+    If the caller is cancelled, CancelledError is raised only after the function has returned, because the
+    function may use a file that the caller closes next.
     """
     running = asyncio.get_running_loop().run_in_executor(None, call)
     try:
@@ -82,7 +82,8 @@ class UnpublishedFile:
 class FileWriter:
     """Buffered writer for the file of a new object.
 
-    While the caller writes the next data of a large file, earlier data is flushed to the disk.
+    While the caller writes the next data of a large file, earlier data is flushed to the disk. Call `finish`
+    after the last write, and in any case call `abandon` before the file is discarded.
     """
 
     def __init__(self, file: UnpublishedFile) -> None:
@@ -100,12 +101,15 @@ class FileWriter:
             await self._flush()
 
     async def finish(self) -> None:
-        """Write the rest of the buffer to the file. Wait until a running sync has ended."""
+        """Write the rest of the buffer to the file, and wait until a running flush to the disk has ended.
+
+        Raises StorageError if writing or flushing fails.
+        """
         await self._flush()
         await self._wait_for_sync()
 
     async def abandon(self) -> None:
-        """Wait until no thread uses the file. Errors of a running sync are ignored."""
+        """Wait until no thread uses the file. Errors of a running flush to the disk are ignored."""
         with suppress(StorageError):
             await self._wait_for_sync()
 
@@ -122,9 +126,9 @@ class FileWriter:
             self._syncing, self._unsynced = asyncio.ensure_future(run_in_thread(self._file.sync)), 0
 
     async def _wait_for_sync(self) -> None:
-        """Wait until the running sync has ended, if there is one.
+        """Wait until the running flush to the disk has ended, if there is one.
 
-        Raises StorageUnavailable if the sync failed.
+        Raises StorageUnavailable if the flush failed.
         """
         syncing, self._syncing = self._syncing, None
         if syncing is not None:
@@ -151,7 +155,7 @@ class OpenFile:
         raise FileNotFoundError(str(self._path))
 
     def left(self, start: int, length: int | None) -> int:
-        """Return the number of bytes from `start` to the end of the file, but at most `length`."""
+        """Return the number of bytes from `start` to the end of the file, at most `length` if it is given."""
         there = max(0, self.size - start)
         return there if length is None else min(there, length)
 

@@ -39,7 +39,10 @@ class OperationStatus(StrEnum):
 
 
 class Stopwatch:
-    """Measures the time that the storage needs. It is paused while the caller does other work."""
+    """Measures the time that the storage needs, without the time of `paused` blocks.
+
+    In such a block, the caller of the storage does other work.
+    """
 
     def __init__(self) -> None:
         self._before, self._since = 0.0, time.perf_counter()
@@ -58,7 +61,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Context manager that measures the time of its block again, inside a `paused` block."""
+        """Context manager for use inside a `paused` block. The time of its own block is measured."""
         since = time.perf_counter()
         try:
             yield
@@ -79,8 +82,8 @@ class StorageInstrumentation:
     def operation(self, operation: StorageOperation, key: str = "") -> Generator[Stopwatch]:
         """Context manager that counts an operation and records its trace span. Yields the stopwatch.
 
-        `key` is the object's key or a prefix, for the trace. Nothing is counted if the caller is cancelled or
-        if the block raises an exception other than StorageError.
+        If the block raises a StorageError, a failure is counted. If the caller is cancelled or the block
+        raises another exception, nothing is counted. `key` is the object's key or a prefix, for the trace.
         """
         stopwatch = Stopwatch()
         with self._span(operation, key):

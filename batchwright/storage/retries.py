@@ -54,10 +54,10 @@ class OperationRetries:
         return OperationRetries(0, self._is_transient, self._on_retry)
 
     async def run(self, operation: StorageOperation, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Call `attempt` until it succeeds, and return its result. Raise the last error if no retry is left.
+        """Call `attempt` until it succeeds, and return its result. An attempt may take at most 60 s.
 
-        It must be safe to call `attempt` several times. `operation` is the kind of operation, for metrics and
-        logs.
+        If an error is not transient, or no time is left for a retry, the error is raised. It must be safe to
+        call `attempt` several times. `operation` is the kind of operation, for metrics and logs.
         """
 
         async def bounded() -> T:

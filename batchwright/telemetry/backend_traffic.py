@@ -52,13 +52,14 @@ class BackendTraffic:
         category: Category,
         chat: str = "",
     ) -> None:
-        """Count completed requests that ended in the same way.
+        """Count completed requests that ended in the same way. Each line of a shared request is counted.
 
         Args:
             durations: duration of each request in seconds.
             status: HTTP status; 0 if there was no response.
             category: kind of failure; NONE if the requests succeeded.
-            chat: CHAT or GROUPED_CHAT, which say how chats are sent; empty if the requests are not chats.
+            chat: CHAT if chats are sent alone, GROUPED_CHAT if they may share requests; empty if the requests
+                are not chats.
         """
         metrics, is_answered = self._metrics, category is Category.NONE
         totals = self._totals.get((model, backend))
@@ -78,7 +79,7 @@ class BackendTraffic:
             metrics.chat_seconds.labels(*labels).observe_all(durations)
 
     def record_usage(self, model: str, backend: str, usages: Sequence[TokenUsage]) -> None:
-        """Add the numbers of tokens that backends reported to the metrics."""
+        """Add to the metrics the tokens that a backend reported. `usages` has one item per response."""
         prompts = [usage.input_tokens for usage in usages if usage.input_tokens]
         completions = [usage.output_tokens for usage in usages if usage.output_tokens]
         for kind, tokens in (("prompt", prompts), ("completion", completions)):
@@ -86,9 +87,9 @@ class BackendTraffic:
                 self._metrics.backend_request_tokens.labels(model, backend, kind).observe_all(tokens)
 
     def record_deferral(self, model: str, reason: str) -> None:
-        """Count an error of a model if `reason` says that no backend could accept its requests.
+        """Count an error of a model if a slice was deferred because no backend could accept its requests.
 
-        `reason` is why a slice of the model was deferred. Other reasons are not counted.
+        `reason` says why the slice was deferred. Nothing is counted for other reasons.
         """
         if error_type := _DEFERRAL_ERRORS.get(reason):
             self._metrics.errors.labels(error_type, model).inc()
@@ -96,7 +97,8 @@ class BackendTraffic:
     def retain(self, models: Collection[str], backends: Collection[str]) -> None:
         """Keep separate totals for these models and backends only.
 
-        Add all other totals under the name `other`.
+        The totals of all others are added up, with `other` in place of the backend. If the model is not one
+        of `models`, `other` also replaces the model.
         """
         for key in [key for key in self._totals if key[0] not in models or key[1] not in backends]:
             self._fold(self._totals.pop(key), key[0] if key[0] in models else OTHER)
@@ -106,7 +108,7 @@ class BackendTraffic:
     def snapshot(self, pending: dict[tuple[str, str], int]) -> list[UpstreamTraffic]:
         """Return the totals since the process started, for every model and backend with requests.
 
-        `pending` has the number of requests in flight, by model and backend.
+        `pending` is the number of requests in flight by (model, backend).
         """
         keys = {*self._totals, *self._removed, *(key for key, count in pending.items() if count)}
         return [self._upstream_traffic(*key, pending.get(key, 0)) for key in sorted(keys)]

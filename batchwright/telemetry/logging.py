@@ -122,9 +122,10 @@ class JsonLinesFormatter(JsonFormatter):
 
 
 def _add_context(record: logging.LogRecord) -> bool:
-    """Add the fields of the current work and the ids of the current trace span to an entry that has none.
+    """Add the fields of the current work and the ids of the current trace span to a log entry.
 
-    This is a logging filter. It always returns True, so that no entry is dropped.
+    Fields that the entry already has are not replaced. This is a logging filter. It always returns True, so
+    that no entry is dropped.
     """
     fields = current_fields() or _workflow_fields(record)
     spans = tracing.spans()
@@ -134,9 +135,10 @@ def _add_context(record: logging.LogRecord) -> bool:
 
 
 def _workflow_fields(record: logging.LogRecord) -> Mapping[str, str]:
-    """Return the batch id of a log entry that workflow code wrote; empty for other entries.
+    """Return the batch id as a log field, if Temporal's SDK has added its own fields to the entry.
 
-    The id comes from fields that Temporal's SDK adds, because workflow code runs in other threads.
+    Otherwise the result is empty. The SDK's fields are needed for workflow code, because it runs in other
+    threads and so has no `current_fields`.
     """
     for name in ("temporal_workflow", "temporal_activity"):
         info = getattr(record, name, None)

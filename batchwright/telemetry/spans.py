@@ -104,8 +104,8 @@ class Spans:
     def api_call(self, method: str, path: str, headers: Mapping[str, str]) -> Generator["ApiCallSpan"]:
         """Context manager that creates the span of an API call.
 
-        Yields the span, which also records the response. The span belongs to the caller's trace if `headers`
-        identify one. Secrets in the path are redacted.
+        Yields an object with which the caller records the response. The span belongs to the caller's trace if
+        `headers` identify one. Secrets in the path are redacted.
         """
         with self._tracer.start_as_current_span(
             method,
@@ -208,12 +208,12 @@ class Spans:
     def storage_operation(self, operation: str, component: str, key: str) -> Span | None:
         """Start the span of a storage operation and return it. The caller must end it.
 
-        Return None if there is no current trace.
+        Return None if no trace is recorded now.
 
         Args:
-            operation: kind of operation, such as `get`, for the name of the span.
+            operation: kind of operation, such as `store`, for the name of the span.
             component: part of Batchwright that uses the storage.
-            key: key of the object.
+            key: key of the object, or a prefix of keys.
         """
         if not trace.get_current_span().is_recording():
             return None
@@ -238,7 +238,7 @@ class ApiCallSpan:
 class RequestSpan:
     """Context manager for the span of a request to a backend. A request that is not sampled gets no span.
 
-    `headers` are the HTTP headers that pass the trace to the backend.
+    `headers` are the HTTP headers that pass the trace to the backend; empty if there is no trace.
     """
 
     __slots__ = ("_redact", "_span", "headers")
@@ -252,7 +252,7 @@ class RequestSpan:
         Args:
             status: HTTP status; 0 if there was no response.
             outcome: kind of failure; `none` if the request succeeded.
-            error: error message; empty if the line has its final result.
+            error: error message, in which secrets are redacted; empty if there is none.
         """
         if self._span is None:
             return

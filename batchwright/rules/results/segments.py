@@ -4,9 +4,9 @@ records   for each record its header, the CRC of header and payload, and the pay
 footer    one index entry per record
 trailer   position, number of entries and CRC of the footer, and a magic number
 
-To read all records, pass the whole object to `walk_records`; it has at most a few MiB plus one response. To
-read single records, pass the end of the object to `read_tail`. Then read the bytes of each wanted record and
-pass them to `record_payload`.
+To read all records, pass the whole object (at most a few MiB plus one response) to `walk_records`. To read
+single records, pass the end of the object to `read_tail`. Then read the bytes of each wanted record and pass
+them to `record_payload`.
 """
 
 import struct

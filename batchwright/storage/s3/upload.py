@@ -125,7 +125,7 @@ async def put_object(bucket: S3Bucket, key: str, data: bytes) -> None:
 class S3Upload:
     """Uploads one object piece by piece. `finish` makes the object visible, `abort` discards it.
 
-    Always call one of them at the end.
+    Always call one of them at the end. If `finish` fails, call `abort`.
     """
 
     def __init__(self, bucket: S3Bucket, key: str) -> None:
@@ -139,7 +139,7 @@ class S3Upload:
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         """Add data to the buffer. Send each part that is full, and wait while too many parts are being sent.
 
-        Raises StorageUnavailable if a part could not be sent.
+        Raises StorageUnavailable if this part or an earlier one could not be sent.
         """
         left = memoryview(data).cast("B")
         while left:
@@ -212,8 +212,8 @@ class S3Upload:
     async def _complete(self) -> None:
         """Complete the upload, so that the object becomes visible.
 
-        After an error, it checks if the object exists, because possibly only the response was lost. The error
-        is raised only if the object does not exist.
+        If S3 answers with an error, look if this upload has created the object nevertheless, because the
+        response to an earlier attempt may have been lost. Raise the error only if it has not.
         """
         parts: list[CompletedPartTypeDef] = [
             {"PartNumber": number, "ETag": etag} for number, etag in sorted(self._etags.items())

@@ -1,4 +1,7 @@
-"""Metrics of batches and their steps. The worker that runs a step counts it."""
+"""Metrics of batches, of their steps (ingestion, slices, finalization), and of webhooks.
+
+The worker that runs a step counts it.
+"""
 
 from batchwright.telemetry.families.factory import LONG_SECONDS, MetricFactory
 

@@ -1,4 +1,4 @@
-"""Creates metrics with a common prefix in their names and a limited number of label values."""
+"""Creates metrics whose names begin with `batchwright_`, and limits the values of their model labels."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ LONG_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 14400, 43200, 86400, 604800, 12096
 class MetricFactory:
     """Creates and registers the metrics of one process.
 
-    Callers pass names without the common prefix. Names of counters end with `_total`.
+    Callers pass names without the prefix `batchwright_`. Names of counters end with `_total`.
     """
 
     def __init__(self, registry: CollectorRegistry, models: ModelLabels) -> None:

@@ -214,7 +214,7 @@ class JobMetrics:
 
 
 class MicrobatchMetrics:
-    """Metrics of shared requests, each of which has several lines of a batch."""
+    """Metrics of shared requests, each of which has several lines."""
 
     def __init__(self, create: MetricFactory) -> None:
         self._create_lines(create)

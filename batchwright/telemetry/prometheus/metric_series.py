@@ -16,9 +16,10 @@ class FamilyState:
     """State that all series of one metric share. Any thread may update a series.
 
     Attributes:
-        is_stale: True if a value has changed since the last scrape.
+        is_stale: True if a value has changed since the last scrape, or a series was added or removed.
         has_callbacks: True if the value of some series comes from a function that is called at each scrape.
-        numbers: values of all histograms, in the order in which they appear in the text.
+        numbers: values of all series of a histogram, in the order in which they appear in the text; empty for
+            counters and gauges.
     """
 
     __slots__ = ("has_callbacks", "is_stale", "lock", "numbers")
