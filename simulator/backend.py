@@ -36,8 +36,8 @@ class SimulatorOptions:
 class _PendingCall:
     """A request that has no response yet, with its ledger entry.
 
-    `timer` sends the delayed response; None if nothing was delayed. `is_disconnected` is True if the client
-    has closed the connection.
+    `timer` sends a delayed response; None if no timer is set. `is_disconnected` is True if the client has
+    closed the connection.
     """
 
     exchange: HttpExchange
@@ -51,7 +51,7 @@ class _PendingCall:
 class SimulatedBackend:
     """Imitates an inference server: it responds to requests without running a model.
 
-    `handle` neither blocks nor raises an exception. Timers send delayed responses.
+    `handle` neither blocks nor raises an exception. If a response is delayed, a timer sends it.
     """
 
     def __init__(self, options: SimulatorOptions) -> None:
@@ -191,7 +191,8 @@ class SimulatedBackend:
     def _end(self, pending: _PendingCall, response: HttpResponse, *, status: str | None = None) -> None:
         """Record the end of a request in the ledger (counts of all requests), then send the response.
 
-        `status` is the end to record. If it is None, the HTTP status of the response is recorded.
+        `status` says how the request ended, for the ledger. If it is None, the HTTP status of the response is
+        recorded.
         """
         self.ledger.end(pending.entry, pending.call.model, status or str(response.status))
         pending.exchange.respond(response)

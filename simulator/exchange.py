@@ -36,7 +36,7 @@ class HttpResponse:
 
 
 class HttpExchange(Protocol):
-    """A request that waits for its response. Call one of `respond`, `cut` and `abort`, exactly once."""
+    """A request that waits for its response. Call `respond`, `cut` or `abort`: only one of them, and once."""
 
     on_disconnect: Callable[[], None] | None
     """Called if the client disconnects before the end."""

@@ -131,7 +131,7 @@ class Faults:
     def fault_for(self, model: str, digest: bytes, attempt: int) -> Fault | None:
         """Return the fault for an attempt of a request, and count the hit. Return None if there is no fault.
 
-        `digest` is the digest of the request body.
+        `digest` is the digest of the request body. `attempt` is the number of the attempt, from 1.
         """
         if not self._active:
             return None
@@ -152,7 +152,8 @@ def fault_from_marker(marker: str | None, digest: bytes, attempt: int) -> Fault 
     """Return the fault that a marker requests for an attempt.
 
     A marker is a text in a request, such as `sim:503*2`. Return None if there is no marker, or if its fault
-    does not affect this attempt. `digest` is the digest of the request body.
+    does not affect this attempt. `digest` is the digest of the request body. `attempt` is the number of the
+    attempt, from 1.
 
     Raises:
         ValueError: the marker has a wrong form.

@@ -34,10 +34,10 @@ class _CallbackFields(msgspec.Struct):
 
 
 class SimulatedJob(HttpExchange):
-    """A job.
+    """A job, which takes the place of an HTTP exchange.
 
-    The simulated backend sends its response to this object, which stores the response as the result. If the
-    backend rejects the request at once, `rejection` is the response to the submission; otherwise None.
+    The simulated backend sends its response to this object, which stores the response as the job's result. If
+    the backend rejects the request at once, `rejection` is the response to the submission; otherwise None.
     """
 
     def __init__(self, request: HttpRequest, on_end: Callable[["SimulatedJob"], None]) -> None:
@@ -154,7 +154,7 @@ class JobEndpoints:
             call.add_done_callback(self._calls.discard)
 
     async def _call(self, url: str, job: SimulatedJob) -> None:
-        """Send the callback of a job. Repeat it a few times until the response has a 2xx status."""
+        """Send the callback of a job up to five times, until a response has a 2xx status."""
         for _ in range(_CALLBACK_ATTEMPTS):
             try:
                 async with asyncio.timeout(_CALLBACK_TIMEOUT_SECONDS):

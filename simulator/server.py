@@ -1,4 +1,4 @@
-"""HTTP/1.1 server with an asyncio protocol object for each connection. It needs no task for a request."""
+"""HTTP/1.1 server with an asyncio protocol object for each connection, and without a task per request."""
 
 import asyncio
 from collections import deque
@@ -26,7 +26,7 @@ def encode_response(response: HttpResponse, *, keep_alive: bool) -> tuple[bytes,
 
 
 class PipelinedExchange:
-    """One request on a connection. The methods send its response."""
+    """One request on a connection. `respond`, `cut` and `abort` end it, each in its own way."""
 
     __slots__ = ("_connection", "keep_alive", "on_disconnect", "request")
 

@@ -24,7 +24,7 @@ _SAFETY_MARGIN = timedelta(days=7)
 async def start_batch(client: Client, order: BatchOrder) -> bool:
     """Start the workflow of the batch that `order` describes, unless the workflow runs already.
 
-    Return True if the workflow runs now, False if it has already ended. Raises RPCError if a call of Temporal
+    Return True if the workflow runs now, False if it has already ended. Raises RPCError if a call to Temporal
     fails.
     """
     finalizing = timedelta(seconds=order.policy.finalize_patience_seconds)

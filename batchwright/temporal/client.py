@@ -29,10 +29,10 @@ DATA_CONVERTER = pydantic_data_converter
 
 @retry(retry=retry_if_exception_type(ValueError), stop=stop_after_attempt(5), reraise=True)
 def observed_runtime() -> tuple[Runtime, str]:
-    """Create a runtime of Temporal's SDK that serves its metrics.
+    """Create a runtime of Temporal's SDK that serves the SDK's metrics, and return it.
 
-    Return it and the `host:port` of the metrics. Call it once in a process, before the first client is
-    created.
+    Also return the address `host:port` of the metrics. Call this once in a process, before the first client
+    is created.
     """
     address = free_sdk_address()
     # As in Batchwright's own metrics, durations are in seconds, and names contain units and `_total`.
@@ -74,8 +74,8 @@ async def open_connection(
 ) -> tuple[Client, TemporalConnection]:
     """Return a Temporal client and its connection, which can switch to changed credentials.
 
-    `TemporalConnection.run` reads the credential files every few seconds. The arguments and exceptions are
-    those of `connect`.
+    To notice such changes, the caller must run `TemporalConnection.run`, which reads the credential files
+    every few seconds. The arguments and exceptions are those of `connect`.
     """
     converter = data_converter(settings)
     connection = await TemporalConnection.open(settings, runtime=runtime, lazy=lazy)
@@ -91,8 +91,8 @@ async def open_connection(
 def data_converter(settings: Settings) -> DataConverter:
     """Return the converter for payloads in Temporal: arguments and results of workflows and activities.
 
-    If payload keys are configured, it encrypts payloads and failure messages. Raises SettingsError if a
-    payload key cannot be read or is invalid.
+    If payload keys are configured, the converter encrypts payloads and failure messages. Raises SettingsError
+    if a payload key cannot be read or is invalid.
     """
     codec = build_codec(settings)
     if not settings.payload_keys:

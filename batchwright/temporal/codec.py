@@ -45,7 +45,10 @@ class PayloadKey:
 
 
 class EncryptionCodec(PayloadCodec):
-    """Codec that encrypts payloads with the first of `keys`. It can decrypt payloads of all `keys`."""
+    """Codec that encrypts payloads with the first of `keys`.
+
+    It decrypts payloads that were encrypted with any of `keys`, and returns unencrypted payloads unchanged.
+    """
 
     def __init__(self, keys: Sequence[PayloadKey]) -> None:
         self._first = keys[0]
@@ -55,7 +58,10 @@ class EncryptionCodec(PayloadCodec):
         return [self._encrypt(payload) for payload in payloads]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Decrypt payloads. Raises PayloadDecryptionError if a key is missing or a payload is damaged."""
+        """Return the payloads, decrypted if they are encrypted.
+
+        Raises PayloadDecryptionError if a key is missing or a payload is damaged.
+        """
         return decrypt_payloads(payloads, self._keys)
 
     def _encrypt(self, payload: Payload) -> Payload:
@@ -76,7 +82,7 @@ class KeylessCodec(PayloadCodec):
 
 
 def decrypt_payloads(payloads: Iterable[Payload], keys: Mapping[str, PayloadKey]) -> list[Payload]:
-    """Return all payloads, decrypted if they are encrypted. `keys` has the known keys by id.
+    """Return the payloads, decrypted if they are encrypted. `keys` has the known keys by their ids.
 
     Raises PayloadDecryptionError if a key is missing or a payload is damaged.
     """

@@ -1,4 +1,4 @@
-"""Connection of a Temporal client. It is replaced when its credentials change; the client stays in use."""
+"""Connection of a Temporal client, which follows changes of the credentials. The client stays in use."""
 
 import asyncio
 import logging
@@ -20,7 +20,11 @@ _REFRESH_SECONDS = 2.0
 
 
 class TemporalConnection:
-    """Connection to Temporal. It is replaced when the content of the credential files changes."""
+    """Connection to Temporal, which follows changes of the credential files.
+
+    If a certificate has changed, the connection is replaced. If only the API key has changed, the connection
+    stays and uses the new key.
+    """
 
     def __init__(
         self,
@@ -80,7 +84,7 @@ class TemporalConnection:
     async def _apply(self, found: Credentials) -> None:
         """Use the credentials `found` from now on.
 
-        Raises RuntimeError if no connection can be made with them.
+        Raises RuntimeError if a new connection is necessary and cannot be opened with them.
         """
         if found.tls == self._credentials.tls:
             self.service.update_api_key(found.api_key)
@@ -98,7 +102,7 @@ class TemporalConnection:
 class ReplaceableService(ServiceClient):
     """Sends the calls of a client over the current connection.
 
-    When the connection is replaced, calls that are running end on the old connection.
+    After a replacement, calls that are still running end on the old connection.
     """
 
     def __init__(self, config: ConnectConfig, current: ServiceClient) -> None:

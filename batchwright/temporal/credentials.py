@@ -20,9 +20,9 @@ _Parsed = TypeVar("_Parsed")
 
 @dataclass(frozen=True)
 class Credentials:
-    """TLS settings and API key for a connection to Temporal.
+    """TLS settings and API key for a connection to Temporal; each is None if the connection does not use it.
 
-    A connection must be replaced if new credentials differ from its own.
+    If new credentials are not equal to those of a connection, the connection must be changed.
     """
 
     tls: TLSConfig | None = None

@@ -31,11 +31,14 @@ class TemporalUnavailable(Exception):
 
 
 class TemporalNotSetUp(TemporalUnavailable):
-    """Temporal answers, but the namespace or a search attribute is missing. The message names the remedy."""
+    """Temporal answers, but its namespace is not ready for batches. The message names the remedy.
+
+    The namespace or a search attribute is missing, or a search attribute has the wrong type.
+    """
 
 
 def from_connect_error(settings: Settings, error: RuntimeError) -> TemporalUnavailable:
-    """Return the exception to raise if the SDK fails to connect with `error`."""
+    """Return the exception to raise instead of `error`, with which the SDK has failed to connect."""
     text = str(error)
     if _REFUSED.search(text):
         return TemporalUnavailable(
@@ -48,7 +51,7 @@ def from_connect_error(settings: Settings, error: RuntimeError) -> TemporalUnava
 
 
 def from_rpc_error(settings: Settings, error: RPCError) -> TemporalUnavailable:
-    """Return the exception to raise if a call of Temporal fails with `error`."""
+    """Return the exception to raise instead of `error`, with which a call to Temporal has failed."""
     where = f"Temporal at {settings.temporal_address}"
     if error.status in (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED):
         return TemporalUnavailable(f"{where} refuses access: {_check(settings)}.")

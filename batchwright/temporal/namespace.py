@@ -26,7 +26,7 @@ REQUIRED_ATTRIBUTES: SearchAttributeTypes = {
 
 
 class Namespace:
-    """Reads the configuration of a client's namespace, and changes nothing."""
+    """Reads and checks the configuration of a client's Temporal namespace, and changes nothing."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client, self._settings = client, settings
@@ -74,7 +74,11 @@ class Namespace:
         return dict(listed.custom_attributes)
 
     async def _compare(self) -> tuple[list[str], list[str]]:
-        """Return the names of missing search attributes, and a sentence for each that has a wrong type."""
+        """Compare the namespace's search attributes with those that batches need.
+
+        Return the names of the missing ones, and one sentence for each that has a wrong type. If the
+        credentials do not allow listing the attributes, types are not checked.
+        """
         try:
             found = await self.attributes()
         except RPCError as error:
@@ -101,7 +105,7 @@ class Namespace:
 def type_conflicts(found: SearchAttributeTypes) -> list[str]:
     """Return one sentence, without a full stop, for each search attribute that has a wrong type.
 
-    `found` has the types of the namespace's search attributes by name.
+    `found` has the types of the namespace's search attributes by their names.
     """
     return [
         f"The search attribute {name} is {type_name(found[name])} and must be {type_name(kind)}"

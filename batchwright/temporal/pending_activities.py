@@ -1,4 +1,4 @@
-"""Read the activities of a workflow that have not ended: where they run, since when, and why they failed."""
+"""Find the pending activities of a workflow: where they run, since when, and why they failed before."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -24,7 +24,7 @@ _EVENTS_PER_PAGE, _MAX_PAGES = 500, 20  # of the history that is read to find th
 
 
 class PendingActivity(NamedTuple):
-    """An activity that has not ended.
+    """An activity that has not ended: it runs, waits or is paused.
 
     Attributes:
         slice_number: number of the slice that it sends; None if it sends none, or if that is not known.
@@ -32,8 +32,9 @@ class PendingActivity(NamedTuple):
         since: when its state began.
         attempt: number of the attempt that runs or comes next.
         heartbeat_at: when the last heartbeat came; None if none did.
-        next_attempt_at: when its next attempt may begin; None unless it is waiting.
-        last_failure: why its last attempt ended; empty if there was none.
+        next_attempt_at: when its next attempt may begin; None unless the state is WAITING.
+        last_failure: error message of the last attempt that failed; empty if none did, or if that is not
+            known.
     """
 
     name: str
@@ -49,9 +50,10 @@ class PendingActivity(NamedTuple):
 
 
 async def pending_activities(client: Client, workflow_id: str) -> list[PendingActivity]:
-    """Return the activities of a workflow that have not ended, in the order in which they were scheduled.
+    """Return the pending activities of a workflow (those that have not ended), in the order of scheduling.
 
-    If payloads are encrypted and this process lacks their key, numbers of slices and failures are left out.
+    If payloads are encrypted and this process lacks their key, `slice_number` is None and `last_failure` is
+    empty.
 
     Raises RPCError if the call fails, or if there is no such workflow.
     """
@@ -66,10 +68,11 @@ async def pending_activities(client: Client, workflow_id: str) -> list[PendingAc
 async def _slice_numbers(
     client: Client, execution: WorkflowExecution, activity_ids: Collection[str]
 ) -> dict[str, int]:
-    """Return the numbers of slices by activity id, from the requests in the workflow's history.
+    """Return the slice numbers of these activities, by activity id.
 
-    The history is read from its end, because slices that have not ended were scheduled late. A number is
-    missing if that was very long ago.
+    They are read from the workflow's history, beginning at its end, because slices that have not ended were
+    scheduled late. A number is missing if its activity is not among the last 10,000 events of the history, or
+    if this process lacks the key of its payload.
     """
     left, numbers, token = set(activity_ids), dict[str, int](), b""
     for _ in range(_MAX_PAGES if left else 0):

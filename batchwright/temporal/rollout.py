@@ -1,6 +1,6 @@
-"""Builds of workers, as Temporal's Worker Deployment Versioning knows them.
+"""Builds of the workers, as Temporal's Worker Deployment Versioning knows them.
 
-New batches use the current build.
+One build is the current one: its workers get all new batches.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class RolloutRefused(Exception):
 
 
 async def list_builds(client: Client, deployment: str) -> Sequence[Build]:
-    """Return the builds of a worker deployment, newest first. Raises RPCError if a call of Temporal fails.
+    """Return the builds of a worker deployment, newest first. Raises RPCError if a call to Temporal fails.
 
     The list is empty if no worker with a build id has ever connected.
     """
@@ -81,8 +81,8 @@ async def make_current(client: Client, deployment: str, build: str, *, lacking_q
         lacking_queues: True to accept a build that polls fewer task queues than the current build.
 
     Raises:
-        RolloutRefused: no worker of the build polls, or the build lacks task queues.
-        RPCError: a call of Temporal failed for another reason.
+        RolloutRefused: Temporal knows no such build, or the build lacks task queues.
+        RPCError: a call to Temporal failed for another reason.
     """
     request = SetWorkerDeploymentCurrentVersionRequest(
         namespace=client.namespace,

@@ -87,7 +87,7 @@ async def set_up(client: Client, settings: Settings) -> AsyncGenerator[SetupStep
 
 
 class _Setup:
-    """Steps of `set_up`. Each step raises RPCError if a call of Temporal fails."""
+    """The steps of `set_up`, each as one method. A step raises RPCError if a call to Temporal fails."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client, self._settings = client, settings

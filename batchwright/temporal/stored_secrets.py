@@ -13,13 +13,17 @@ _NONCE_BYTES = 12
 
 
 class SecretUnreadable(Exception):
-    """A stored secret cannot be decrypted in this process. The message names the key, never the secret."""
+    """A stored secret cannot be decrypted in this process.
+
+    The message names the key with which the secret was encrypted, and does not contain the secret.
+    """
 
 
 class StoredSecrets:
     """Encrypts secrets with the first of `keys`, and decrypts them with any of the keys.
 
-    Without keys, secrets are stored as they are. A secret can only be read for the owner it was stored for.
+    Without keys, secrets are stored unencrypted. An encrypted secret can be decrypted only for the owner for
+    which it was encrypted.
     """
 
     def __init__(self, keys: Sequence[PayloadKey]) -> None:
@@ -27,7 +31,7 @@ class StoredSecrets:
         self._keys = {key.id: key for key in keys}
 
     def encrypt(self, secret: str, owner: str) -> bytes:
-        """Return the secret as it is stored. `owner` is the id of the row that has it."""
+        """Return the bytes to store for a secret. `owner` is the id of the database row that stores them."""
         if self._first is None:
             return _PLAIN + secret.encode()
         nonce = os.urandom(_NONCE_BYTES)
@@ -35,10 +39,11 @@ class StoredSecrets:
         return _ENCRYPTED + self._first.id.encode() + b"\x00" + nonce + encrypted
 
     def decrypt(self, stored: bytes, owner: str) -> str:
-        """Return the secret that `encrypt` was called with.
+        """Return the secret for which `encrypt` returned the bytes `stored`.
 
         Raises:
-            SecretUnreadable: its key is missing, or it was stored for another owner or is damaged.
+            SecretUnreadable: the key is missing, the secret was encrypted for another owner, or it is
+                damaged.
         """
         if stored[:1] == _PLAIN:
             return stored[1:].decode()

@@ -1,6 +1,7 @@
-"""Look up the addresses of hosts that tenants have chosen, in threads of their own.
+"""Look up the addresses of hosts that tenants have chosen, in threads that only these lookups use.
 
-A name server that does not answer holds a thread for many seconds. It must not be one that others wait for.
+A name server that does not answer occupies a thread for many seconds. In shared threads, other work would
+have to wait.
 """
 
 import asyncio
@@ -41,7 +42,9 @@ class HostLookup(AbstractResolver):
         ]
 
     async def check_host(self, parts: SplitResult, allowed: Sequence[Network]) -> None:
-        """Check that all addresses of a URL's host are allowed. The host may get others later.
+        """Check that all present addresses of a URL's host are public or in one of the `allowed` networks.
+
+        The host may have other addresses later.
 
         Raises:
             ValueError: the host has a forbidden address, or was not found. The message says which.

@@ -24,9 +24,9 @@ _AddressInfo = tuple[int, int, int, str, tuple[object, ...]]  # as from socket.g
 
 
 class SendResult(NamedTuple):
-    """Result of one request. `reason` says why it failed; it is empty if the endpoint answered 2xx.
+    """Result of one request. `reason` says why it failed; it is empty if it succeeded.
 
-    `status` is None if there was no response.
+    `status` is the HTTP status; None if there was no response. Only a request with a 2xx status succeeds.
     """
 
     status: int | None
@@ -34,7 +34,7 @@ class SendResult(NamedTuple):
 
 
 class WebhookSender:
-    """Sends webhooks. All of a process share one sender. Close it when the process ends."""
+    """Sends webhooks. A process has one sender for all of them, and closes it when the process ends."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class WebhookSender:
         Args:
             allowed: networks that webhooks may be sent to although their addresses are not public.
             timeout_seconds: for the whole request, from the lookup of the host to the end of the response.
-            tls: None for the certificates of the system.
+            tls: TLS settings; None to trust the system's CA certificates.
         """
         self._allowed, self._timeout = allowed, timeout_seconds
         self._tls = tls or ssl.create_default_context()
@@ -56,7 +56,10 @@ class WebhookSender:
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, url: str, headers: Mapping[str, str], body: bytes) -> SendResult:
-        """Send one request. A failure is a result, and its reason contains nothing of the response."""
+        """Send one request and return its result. If it fails, no exception is raised.
+
+        The `reason` in the result then says why, and contains nothing of the response except the status.
+        """
         try:
             check_url(url, self._allowed)
         except ValueError as error:
@@ -111,7 +114,10 @@ class WebhookSender:
         return self._session
 
     def _open_socket(self, target: _AddressInfo) -> socket.socket:
-        """Return a socket for a connection to `target`. Raises PermissionError if it is not allowed."""
+        """Return a socket for a connection to `target`.
+
+        Raises PermissionError if webhooks may not be sent to this address.
+        """
         family, kind, protocol, _, address = target
         try:
             check_address(ip_address(str(address[0]).partition("%")[0]), self._allowed)
