@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 
 class StorageError(Exception):
-    """An operation of the storage failed. The message names the object, or the storage if there is none."""
+    """An operation of the storage failed. The message names the object or the storage."""
 
 
 class ObjectMissing(StorageError):
@@ -114,7 +114,7 @@ class Storage(Protocol):
         ...
 
     async def check(self) -> None:
-        """Raise StorageUnavailable if objects cannot be written, read or deleted. No call is repeated."""
+        """Raise StorageUnavailable if objects cannot be written, read or deleted. Nothing is retried."""
         ...
 
     async def sweep(self, older_than: timedelta) -> int:

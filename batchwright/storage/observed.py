@@ -82,8 +82,9 @@ class StorageInstrumentation:
     def operation(self, operation: StorageOperation, key: str = "") -> Generator[Stopwatch]:
         """Context manager that counts an operation and records its trace span. Yields the stopwatch.
 
-        If the block raises a StorageError, a failure is counted. If the caller is cancelled or the block
-        raises another exception, nothing is counted. `key` is the object's key or a prefix, for the trace.
+        If the block raises ObjectMissing, the operation is counted as missing; with another StorageError, as
+        failed. Nothing is counted if the caller is cancelled or the block raises another exception. `key` is
+        the object's key or a prefix, for the trace.
         """
         stopwatch = Stopwatch()
         with self._span(operation, key):

@@ -56,7 +56,7 @@ class BackendTraffic:
 
         Args:
             durations: duration of each request in seconds.
-            status: HTTP status; 0 if there was no response.
+            status: HTTP status; 0 if there was no usable response.
             category: kind of failure; NONE if the requests succeeded.
             chat: CHAT if chats are sent alone, GROUPED_CHAT if they may share requests; empty if the requests
                 are not chats.

@@ -63,9 +63,10 @@ class ModelLabels:
 
 
 def top_names(weights: Mapping[str, float], limit: int) -> frozenset[str]:
-    """Return the `limit` names with the greatest weights. Calls with other weights may return other names.
+    """Return the `limit` names with the greatest weights.
 
-    Use it only for gauges whose series are all replaced at each refresh.
+    If the weights change, other names may be returned. So use this only for gauges whose series are all
+    replaced at each refresh.
     """
     ranked = sorted(weights, key=lambda name: (-weights[name], name))
     return frozenset(ranked[:limit])

@@ -250,7 +250,7 @@ class RequestSpan:
         """Record how the request ended.
 
         Args:
-            status: HTTP status; 0 if there was no response.
+            status: HTTP status; 0 if there was no usable response.
             outcome: kind of failure; `none` if the request succeeded.
             error: error message, in which secrets are redacted; empty if there is none.
         """

@@ -1,4 +1,4 @@
-"""Find the pending activities of a workflow: where they run, since when, and why they failed before."""
+"""Find the pending activities of a workflow: where they run, since when, and why an attempt failed."""
 
 import asyncio
 from collections.abc import Collection, Mapping

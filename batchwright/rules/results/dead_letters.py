@@ -23,7 +23,8 @@ class FinalAttempt(Message):
     Attributes:
         count: number of attempts.
         failed_at: time of the failure, in Unix seconds.
-        status: HTTP status; 0 if there was no response.
+        status: HTTP status; 0 if there was no usable response.
+        code: error code if there was no usable response; otherwise empty.
     """
 
     count: int
@@ -41,6 +42,8 @@ class DeadLetter(Message):
     Attributes:
         id: `batch_req_...` id of the line in the error file.
         offset: position of the line in the input, in bytes.
+        status: HTTP status; None if there was no usable response.
+        code: error code if there was no usable response; otherwise None.
     """
 
     id: str

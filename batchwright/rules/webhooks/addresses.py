@@ -58,8 +58,8 @@ def parse_networks(texts: Sequence[str]) -> list[Network]:
 def check_url(url: str, allowed: Sequence[Network]) -> SplitResult:
     """Check the URL of a webhook endpoint, and return its parts.
 
-    If the host is a name, the addresses of the name are not looked up. `check_address` checks such an address
-    later.
+    If the host is a name, its addresses are not looked up here. `check_address` checks each of them before a
+    connection is opened.
 
     Args:
         allowed: networks that webhooks may be sent to although their addresses are not public.
@@ -98,7 +98,7 @@ def _check_host(host: str, allowed: Sequence[Network]) -> None:
 
 
 def check_address(address: Address, allowed: Sequence[Network]) -> None:
-    """Check that an address is public or allowed, before a connection to it is opened.
+    """Check that webhooks may be sent to an address: it is public, or in one of the `allowed` networks.
 
     If an IPv6 address stands for an IPv4 address (IPv4-mapped or NAT64), the IPv4 address is checked. Other
     kinds of IPv6 addresses that contain an IPv4 address count as not public.

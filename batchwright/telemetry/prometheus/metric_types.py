@@ -75,7 +75,7 @@ class MetricFamily(Collector, Generic[_Series]):
         return series if series is not None else self._add(key)
 
     def remove_by_labels(self, labels: Mapping[str, str]) -> None:
-        """Remove every series that has the given values of labels. `labels` has the values by label name."""
+        """Remove every series whose labels have the values in `labels`, which maps label names to values."""
         wanted = [(self.label_names.index(name), value) for name, value in labels.items()]
         with self._state.lock:
             self._remove([key for key in self._series if all(key[place] == value for place, value in wanted)])
@@ -166,7 +166,7 @@ class Gauge(MetricFamily[GaugeSeries]):
         self.only.set_function(callback)
 
     def replace(self, values: Mapping[_Key, float]) -> None:
-        """Set one value for each series whose label values are a key of `values`. Remove all other series."""
+        """Set the value of each series in `values`, by its label values. Remove all other series."""
         for key, value in values.items():
             (self._series.get(key) or self.labels(*key)).set(value)
         if len(self._series) > len(values):
