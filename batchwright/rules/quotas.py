@@ -40,9 +40,9 @@ class EnqueuedWork(NamedTuple):
 class QuotaExcess(NamedTuple):
     """The reason why a batch cannot be enqueued now: a quota, and the amounts of work that count for it.
 
-    Usually the batch would exceed the quota: `used` plus `requested` is more than `limit`. If `before` is not
-    0, so many earlier batches wait for the quota. The batch must then wait for them, even if the quota itself
-    would allow it.
+    Usually the batch would exceed the quota: `used` plus `requested` is more than `limit`. `before` is the
+    number of earlier batches that wait for the quota. If it is not 0, the batch must wait for them, even if
+    the quota itself would allow it.
     """
 
     quota: Quota
