@@ -1,7 +1,7 @@
 """Build the event that a webhook contains."""
 
 from batchwright.contracts.openai_objects import InputDetails, OutputDetails, RequestCounts, UsageObject
-from batchwright.contracts.webhook_events import BatchEvent, EventDetails, batch_event
+from batchwright.contracts.webhook_events import TEST_BATCH, BatchEvent, EventDetails, batch_event
 from batchwright.database.database import Database
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.webhook_deliveries import WebhookDelivery
@@ -17,7 +17,10 @@ async def event_of(database: Database, delivery: WebhookDelivery, endpoint: Webh
     details = None
     if endpoint.details:
         row = await database.batches.get(delivery.tenant, delivery.batch_id)
-        details = EventDetails(test=True) if row is None else _details_of(row)
+        if delivery.batch_id == TEST_BATCH:
+            details = EventDetails(test=True)
+        elif row is not None:
+            details = _details_of(row)
     return batch_event(delivery.event_id, delivery.batch_id, delivery.type, delivery.occurred_at, details)
 
 

@@ -15,7 +15,7 @@ from batchwright.api.errors import (
 from batchwright.api.schemas.webhooks import WebhookSpec
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.openai_objects import BatchWebhook
-from batchwright.contracts.webhook_events import EventType
+from batchwright.contracts.webhook_events import TEST_BATCH, EventType
 from batchwright.database.tables.webhook_deliveries import ListedDelivery, WebhookDelivery
 from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
 from batchwright.rules.ids import (
@@ -34,7 +34,6 @@ from batchwright.webhooks.host_lookup import HostLookup
 
 _SECRET_BYTES = 32
 DISABLED_BY_USER = "A user disabled it."
-TEST_BATCH = "batch_" + 32 * "0"  # the batch of test events, which does not exist
 
 
 class EndpointWithSecret(NamedTuple):

@@ -37,10 +37,13 @@ END_EVENTS = (
 )
 
 
+TEST_BATCH = "batch_" + 32 * "0"  # the batch of test events, which does not exist
+
+
 class EventDetails(Message):
     """State of the batch at the first attempt to deliver the event.
 
-    If there is no such batch, only `test` is set, to True. This is so for an event that tests an endpoint.
+    An event that tests an endpoint has only `test`, set to True.
     """
 
     test: bool = False

@@ -152,6 +152,13 @@ async def test_details_are_sent_only_where_they_are_switched_on(fixture: Deliver
     fixture.receiver.received[0].unwrap(SECRET)
 
 
+async def test_an_event_of_a_deleted_batch_has_no_details_and_is_no_test(fixture: DeliveryFixture) -> None:
+    order = await fixture.happens(details=True)
+    del fixture.database.rows.batches["t", "batch_1"]
+    await fixture.attempt(order)
+    assert json.loads(fixture.receiver.received[0].body)["data"] == {"id": "batch_1"}
+
+
 async def test_while_a_secret_is_replaced_both_are_accepted(fixture: DeliveryFixture) -> None:
     order = await fixture.happens()
     new = fixture.secrets.encrypt(OTHER, "webhook_1")

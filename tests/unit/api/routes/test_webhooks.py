@@ -7,11 +7,10 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from batchwright.api.services.webhooks import TEST_BATCH
 from batchwright.contracts.batch import ModelCounts
 from batchwright.contracts.openai import BatchStatus, Usage
 from batchwright.contracts.openai_objects import BatchObject
-from batchwright.contracts.webhook_events import END_EVENTS, EventType
+from batchwright.contracts.webhook_events import END_EVENTS, TEST_BATCH, EventType
 from batchwright.contracts.webhook_objects import DeliveryObject, DeliveryPage, WebhookObject, WebhookPage
 from batchwright.database.records import BatchOutcome
 from batchwright.rules.ids import new_delivery_id, new_webhook_id
