@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol, with limits for large headers and for slow, idle or blocking clients."""
+"""uvicorn's HTTP protocol, with limits for large headers, and for slow, idle and non-reading clients."""
 
 import asyncio
 
@@ -13,8 +13,8 @@ LINGER_SECONDS = 5.0
 class BoundedProtocol(HttpToolsProtocol):
     """HTTP protocol that rejects malformed and slow requests with errors in the API's format.
 
-    If a response is sent before the request was read completely, the connection lingers: for some seconds it
-    still reads and drops data before it closes. Otherwise the client might not receive the response.
+    If a response is sent before the request was read completely, the connection lingers before it closes: it
+    reads and drops data, for at most `LINGER_SECONDS`. Otherwise the client might not get the response.
     """
 
     seconds_for_headers = 15.0  # maximum time until a request's headers are complete
@@ -93,14 +93,17 @@ class BoundedProtocol(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison]
 
     def close_answered(self) -> None:
-        """Close the connection after a response. If the request is incomplete, first read the rest of it."""
+        """Close the connection after a response. If the request is incomplete, linger first."""
         if self.cycle.more_body:
             self._linger()
         else:
             self.transport.close()
 
     def _linger(self) -> None:
-        """Send nothing more. Drop received data until the client closes the connection or time is over."""
+        """Send nothing more, and drop received data until the connection closes.
+
+        If the client does not close it, it is closed after some seconds or too many bytes.
+        """
         if self.lingers or self.transport.is_closing():
             return
         self.lingers, self._unwanted = True, 0
@@ -132,7 +135,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.close_answered()
 
     def _reject(self, status: int, message: str) -> None:
-        """Send an error response to an incomplete or malformed request, and close the connection."""
+        """Send an error response to an incomplete or malformed request, linger, and close the connection."""
         if self.lingers or self.transport.is_closing():
             return
         details = {"message": message, "type": "invalid_request_error", "param": None, "code": None}

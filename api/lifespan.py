@@ -58,5 +58,5 @@ async def open_dependencies(settings: Settings) -> AsyncGenerator[ApiDependencie
 
 
 def _publish_fingerprint(registry: BackendRegistry, metrics: Metrics) -> None:
-    """Publish the registry's fingerprint as a metric, which shows if all processes use the same registry."""
+    """Publish the registry's fingerprint as a metric. Equal fingerprints show that processes agree on it."""
     metrics.registry_info.replace({(registry.fingerprint,): 1})

@@ -1,4 +1,4 @@
-"""The description `/openapi.json`: responses by status, schemas of parameters, and the application for it.
+"""The description `/openapi.json`: responses by status, schemas of parameters, and the application class.
 
 Routes receive their parameters as text and check them, so that invalid values get OpenAI's error messages.
 The schemas of parameters are only documentation.
@@ -50,12 +50,15 @@ _COMMON_STATUSES = (400, 408, 413, 431, 500, 503)
 
 
 def error_responses(*statuses: int) -> ResponseSpecs:
-    """Return the descriptions of these error statuses, and of the errors that every route can return."""
+    """Return the descriptions of responses with these error statuses or with one that any route can have."""
     return {status: _error(status) for status in sorted({*_COMMON_STATUSES, *statuses})}
 
 
 def auth_error_responses(settings: Settings) -> ResponseSpecs:
-    """Return the descriptions of the errors for callers without access; empty if there are none."""
+    """Return the descriptions of the errors that authentication can cause.
+
+    The result is empty if the settings require neither an API key nor the name of a tenant.
+    """
     if settings.auth == "none" and settings.default_tenant:
         return {}
     return {status: _error(status) for status in (401, 403, 429)}
@@ -151,9 +154,10 @@ def _with_error_schema(description: dict[str, object]) -> dict[str, object]:
 
 
 def _without_members(node: Mapping[str, object], never: set[str]) -> dict[str, object]:
-    """Return a copy of the description without the members in `never`.
+    """Return a copy of `node`, an object of the description, without its members in `never`.
 
-    Members that `_UNUSED` lists for an object are removed from the object at any depth.
+    The objects in it are copied, too. From an object with a name in `_UNUSED`, such as `responses`, the
+    members listed there are left out.
     """
     return {
         name: _without_members(_OBJECT.validate_python(value), _UNUSED.get(name, set()))

@@ -17,10 +17,10 @@ class _RejectedCallers(NamedTuple):
 
 
 class RetryAfterSpread:
-    """Selects the Retry-After values of rejected requests, so that a tenant's clients retry one per second.
+    """Selects the Retry-After values of rejected requests, so that each tenant gets one retry per second.
 
-    Clients retry in the order in which they were rejected. A value above `MAX_RETRY_SECONDS` is replaced by a
-    random value.
+    A tenant's requests are retried in the order in which they were rejected. If too many wait, so that a
+    value would be above `MAX_RETRY_SECONDS`, it is a random value from half of this limit to the limit.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -28,7 +28,7 @@ class RetryAfterSpread:
         self._levels: OrderedDict[str, _RejectedCallers] = OrderedDict()
 
     def next_seconds(self, tenant: str) -> int:
-        """Count a rejected call of the tenant, and return the Retry-After value for it, in seconds."""
+        """Count a rejected request of the tenant, and return its Retry-After value in seconds."""
         now = self._monotonic()
         level = self._levels.get(tenant, _RejectedCallers(0.0, now))
         waiting = max(0.0, level.callers - (now - level.at))

@@ -16,9 +16,9 @@ PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/
 
 
 class AuthenticationMiddleware:
-    """Rejects requests that fail authentication.
+    """Rejects requests that fail authentication, and stores the tenant of the others in the ASGI scope.
 
-    For all other requests, it stores the tenant in the ASGI scope.
+    Requests for `PUBLIC_PATHS` and callbacks of backends are not checked, and get no tenant.
     """
 
     def __init__(self, app: ASGIApp, authenticator: Authenticator, metrics: Metrics) -> None:

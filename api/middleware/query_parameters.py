@@ -20,10 +20,10 @@ _MAX_NAME_LENGTH = 64
 
 
 class QueryParametersMiddleware:
-    """Checks the names of the query parameters of each GET request.
+    """Checks that the route of a GET request knows the names of all query parameters in the request.
 
-    Without this check, a list with a misspelt filter would show everything. A route accepts the names in its
-    signature. A parameter that is a map, such as `metadata[key]`, must be described in the route's
+    Without this check, a list with a misspelt filter would show everything. A route knows the parameters in
+    its signature. A parameter that is a map, such as `metadata[key]`, must be described in the route's
     `openapi_extra`, with the style `deepObject`.
     """
 
@@ -52,7 +52,7 @@ class QueryParametersMiddleware:
 
 
 def _names(route: APIRoute) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return the names of a route's query parameters, and the name prefixes of its map parameters."""
+    """Return the names of a route's query parameters, and the prefixes of its maps, such as `metadata[`."""
     names = _query_names(route.dependant)
     extra = (route.openapi_extra or {}).get("parameters", [])
     maps = [each["name"] for each in extra if each.get("style") == "deepObject"]
@@ -66,7 +66,7 @@ def _query_names(dependant: Dependant) -> frozenset[str]:
 
 
 def _with_warning(send: Send, unknown: list[str]) -> Send:
-    """Return a `send` function that adds the warning header to the response."""
+    """Return a `send` function that adds a header with the names in `unknown` to the response."""
     named = ", ".join(quote(name[:_MAX_NAME_LENGTH], safe="[]") for name in unknown[:_MAX_NAMES])
 
     async def warn(message: Message) -> None:

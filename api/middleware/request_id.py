@@ -79,7 +79,10 @@ class _RecordedResponse:
 
 @contextmanager
 def _span(scope: Scope, response: _RecordedResponse) -> Generator[None]:
-    """Record a trace span around the request if its path starts with `/v1/` and tracing is on."""
+    """Context manager that records a trace span of the request.
+
+    It does nothing if tracing is off, or if the path of the request does not start with `/v1/`.
+    """
     spans = tracing.spans()
     if spans is None or not scope["path"].startswith(_TRACED_PREFIX):
         yield

@@ -22,7 +22,7 @@ _UNBUFFERED = {"x-accel-buffering": "no"}  # otherwise nginx would hold events b
 
 
 class EventStream(Response):
-    """Response that sends the events of a listener as long as the listener is open."""
+    """Response that opens a listener, and sends its events until the listener or the connection is closed."""
 
     media_type = _MEDIA_TYPE
 
@@ -99,7 +99,7 @@ def _last_event_id(request: Request) -> str | None:
 
 
 async def _close_on_disconnect(receive: Receive, listener: Listener) -> None:
-    """Close the listener when the client has disconnected, or when its request does not arrive completely."""
+    """Close the listener when the client has disconnected, or when its request cannot be read to the end."""
     try:
         while (await receive())["type"] != "http.disconnect":
             pass

@@ -102,7 +102,8 @@ class HealthRoutes:
     async def _may_read_tenants(self, request: Request, authenticator: Authenticator | None) -> bool:
         """Return True if the caller may see tenant names in the metrics, because it has the scope `admin`.
 
-        Without authentication, the result is True. While the database is unavailable, it is False.
+        The result is True if the API runs without authentication, and False for a caller without credentials
+        and while the database is unavailable.
 
         Raises:
             ApiError: the caller sent credentials that do not have this scope.

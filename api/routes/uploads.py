@@ -99,9 +99,15 @@ class UploadRoutes:
         return json_response(upload_object(row, "pending", None))
 
     async def _create_once(self, row: UploadRow, key: str, fingerprint: str) -> UploadRow:
-        """Return the upload of the idempotency key. If the key is new, create the upload first.
+        """Create the upload `row`, store the idempotency key with it, and return it.
 
-        `fingerprint` is a digest of the request. A different request with the same key gets a 409.
+        If an earlier request with the same key created an upload, return that one instead, as it was then.
+
+        Args:
+            fingerprint: digest of the request, which shows if the earlier request was the same.
+
+        Raises:
+            ApiError: the key was used with another request (409), or the storage quota is exhausted.
         """
         keys = IdempotencyKeys(self._deps, row.tenant, "uploads")
         stored = await keys.find(key, fingerprint)
@@ -170,10 +176,14 @@ class UploadRoutes:
         return await self._upload_response(row)
 
     async def _assemble_once(self, row: UploadRow, completion: UploadCompletion) -> UploadRow:
-        """Assemble the file of the upload, and return the upload's row.
+        """Assemble the file of the upload unless another request has done it. Return the upload's row.
 
-        If several requests complete the same upload at once, it is assembled only once. The number of uploads
-        that are assembled at the same time is limited.
+        The caller must check the row: another request may have cancelled the upload, or completed it with
+        other parts.
+
+        Raises:
+            ApiError: the parts do not match the request, or a part is lost. Or too many uploads are being
+                assembled, and the call waited too long (429).
         """
         async with self._limiter.slot(row.tenant, row.id) as waited:
             current = await self._uploads.get(row.tenant, row.id) if waited else row
@@ -187,9 +197,10 @@ class UploadRoutes:
             return assembled
 
     async def _row_if_settled(self, row: UploadRow, error: ApiError | ObjectMissing) -> UploadRow:
-        """Return the current row if another request has completed, cancelled or deleted the upload.
+        """Return the upload's current row if the upload is no longer pending.
 
-        Otherwise raise `error`. A missing part is raised as an ApiError with status 500.
+        That is the case if another request has completed or cancelled it in the meantime, or if retention has
+        ended it. Otherwise raise `error`, or an ApiError with status 500 if `error` is ObjectMissing.
         """
         current = await self._uploads.get(row.tenant, row.id)
         if current is not None and current.status != "pending":

@@ -121,7 +121,7 @@ _BODIES: dict[Profile, type[_BatchBody]] = {Profile.RELAXED: _RelaxedBody, Profi
 
 
 def batch_body_spec(profile: Profile) -> dict[str, object]:
-    """Return the OpenAPI description of the request body in this profile."""
+    """Return the OpenAPI description of the body of `POST /v1/batches` in this profile."""
     return json_body_spec(_BODIES[profile])
 
 
@@ -129,8 +129,9 @@ class BatchCreate(NamedTuple):
     """A validated request to create a batch.
 
     Attributes:
-        window: time after which the batch expires.
-        priority: the requested priority; None for the default.
+        completion_window: time after which the batch expires, as the client wrote it.
+        window: the same time as a duration.
+        priority: priority that the client requested; None if it requested none.
     """
 
     input_file_id: str
@@ -244,6 +245,8 @@ def _endpoint(text: str, profile: Profile) -> Endpoint:
 def parse_window(value: object, settings: Settings) -> tuple[str, timedelta]:
     """Return the completion window twice: as the client wrote it, and as a duration.
 
+    In the profile `relaxed`, a `value` of None stands for the default window.
+
     Raises:
         ApiError: the window is not allowed, or it is missing although the profile is strict.
     """
@@ -258,9 +261,10 @@ def parse_window(value: object, settings: Settings) -> tuple[str, timedelta]:
 
 
 def _extension(value: object, settings: Settings) -> tuple[bool, int | None, WebhookSpec | None]:
-    """Return `deduplicate`, `priority` and `webhook` of `x_batchwright`.
+    """Return the fields `deduplicate`, `priority` and `webhook` of `x_batchwright`.
 
-    If the client did not send them, return the operator's setting, None and None.
+    If the client did not send a field, the result has the operator's setting for `deduplicate`, or None for
+    `priority` or `webhook`.
 
     Raises:
         ApiError: a value is not valid, or `x_batchwright` has an unknown field.
@@ -292,10 +296,13 @@ def _priority(fields: Mapping[str, object]) -> int | None:
 
 
 def parse_codes(fields: Mapping[str, object]) -> list[str]:
-    """Return the field `codes` of a retry, sorted and without repetitions; empty to retry all lines.
+    """Return the error codes whose lines a retry sends again, sorted and without repetitions.
+
+    The codes are in the field `codes`. If the field is missing or null, the result is empty: the retry sends
+    all failed lines.
 
     Raises:
-        ApiError: the field is not a list of at least one code.
+        ApiError: the field is something else than a list of codes, or it has no code or too many.
     """
     value = fields.get("codes")
     if value is None:

@@ -17,7 +17,7 @@ _LIST = TypeAdapter(list[object])
 
 
 def checked_name(name: str, param: str) -> str:
-    """Return the name of a tenant or budget group unchanged if it is valid.
+    """Return `name` unchanged if it is a valid name of a tenant or budget group.
 
     Raises:
         ApiError: the name is not valid. The error names the parameter `param`.

@@ -79,7 +79,7 @@ def as_object(value: object) -> Mapping[str, object] | None:
 
 
 def json_type_of(value: object) -> str:
-    """Return the JSON type of a parsed value in words, such as "a string"; "null" for None."""
+    """Return the JSON type of a parsed value in words for an error message, such as "a string" or "null"."""
     return next((name for kind, name in _KINDS if isinstance(value, kind)), "null")
 
 
@@ -153,9 +153,10 @@ def optional_body_spec(model: type[BaseModel]) -> dict[str, object]:
 
 
 def _inlined(node: object, definitions: Mapping[str, object]) -> object:
-    """Return the schema with each reference (`$ref`) replaced by the definition that it names.
+    """Return the schema `node` with each reference (`$ref`) replaced by the definition that it names.
 
-    The definitions of a single body have no place of their own in `/openapi.json`.
+    References to definitions of a single body would not work, because `/openapi.json` does not have these
+    definitions.
     """
     if isinstance(node, list):
         return [_inlined(item, definitions) for item in _LIST.validate_python(node)]

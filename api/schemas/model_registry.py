@@ -24,7 +24,10 @@ from batchwright.settings import Settings
 
 
 class ModelConfigBody(BaseModel):
-    """Body of PUT /admin/model-configs. A missing setting is not overridden."""
+    """Body of PUT /admin/model-configs: settings of a model that override its configured ones.
+
+    A setting that is missing or null is no longer overridden, even if an earlier change has overridden it.
+    """
 
     model_type: Literal["sync", "async"] | None = None
     poll_endpoint_template: str | None = None

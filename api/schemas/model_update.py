@@ -48,15 +48,16 @@ def validated_config(model: str, build: Callable[[], ModelConfig]) -> ModelConfi
 
 
 def reject_secret_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> None:
-    """Check that a run-time change does not send this machine's secrets to a new address.
+    """Check that a model's new configuration does not send this machine's secrets to a new address.
 
     The secrets are the keys in files and environment variables.
 
     Args:
-        trusted: backends in the registry file and the settings, which may get the secrets.
+        config: the configuration after a change at run time.
+        trusted: backends in the registry file and the settings. Their addresses may get the secrets.
 
     Raises:
-        ApiError: the change would send a secret to another address.
+        ApiError: a secret would be sent to another address.
     """
     if found := find_misuse(config, trusted):
         place = f"backends[{found.backend}].{found.field}"
@@ -96,12 +97,14 @@ def _shortened(value: object) -> str:
 
 
 def model_config_patch(fields: Mapping[str, object], base: ModelConfig | None) -> ModelSettings:
-    """Return the settings to change, from the body of PUT /admin/model-configs.
+    """Return the settings that a body of PUT /admin/model-configs changes, nested as in a ModelConfig.
 
-    If a setting is missing or null in the body, it is null in the result, which ends its override.
+    A setting that is missing or null in the body is null in the result. So it is no longer overridden.
 
     Args:
-        base: the model without its run-time changes; None if only a run-time change defines it.
+        fields: the body.
+        base: the model's configuration without run-time changes; None if it has none. If its requests run as
+            jobs, the type `async` keeps its kind of jobs. Otherwise `async` stands for jobs that are polled.
 
     Raises:
         ApiError: a field is unknown or not valid.
@@ -128,7 +131,7 @@ def model_config_patch(fields: Mapping[str, object], base: ModelConfig | None) -
 
 
 def _merged(one: ModelSettings, other: ModelSettings) -> ModelSettings:
-    """Return both patches as one. If both set a value, the value in `other` is used, even if it is null."""
+    """Return both changes as one. If both have the same setting, its value in `other` is used, even null."""
     result = dict(one)
     for name, value in other.items():
         known = result.get(name)
@@ -146,7 +149,8 @@ def etag(version: int) -> dict[str, str]:
 def expected_versions(request: Request) -> Sequence[int] | None:
     """Return the model versions that the header `If-Match` names; None if any version is accepted.
 
-    Weak tags are ignored, because they never match.
+    Weak tags (`W/`) are left out, because they never match. The result is empty if the header has only weak
+    tags. Then no version is accepted.
 
     Raises:
         ApiError: the header contains something other than tags of versions.

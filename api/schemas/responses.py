@@ -120,9 +120,10 @@ def batch_object(
 
 
 def forecast_object(row: BatchRow, now: datetime) -> ForecastObject | None:
-    """Return the forecast of a batch; None if it has none, or if the forecast is too old at the time `now`.
+    """Return the forecast of a batch as it is at the time `now`; None if there is no valid one.
 
-    A forecast gets old if no control worker runs, or if the batch is paused.
+    A batch that is being cancelled has no valid forecast. A forecast is not valid if it is too old, because
+    no control worker runs or the batch is paused.
     """
     forecast = row.forecast
     if forecast is None or row.cancel_requested_at is not None or now - forecast.made_at > FORECAST_AGE:

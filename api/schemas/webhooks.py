@@ -101,7 +101,10 @@ class TestBody(BaseModel):
 
 
 class WebhookSpec(NamedTuple):
-    """What a client wants to receive, and where. `secret` is empty if it is to be made."""
+    """A validated request for a webhook endpoint: its URL, and the events that it receives.
+
+    If `details` is True, the events have more fields than OpenAI's. If `secret` is empty, one is generated.
+    """
 
     url: str
     events: list[EventType]
@@ -111,7 +114,11 @@ class WebhookSpec(NamedTuple):
 
 
 def parse_webhook(fields: Mapping[str, object], prefix: str = "") -> WebhookSpec:
-    """Validate the body that creates an endpoint, or with a prefix the field `x_batchwright.webhook`.
+    """Validate a request for a webhook endpoint, and return its values.
+
+    Args:
+        fields: body of `POST /v1/x/webhooks`, or the field `x_batchwright.webhook` of a new batch.
+        prefix: `x_batchwright.webhook.` for that field, else empty. Error messages put it before field names.
 
     Raises:
         ApiError: a field is not valid.
@@ -136,7 +143,10 @@ def parse_webhook(fields: Mapping[str, object], prefix: str = "") -> WebhookSpec
 
 
 def parse_batch_webhook(value: object, param: str) -> WebhookSpec | None:
-    """Validate `x_batchwright.webhook`. Return None if there is none. Raises ApiError if it is not valid."""
+    """Validate the field `x_batchwright.webhook`, and return its values; None if `value` is None.
+
+    `param` is the name of the field in errors. Raises ApiError if the value is not valid.
+    """
     if value is None:
         return None
     fields = as_object(value)

@@ -33,8 +33,8 @@ class Admission:
     """Checks the quotas of one tenant.
 
     An admitted batch, file or upload counts as usage before its row exists, so that concurrent requests
-    together cannot exceed a quota. All methods except `release` raise DatabaseUnavailable if the database
-    does not respond.
+    together cannot exceed a quota. All methods that read from the database, except `release`, raise
+    DatabaseUnavailable if it does not respond.
     """
 
     def __init__(self, deps: ApiDependencies, tenant: str) -> None:
@@ -48,7 +48,7 @@ class Admission:
         return (await self.own()).limits(self._deps.settings.quotas)
 
     async def check_live_batches(self) -> None:
-        """Check that the tenant may have one more live batch. The batch is not counted.
+        """Check that the tenant may have one more live batch, but do not count it.
 
         Raises:
             ApiError: the tenant already has as many live batches as its quota allows.
@@ -58,7 +58,7 @@ class Admission:
             raise self._too_many_live(limit)
 
     async def admit_batch(self, batch_id: str) -> None:
-        """Count a new batch as live before its row exists.
+        """Check that the tenant may have one more live batch, and count it before its row exists.
 
         Raises:
             ApiError: the tenant already has as many live batches as its quota allows.
@@ -82,10 +82,10 @@ class Admission:
         Args:
             id: id of the file or upload.
             size: its size in bytes.
-            quota: the tenant's storage quota, as it was read before.
+            quota: result of `storage_quota`. Only the limit is used, because the usage may have changed.
 
         Raises:
-            ApiError: the quota does not allow so many bytes.
+            ApiError: the quota does not allow so many more bytes.
         """
         if not quota.limit:
             yield
@@ -103,10 +103,10 @@ class Admission:
         return StorageQuota(limit, await self._quotas.stored(self._tenant) if limit else 0)
 
     def check_storage(self, quota: StorageQuota, size: int) -> None:
-        """Check that the tenant may store `size` more bytes.
+        """Check that the tenant may store `size` more bytes, by the usage in `quota`. They are not counted.
 
         Raises:
-            ApiError: the quota does not allow so many bytes.
+            ApiError: the quota does not allow so many more bytes.
         """
         if not quota.allows(size):
             raise self._refused(Quota.STORED_BYTES, storage_quota_exceeded(quota.limit, quota.used))
@@ -115,7 +115,7 @@ class Admission:
         """Count a request of the tenant in the current minute.
 
         Raises:
-            ApiError: the tenant has sent more than `limit` requests in this minute.
+            ApiError: the tenant has sent more than `limit` requests in this minute, with this one.
         """
         counted = await self._quotas.count_request(self._tenant)
         if counted.requests > limit:

@@ -17,7 +17,10 @@ from batchwright.rules.ids import is_batch_id
 
 
 class BatchControl:
-    """Reads and controls batches. Every method raises ApiError (404) if the tenant has no such batch."""
+    """Reads and controls batches.
+
+    Each method with a batch id raises ApiError (404) if the tenant has no such batch.
+    """
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._clock, self._temporal = deps.clock, deps.temporal
@@ -56,8 +59,8 @@ class BatchControl:
         For a live batch, it includes the waiting reasons and the forecast.
 
         Args:
-            reported: waiting reasons that are stored in the database.
-            polled: task queues that workers poll.
+            reported: waiting reasons of the batch that are stored in the database.
+            polled: result of `polled_queues`.
         """
         if row.status.is_terminal:
             return batch_object(row)
@@ -67,7 +70,7 @@ class BatchControl:
         return batch_object(row, paused=paused, waiting=waiting, forecast=forecast)
 
     async def cancel(self, tenant: str, batch_id: str) -> BatchObject:
-        """Cancel a batch. A batch that is already cancelled stays unchanged.
+        """Cancel a batch. A batch that is already cancelled or being cancelled stays unchanged.
 
         Raises:
             ApiError: the batch has ended in another way (409).
@@ -127,9 +130,10 @@ class BatchControl:
         return batch_object(row)
 
     async def _is_finalizing(self, row: BatchRow) -> bool:
-        """Return True if the files of a live batch are to be written next, or are being written.
+        """Return True if writing the files is the next or present step of a live batch.
 
-        During an outage, the row has this status only when a worker begins. The workflow knows it before.
+        The row gets the status `finalizing` only when a worker begins to write, which can be late during an
+        outage. Until then, the workflow is asked.
         """
         if row.status is not BatchStatus.IN_PROGRESS:
             return row.status is BatchStatus.FINALIZING
@@ -152,7 +156,7 @@ def check_live(row: BatchRow, verb: str) -> None:
 
 
 def _must_cancel(row: BatchRow) -> bool:
-    """Return True if the batch's workflow must be cancelled, False if the batch is already cancelled.
+    """Return True if the batch's workflow must be cancelled, False if that was already requested.
 
     Raises:
         ApiError: the batch has ended in another way (409).

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class CreatedBatch(NamedTuple):
-    """A new batch, and the webhook endpoint that was created together with it; None if there is none."""
+    """A new batch and its webhook endpoint. `webhook` is None if the client did not ask for an endpoint."""
 
     row: BatchRow
     webhook: BatchWebhook | None
@@ -51,11 +51,13 @@ class BatchCreator:
     async def create_once(
         self, creation: BatchCreate, tenant: str, key: str, fingerprint: str
     ) -> CreatedBatch:
-        """Create the batch of an idempotency key and return it. A repeated call returns the same batch.
+        """Create a batch for an idempotency key and return it. A repeated call creates no other batch.
 
-        If the first call was interrupted, the repeated call starts the batch.
+        A repeated call returns the same batch as the first one, with the status `validating`. If the first
+        call was interrupted before it started the batch, the repeated call starts it.
 
         Args:
+            key: the idempotency key.
             fingerprint: digest of the request, which shows if a repeated call is the same.
 
         Raises:
@@ -92,7 +94,13 @@ class BatchCreator:
         )
 
     async def start(self, order: BatchOrder) -> BatchRow:
-        """Start the workflow of an admitted order, insert the batch's row, and return the row."""
+        """Start the workflow of an admitted order, insert the batch's row, and return the row.
+
+        If the database does not respond, the workflow inserts the row later.
+
+        Raises:
+            TemporalUnavailable: the workflow was not started. The admission is released.
+        """
         # The workflow is started first. It can insert a missing row, but a row cannot start its workflow.
         try:
             await self._deps.temporal.start(order)
@@ -107,12 +115,12 @@ class BatchCreator:
             return BatchRow(order=order, status=BatchStatus.VALIDATING)
 
     async def start_unless_there(self, order: BatchOrder) -> BatchRow:
-        """Return the row of the order's batch. If there is no row, start the batch first."""
+        """Return the row of the batch of this order. If it has no row, start the batch with `start`."""
         row = await self._batches.get(order.tenant, order.batch_id)
         return row or await self.start(order)
 
     async def _admitted_order(self, creation: BatchCreate, tenant: str) -> BatchOrder:
-        """Build the order of a new batch, and count the batch against the tenant's quota.
+        """Check a request, build the order of the new batch, and count the batch for the tenant's quota.
 
         Raises:
             ApiError: as in `create`.
@@ -131,7 +139,10 @@ class BatchCreator:
         return order
 
     async def _create_webhook(self, creation: BatchCreate, order: BatchOrder) -> BatchWebhook | None:
-        """Create the endpoint of the batch, before the batch can have an event."""
+        """Create and return the endpoint of the batch; None if the client did not ask for one.
+
+        This happens before the batch starts, so that the endpoint gets all events.
+        """
         if creation.webhook is None:
             return None
         return await self._webhooks.create_for_batch(creation.webhook, order)

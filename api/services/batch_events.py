@@ -42,7 +42,7 @@ class Event(NamedTuple):
     """State of a batch as an event.
 
     Attributes:
-        id: digest of the state, which is the same in every API process.
+        id: digest of the state. Every API process computes the same id for the same state.
         encoded: the event as it is sent.
         is_last: True if the batch has ended.
     """
@@ -53,7 +53,7 @@ class Event(NamedTuple):
 
 
 def encode_event(batch: BatchObject) -> Event:
-    """Return an event with the current state of a batch, its whole object."""
+    """Return the event for the present state of a batch. Its data is the whole batch object."""
     content = batch.model_dump_json(exclude=_COUNTDOWNS).encode()
     id = blake2b(content, digest_size=12).hexdigest()
     is_last = batch.status.is_terminal
@@ -67,7 +67,7 @@ def encode_event(batch: BatchObject) -> Event:
 
 
 class Topic:
-    """A batch, its latest event, and its listeners."""
+    """A batch with its latest event and its listeners."""
 
     def __init__(self, key: BatchKey, event: Event) -> None:
         self.key, self.event = key, event
@@ -75,7 +75,7 @@ class Topic:
         self._seen: object = None  # values from which the latest event was made
 
     def has_changed(self, *seen: object) -> bool:
-        """Return True if `seen` differs from the values in the previous call."""
+        """Return True in the first call, and later if `seen` differs from the values in the previous call."""
         changed, self._seen = seen != self._seen, seen
         return changed
 
@@ -103,10 +103,10 @@ class Listener:
         self._wake.set()
 
     async def pieces(self) -> AsyncGenerator[bytes]:
-        """Yield the latest event if the client does not have it, then each new event.
+        """Yield the latest event if the client does not have it, then new events, each encoded.
 
-        If there was no event for KEEP_ALIVE_SECONDS, a comment is yielded. The iteration ends after the last
-        event, after `close`, or after LIFETIME_SECONDS.
+        If there was no event for `KEEP_ALIVE_SECONDS`, a comment is yielded. The iteration ends after the
+        batch's last event, after `close`, or after `LIFETIME_SECONDS`.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + LIFETIME_SECONDS
@@ -129,10 +129,10 @@ class Listener:
 
 
 class BatchEvents:
-    """Event streams of this process, and the poller that reads the watched batches.
+    """Event streams of this process, and the poller that reads the batches of these streams.
 
-    A batch is read when its first listener comes. Then the poller reads it, with one query for all batches.
-    Without listeners, the poller sends no queries.
+    When the first listener of a batch comes, the batch is read by itself. From then on, the poller reads it,
+    with one query for all batches that have listeners. Without listeners, the poller sends no queries.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -146,7 +146,7 @@ class BatchEvents:
         self._stopping.on_set(self._close)
 
     async def topic(self, tenant: str, batch_id: str) -> Topic:
-        """Return the topic of a batch. If the batch is already being watched, it is not read again.
+        """Return the topic of a batch. If the batch has no listeners yet, it is read from the database.
 
         Raises:
             ApiError: the tenant has no such batch (404).
@@ -185,10 +185,11 @@ class BatchEvents:
                 self._polled = None
 
     async def run(self) -> None:
-        """Poll forever.
+        """Call `poll` forever.
 
-        While the database is unavailable, log a warning once and poll again after POLL_SECONDS. The pause is
-        not longer then, because a poll that waited for a timeout does not show the cost of the next poll.
+        The pause between two polls is at least `POLL_SECONDS`. After a slow poll it is longer, so that at most
+        5 % of the time is polling, but not longer than `MAX_PAUSE_SECONDS`. After a failed poll it is
+        `POLL_SECONDS`, however long the poll waited. An outage of the database is logged once.
         """
         loop = asyncio.get_running_loop()  # its clock also times the pauses
         failing = False
@@ -205,7 +206,9 @@ class BatchEvents:
                 failing = True
 
     async def poll(self) -> None:
-        """Read all watched batches once, and publish an event for each batch that has changed.
+        """Read all batches that have listeners once, and publish an event for each batch that has changed.
+
+        If a batch was deleted, its streams end.
 
         Raises:
             DatabaseUnavailable: the database does not respond.

@@ -153,10 +153,11 @@ class BudgetGroupRoutes:
         return json_response(DeletedBudgetGroup(kind=group.kind, tenant=tenant, name=name))
 
     async def _parse_members(self, group: BudgetGroup, fields: Mapping[str, object]) -> Sequence[str]:
-        """Return the new members of the group. They are not stored.
+        """Return the field `members` of a request: tenants of an organization, or key ids of a team or user.
 
         Raises:
-            ApiError: a member is not valid, does not exist, or belongs to another organization.
+            ApiError: a tenant's name is not valid, a tenant belongs to another organization, or a key does
+                not exist.
         """
         members = text_list_of(fields, "members")
         if group.kind is GroupKind.ORGANIZATION:
@@ -197,7 +198,7 @@ def _checked_kind(kind: str) -> GroupKind:
 
 
 def _checked_group(kind: str, tenant: str | None, name: str) -> BudgetGroup:
-    """Return the budget group that the path and the query of a request name.
+    """Return the budget group with this kind, tenant and name, which come from the URL of a request.
 
     Raises:
         ApiError: a name is not valid, a team or user has no tenant, or an organization has a tenant.

@@ -140,10 +140,10 @@ class DeadLetterRoutes:
     async def _retry_all_of(
         self, tenant: str, origin: str, fields: Mapping[str, object]
     ) -> Sequence[DeadLetterRetryObject]:
-        """Retry the dead letters of one batch. Return one object for each new batch.
+        """Retry the dead letters of the batch `origin`. Return one object for each new batch.
 
-        If the retry is rejected, the returned object has the error, so that the dead letters of other batches
-        are still retried.
+        If the retry is rejected, no error is raised, so that the dead letters of other batches are still
+        retried. Then the result is one object with the reason in `refused`.
         """
         try:
             rows = await self._retries.retry_all(tenant, origin, fields)

@@ -84,7 +84,10 @@ class HoldRoutes:
 
 
 def _parse_hold(fields: Mapping[str, object]) -> tuple[HoldKind, str]:
-    """Return what is held. Raises ApiError unless exactly one of `tenant` and `model` is given."""
+    """Return the kind of a hold (tenant or model), and the name of the tenant or model.
+
+    Raises ApiError unless `fields` has exactly one of `tenant` and `model`, and its value is a valid name.
+    """
     tenant, model = fields.get("tenant"), fields.get("model")
     if tenant is None and model is None:
         raise missing_parameter("tenant")

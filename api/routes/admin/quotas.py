@@ -165,10 +165,13 @@ def _parse_weight(value: object) -> float | None:
 
 
 def _parse_up_to(fields: Mapping[str, object], name: str, highest: int, meaning: str) -> int | None:
-    """Return the field `name`, a number from 1 to `highest`; None if it is null or missing.
+    """Return the field `name`, a number from 1 to `highest`; None if the field is null.
 
     Args:
         meaning: the meaning of null, in words for the error message.
+
+    Raises:
+        ApiError: the value is not such a number.
     """
     if fields[name] is None:
         return None

@@ -136,10 +136,10 @@ class RateRoutes:
 
 
 def _shared_rate(rates: RatesInEffect, served: frozenset[str]) -> float | None:
-    """Return the rate that models without their own rate share, in requests per second.
+    """Return the rate for all models together that have no rate of their own, in requests per second.
 
-    The result is the rate over all models minus the rates of single models. It is None if there is no rate
-    over all models, and 0 if the rates of single models use up all of it.
+    It is the rate over all models minus the rates of the models in `served`. It is 0 if these rates use up
+    all of it, and None if there is no rate over all models.
     """
     if not rates.overall_rate:
         return None
