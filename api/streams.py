@@ -1,4 +1,4 @@
-"""Limits of responses that follow a batch: their maximum duration, and the stop of the process."""
+"""What ends a response that follows a batch: the maximum duration, and the stop of the process."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ class StopSignal:
         self._callbacks = list[Callable[[], None]]()
 
     def on_set(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when the signal is set. The signal must not be set yet."""
+        """Call `callback` when the signal is set. If it was set before, `callback` is never called."""
         self._callbacks.append(callback)
 
     def set(self) -> None:

@@ -1,7 +1,7 @@
 """Calls to Temporal: start a batch, signal it, query its state, and check the connection.
 
-All calls except `state` raise TemporalUnavailable if the server does not respond. Signals raise RunMissing if
-the batch has no running workflow, because it has ended or never existed.
+All calls except `state` raise TemporalUnavailable if the server does not respond. The signals (`cancel`,
+`pause`, `resume` and `abandon`) raise RunMissing if the batch has no running workflow.
 """
 
 import asyncio
@@ -62,23 +62,23 @@ class TemporalGateway(Protocol):
     async def state(self, batch_id: str) -> BatchState | None:
         """Return the state that the batch's workflow reports.
 
-        Return None if there is no workflow, or if Temporal or the workers cannot respond now.
+        Return None if the batch has no workflow, or if Temporal or the workers cannot answer now.
         """
         ...
 
     async def ingested(self, batch_id: str) -> IngestResult | None:
-        """Return the result of the batch's ingestion, which names its plans.
+        """Return the result of the batch's ingestion, which tells where its plans are stored.
 
-        Return None if the ingestion has not ended, or if the batch has no workflow.
+        Return None if the ingestion has not completed, or if the batch has no workflow.
         """
         ...
 
     async def pending(self, workflow_id: str) -> list[PendingActivity]:
-        """Return the activities of a workflow that have not ended. Empty if there is no such workflow."""
+        """Return the activities of a workflow that have not ended; empty if there is no such workflow."""
         ...
 
     async def has_ended(self, batch_id: str) -> bool:
-        """Return True if the batch's workflow has ended, or if Temporal has no workflow of it."""
+        """Return True if the batch's workflow has ended, or if Temporal knows no workflow of the batch."""
         ...
 
     async def check(self) -> None:
@@ -187,7 +187,7 @@ class TemporalClientGateway(TemporalGateway):
     async def _translated(self, batch_id: str) -> AsyncGenerator[None]:
         """Context manager that raises RunMissing or TemporalUnavailable instead of Temporal's own errors.
 
-        The error NOT_FOUND can also mean an unknown namespace. Then TemporalUnavailable is raised.
+        RunMissing is raised for the error NOT_FOUND, unless the error means that the namespace is unknown.
         """
         try:
             yield
@@ -200,7 +200,7 @@ class TemporalClientGateway(TemporalGateway):
 
 
 async def log_until_ready(temporal: TemporalGateway) -> None:
-    """Wait until Temporal and its namespace are ready. Log each reason for the wait once."""
+    """Wait until Temporal and its namespace are ready. Log why they are not, when the reason changes."""
     complaint = ""
     while True:
         try:

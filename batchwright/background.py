@@ -17,9 +17,9 @@ _Work = Callable[[], Coroutine[None, None, None]]
 
 
 class BackgroundTaskFailing(Exception):
-    """A background task ended, and has not run without failure for long enough since then.
+    """Background tasks ended, and have not run for long enough since then.
 
-    The message has the name and the error of the task.
+    The message has the name and the error of each of these tasks.
     """
 
 
@@ -31,11 +31,12 @@ class BackgroundTasks:
     """Runs the endless tasks of one process, and restarts each task that ends.
 
     The first restart comes after `first_pause` seconds. Each further pause is twice as long, up to a minute.
-    `check` raises an error until the restarted task has run for `steady_seconds`.
+    `check` raises an error until the restarted task has run for `steady_seconds`. Then the task counts as
+    recovered, and its next pause is the first one again.
 
     Args:
-        report: called with the name and the error of each task that ended.
-        started: called with the name of each new task.
+        report: called with the name of the task and the error, each time a task ended.
+        started: called with the name of each task that `start` adds.
     """
 
     def __init__(

@@ -55,7 +55,7 @@ async def last_event_id_parameter(
         pattern_schema(r"^([0-9a-f]{24})?$"),
     ] = None,
 ) -> None:
-    """Do nothing. This dependency of the route only describes the header in `/openapi.json`."""
+    """Do nothing. As a dependency of a route, this only describes the header in `/openapi.json`."""
 
 
 class BatchEventRoutes:

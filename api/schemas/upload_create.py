@@ -75,7 +75,7 @@ class UploadCompletion(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Digest of the part ids in their order. It shows if two requests name the same parts in this order."""
+        """Digest of the part ids in their order. It shows if two requests name equal lists of parts."""
         return sha256("\n".join(self.part_ids).encode(errors="backslashreplace")).hexdigest()
 
 

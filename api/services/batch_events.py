@@ -187,9 +187,9 @@ class BatchEvents:
     async def run(self) -> None:
         """Call `poll` forever.
 
-        The pause between two polls is at least `POLL_SECONDS`. After a slow poll it is longer, so that at most
-        5 % of the time is polling, but not longer than `MAX_PAUSE_SECONDS`. After a failed poll it is
-        `POLL_SECONDS`, however long the poll waited. An outage of the database is logged once.
+        The pause between two polls is at least `POLL_SECONDS`. After a slow poll it is longer, up to
+        `MAX_PAUSE_SECONDS`, so that polling takes 5 % of the time. After a failed poll it is `POLL_SECONDS`,
+        however long the poll waited. An outage of the database is logged once.
         """
         loop = asyncio.get_running_loop()  # its clock also times the pauses
         failing = False

@@ -47,10 +47,12 @@ class BatchReruns:
         self._builder = RerunBuilder(deps)
 
     async def retry(self, row: BatchRow, fields: Mapping[str, object], key_id: str) -> BatchRow:
-        """Create a batch with the failed lines of an ended batch, and return the new batch's row.
+        """Create a batch that sends the failed lines of an ended batch again. Return the new batch's row.
 
         Args:
-            fields: body of the request, which may set the completion window and the error codes of the lines.
+            row: row of the ended batch.
+            fields: body of the request. It can set the completion window, and the error codes whose lines are
+                sent again.
             key_id: id of the API key for which the new batch runs.
 
         Raises:
@@ -76,7 +78,9 @@ class BatchReruns:
         return await self._rerun(row, origin, fields, key_id, build)
 
     async def _failed_lines(self, row: BatchRow, error: FileRow, codes: list[str]) -> bytes:
-        """Return the digests of the ids of the lines in an error file that have one of the codes.
+        """Return the digests (16 bytes each, joined) of the line ids in an error file.
+
+        If `codes` is not empty, only lines with one of these error codes count.
 
         Raises:
             ApiError: no line has one of the codes (409).
@@ -93,10 +97,13 @@ class BatchReruns:
         return digests
 
     async def resume(self, row: BatchRow, fields: Mapping[str, object], key_id: str) -> BatchRow:
-        """Create a batch with the ended batch's input, which reuses its results. Return the new batch's row.
+        """Create a batch that sends the lines of an ended batch that have no result. Return its row.
+
+        The new batch has the same input file. It takes over the results of the ended batch.
 
         Args:
-            fields: body of the request, which may set the completion window.
+            row: row of the ended batch.
+            fields: body of the request, which can set the completion window.
             key_id: id of the API key for which the new batch runs.
 
         Raises:
@@ -166,10 +173,10 @@ def resume_refusal(row: BatchRow) -> str:
 
 
 class RerunBuilder:
-    """Builds a new batch from an ended batch: its parameters, its input file, and its claim on the lines.
+    """Builds a new batch from an ended batch: its parameters, its order, its input file and its claim.
 
-    A claim records which new batch retries or resumes which lines. It prevents a second batch for the same
-    lines.
+    A claim is a stored record that this new batch retries or resumes lines of the ended batch. It prevents a
+    second batch for the same lines.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -203,10 +210,9 @@ class RerunBuilder:
         )
 
     async def order(self, row: BatchRow, creation: BatchCreate) -> BatchOrder:
-        """Build the order of the new batch.
+        """Build the order of the new batch with these parameters and the priority of the ended batch.
 
-        The new batch has the priority of the ended batch, or the highest priority that the tenant may use now
-        if this is lower.
+        If the tenant may no longer use such a high priority, the new batch has the highest that is allowed.
         """
         own = await self._deps.database.quotas.get(row.order.tenant)
         priority = min(row.order.priority, own.highest_priority)
@@ -231,15 +237,15 @@ class RerunBuilder:
         return file
 
     async def copy_input(self, row: BatchRow, wanted: Callable[[], Awaitable[bytes]]) -> FileRow:
-        """Copy selected lines of the batch's input to a new object.
+        """Copy selected lines of the batch's input to a new object, and return a row for this new file.
 
-        Return its file row, which is not inserted yet.
+        The row is not inserted yet.
 
         Args:
-            wanted: returns the digests of the selected lines' ids, joined in the order of the input.
+            wanted: selects the lines: returns the digests of their ids, joined in the order of the input.
 
         Raises:
-            ApiError: the input was deleted or is damaged.
+            ApiError: the input was deleted, or a file of the batch is lost or damaged.
         """
         source = await self.file_of(row, row.order.input_file_id, "retry")
         try:
@@ -252,15 +258,16 @@ class RerunBuilder:
     async def admit_and_claim(
         self, new_order: BatchOrder, file: FileRow | None, claim: Callable[[], Awaitable[_Claimed]]
     ) -> _Claimed:
-        """Admit the new batch and claim the lines for it. Return the order of the batch that holds the claim.
+        """Count the new batch for the tenant's quotas, store its claim, and return the result of `claim`.
 
-        If an earlier batch already holds the claim, its order is returned. If there is nothing to claim, None
-        is returned. In both cases, the admission is released and the new input file is deleted.
+        If that is not `new_order`, the new batch is not needed. It is no longer counted, and its input file's
+        object is deleted.
 
         Args:
             new_order: order of the new batch.
             file: the new input file, whose row is not inserted yet; None if there is no new file.
-            claim: stores the claim and the row of the file; returns the order that holds the claim, or None.
+            claim: stores the claim and the row of the file, and returns `new_order`. If an earlier batch has
+                the claim, it stores nothing, and returns the order of that batch, or None.
 
         Raises:
             ApiError: the tenant has too many live batches, or no storage left for the file.

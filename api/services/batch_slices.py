@@ -28,7 +28,10 @@ class BatchSlices:
         self._progress = deps.database.progress
 
     async def of(self, row: BatchRow) -> BatchSlicesObject:
-        """Return the slices of a batch that are scheduled, by model and number, and its other open steps."""
+        """Return the slices of a batch that are scheduled now, and the other steps that have not ended.
+
+        The slices are grouped by model and sorted by number.
+        """
         tenant, batch_id = row.order.tenant, row.order.batch_id
         steps = await self._temporal.pending(batch_id)
         ingested = await self._temporal.ingested(batch_id)
@@ -70,7 +73,10 @@ class BatchSlices:
         return found
 
     async def _count_segments(self, row: BatchRow, share: ModelShare) -> Counter[int] | None:
-        """Return how many objects with results are stored, by slice; None if storage does not answer now."""
+        """Return the number of segments (objects with results) of each slice of the model, by slice number.
+
+        Return None if the storage does not answer in time.
+        """
         order, counts = row.order, Counter[int]()
         prefix = f"{object_keys.results_root(order.tenant, order.batch_id)}{share.safe_model}/"
         try:

@@ -13,9 +13,10 @@ _REFRESH_AFTER = 0.5  # fraction of a value's lifetime after which it is refresh
 
 
 class CoalescingCache(Generic[Key, Value]):
-    """Caches the results of `read` by key for `seconds`. Exceptions are raised and not cached.
+    """Caches the results of `read` by key, each for `seconds`. Exceptions of `read` are not cached.
 
-    A value in the second half of its lifetime is read again in the background, so that callers rarely wait.
+    If a value is in the second half of its lifetime, a call returns it at once, and `read` is called in the
+    background. So callers rarely wait.
     """
 
     def __init__(
@@ -29,7 +30,10 @@ class CoalescingCache(Generic[Key, Value]):
         self._reading: dict[Key, tuple[float, asyncio.Task[Value]]] = {}
 
     async def get(self, key: Key) -> Value:
-        """Return the cached value of the key, or read it. Concurrent callers wait for the same read."""
+        """Return the cached value of the key. If there is none, call `read`, and raise its exceptions.
+
+        Concurrent callers wait for the same call of `read`.
+        """
         now = self._clock()
         read_at, value = self._values.get(key, (0.0, None))
         age = now - read_at
@@ -41,9 +45,9 @@ class CoalescingCache(Generic[Key, Value]):
         return await asyncio.shield(reading)  # a cancelled caller must not cancel the read for others
 
     def _running_read(self, key: Key, now: float) -> "asyncio.Task[Value]":
-        """Return the running task that reads the key's value. If there is none, start a new task.
+        """Return the running task that reads the key's value. If there is none, start one.
 
-        A new task is also started if the running task takes too long.
+        A task that has run for longer than the lifetime of a value is replaced by a new one.
         """
         started_at, reading = self._reading.get(key, (0.0, None))
         if reading is None or now - started_at >= self._seconds:

@@ -16,7 +16,10 @@ class _Waiter(NamedTuple):
 
 
 class TenantLimiter:
-    """Grants at most `most` slots at a time. Callers wait for a slot in order, for at most `seconds`."""
+    """Grants at most `most` slots at a time. Callers wait for a slot in order, each at most `seconds`.
+
+    A caller is overtaken while its tenant has half of the slots, or while its object has a slot.
+    """
 
     def __init__(self, most: int, seconds: float) -> None:
         self._most, self._most_per_tenant, self._seconds = most, max(most // 2, 1), seconds
@@ -26,13 +29,13 @@ class TenantLimiter:
 
     @asynccontextmanager
     async def slot(self, tenant: str, task: str) -> AsyncGenerator[bool]:
-        """Context manager that holds a slot. It yields True if the caller had to wait.
+        """Context manager that holds a slot. It yields True if the caller had to wait for it.
 
-        After a wait, another caller may have done the same work.
+        After a wait, check if another caller has done the same work in the meantime.
 
         Args:
-            tenant: tenant of the caller. One tenant may hold half of the slots.
-            task: id of the object to work on. Only one caller at a time may hold it.
+            tenant: tenant of the caller. A tenant gets at most half of the slots.
+            task: id of the object to work on. An object gets at most one slot.
 
         Raises:
             ApiError: no slot became free in time (429).

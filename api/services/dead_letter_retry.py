@@ -28,7 +28,8 @@ class DeadLetterRetries:
         """Return the batch that retries the dead letter. If there is none, create it.
 
         Args:
-            fields: body of the request, which may set the completion window.
+            found: the dead letter.
+            fields: body of the request, which can set the completion window.
 
         Raises:
             ApiError: the dead letter or its batch no longer exists, a field is not valid, or a quota is
@@ -45,10 +46,13 @@ class DeadLetterRetries:
         return await self._creator.start_unless_there(order)
 
     async def retry_all(self, tenant: str, batch_id: str, fields: Mapping[str, object]) -> list[BatchRow]:
-        """Create a batch that retries a batch's dead letters that were not retried yet. Return it in a list.
+        """Create a batch that retries those dead letters of a batch that no batch retries yet.
 
-        If an interrupted call has created further such batches without starting them, they are started and
-        are in the list as well.
+        Return a list with the new batch; empty if there is no such dead letter. Batches that an interrupted
+        call has created without starting them are started, and are in the list as well.
+
+        Args:
+            fields: body of the request, which can set the completion window.
 
         Raises:
             ApiError: the original batch no longer exists, a field is not valid, or a quota is exhausted.
@@ -66,9 +70,13 @@ class DeadLetterRetries:
     async def _claimed_order(
         self, tenant: str, batch_id: str, ids: Sequence[str], fields: Mapping[str, object]
     ) -> BatchOrder | None:
-        """Assign the dead letters `ids` to a new batch, and return the order of the new batch.
+        """Assign the dead letters `ids` of a batch to a new batch, and return the order of the new batch.
 
-        Return None if one of the dead letters was deleted, or was assigned to another batch before.
+        If one of them was deleted, or is already assigned to a batch, assign none and return None. The new
+        batch is not started.
+
+        Raises:
+            ApiError: the original batch no longer exists, a field is not valid, or a quota is exhausted.
         """
         row = await self._deps.database.batches.get(tenant, batch_id)
         if row is None:

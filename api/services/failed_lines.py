@@ -18,11 +18,11 @@ _MAX_LINE_BYTES = 2**31  # the configured limit may have been higher when the in
 
 
 class InputMismatch(Exception):
-    """A line that has to be copied is not in the input."""
+    """A line that has to be copied is not in the input file."""
 
 
 async def failed_line_digests(error: FileRow, deps: ApiDependencies) -> bytes:
-    """Return the digests (16 bytes each) of the ids of all lines in an error file, joined.
+    """Return the digests of all line ids in an error file (16 bytes each), joined in the order of the file.
 
     Raises:
         ObjectMissing: the file's content is missing.
@@ -35,7 +35,9 @@ async def failed_line_digests(error: FileRow, deps: ApiDependencies) -> bytes:
 
 
 async def digests_with_codes(error: FileRow, codes: Collection[str], deps: ApiDependencies) -> bytes:
-    """Return the digests of the ids of the lines in an error file that have one of the codes, joined.
+    """Return the digests of the ids of those lines in an error file that failed with one of the codes.
+
+    The digests (16 bytes each) are joined in the order of the file.
 
     Args:
         codes: error codes as in the batch's `errors_summary`.
@@ -56,11 +58,12 @@ async def digests_with_codes(error: FileRow, codes: Collection[str], deps: ApiDe
 
 
 async def copy_lines(row: BatchRow, wanted: bytes, source: FileRow, deps: ApiDependencies) -> FileRow:
-    """Copy selected lines of the input to a new object. Return the file's row, which is not inserted yet.
+    """Copy selected lines of a batch's input to a new object. Return a row for it, which is not inserted.
 
     Args:
+        row: row of the ended batch.
         wanted: digests of the selected lines' ids, joined in the order of the input.
-        source: input file of the ended batch.
+        source: the batch's input file.
 
     Raises:
         ObjectMissing: the input's content is missing.
@@ -90,7 +93,7 @@ async def copy_lines(row: BatchRow, wanted: bytes, source: FileRow, deps: ApiDep
 
 
 class _LineSelector:
-    """Selects the failed lines of an input that is passed in pieces.
+    """Selects the failed lines of an input file. Pass its pieces to `feed`, and call `finish` at the end.
 
     Args:
         failed: digests of the failed lines' ids, joined in the order of the input.
@@ -104,7 +107,9 @@ class _LineSelector:
         return self._select(self._splitter.feed(piece))
 
     def finish(self) -> bytes:
-        """Return the selected lines that were still incomplete at the end of the last piece.
+        """End the input. Return its last line if this is selected and did not end with a newline.
+
+        Otherwise return no bytes.
 
         Raises:
             InputMismatch: a failed line was not in the input.
@@ -126,7 +131,10 @@ class _LineSelector:
 
 
 class _LineHeads:
-    """Collects the beginning of each line of an error file, from which the line's digest is computed."""
+    """Computes the digests of the line ids in an error file that is passed in pieces.
+
+    The id is at the beginning of a line, so only the beginning is kept in memory.
+    """
 
     def __init__(self) -> None:
         self._head = b""

@@ -61,13 +61,13 @@ async def conditional_headers(
     if_range: Annotated[str | None, Header(description="send the range only of this ETag"), _TEXT] = None,
     if_none_match: Annotated[str | None, Header(description="ETags the client has"), _TEXT] = None,
 ) -> None:
-    """Do nothing. This dependency of the route only describes these headers in `/openapi.json`."""
+    """Do nothing. As a dependency of a route, this only describes the headers in `/openapi.json`."""
 
 
 def parse_range(header: str, size: int) -> ByteRange | None:
     """Return the byte range that a Range header selects in a file of `size` bytes.
 
-    Return None if the header must be ignored, because it does not name exactly one byte range.
+    Return None if the header is not exactly one byte range. It must be ignored then (RFC 9110).
 
     Raises:
         ValueError: no byte of the file is in the range.
@@ -91,7 +91,7 @@ def _requested_range(request: Request, tag: str, size: int) -> ByteRange | None:
     """Return the byte range that the request selects; None if the whole file has to be sent.
 
     Args:
-        tag: ETag of the file. A range for another version of the file (If-Range) is ignored.
+        tag: ETag of the file. If the request has a header If-Range with another ETag, its range is ignored.
 
     Raises:
         ApiError: the range is outside the file (416).

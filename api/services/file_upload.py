@@ -48,7 +48,10 @@ _FIELDS = ("purpose", _ANCHOR, _SECONDS)
 
 
 class FileUpload:
-    """State of one request to `POST /v1/files`. Call `feed` for every piece of the form, then call `row`."""
+    """State of one request to `POST /v1/files`.
+
+    Call `check_quota` first, then `feed` for every piece of the form, then `row`.
+    """
 
     def __init__(self, tenant: str, settings: Settings, idempotency_key: str | None = None) -> None:
         self.tenant = tenant
@@ -66,9 +69,9 @@ class FileUpload:
         self.key = object_keys.upload_key(tenant, self._file_id, token_hex(8))
 
     async def check_quota(self, deps: ApiDependencies) -> None:
-        """Read and check the tenant's storage quota. Call this before the first piece.
+        """Read the tenant's storage quota, and check that it is not exhausted.
 
-        With an idempotency key, an exhausted quota is not an error yet, because the file may already exist.
+        If the request has an idempotency key, the quota is checked later, because the file may already exist.
 
         Raises:
             ApiError: the quota is exhausted, and the request has no idempotency key.
@@ -98,10 +101,10 @@ class FileUpload:
         return Admission(deps, self.tenant).reserve(self._file_id, self._bytes, self._quota)
 
     async def feed(self, piece: FormPiece, writer: ObjectWriter) -> None:
-        """Check a piece of the form. If it belongs to the file's content, write it.
+        """Check the next piece of the form. If it is content of the file, write it to storage with `writer`.
 
         Raises:
-            ApiError: the file cannot be accepted.
+            ApiError: the request cannot be accepted.
         """
         match piece:
             case FormField(name, value):
@@ -116,7 +119,8 @@ class FileUpload:
         """Return the row of the complete file, created at `now`.
 
         Raises:
-            ApiError: a field is missing or not valid, the file is too large, or its first line is not JSON.
+            ApiError: a field is missing or not valid, the file is too large for its purpose or for the quota,
+                or it is a batch input that is empty or whose first line is not JSON.
         """
         if self._filename is None:
             raise missing_parameter("file")
@@ -196,8 +200,8 @@ async def store_file(
 ) -> FileRow:
     """Write the form's file to storage and its row to the database, and return the row.
 
-    If the request's idempotency key was used before, return the row of the earlier file. After an error, no
-    file without a row is left.
+    If the request's idempotency key was used before, delete what was written, and return the row of the
+    earlier file. After an error, the written object is deleted, at the latest by retention.
 
     Raises:
         ApiError: the request is not valid, or the quota is exhausted.
@@ -263,7 +267,9 @@ class FirstLineCheck:
             self._line = next(self._splitter.feed(piece), None)
 
     def check(self) -> None:
-        """Check the first line if it is complete. A line that is too long is rejected later by validation.
+        """Check the first line if it is complete and not over the limit. Otherwise do nothing.
+
+        Validation of the batch rejects a line over the limit later.
 
         Raises:
             ApiError: the first line is complete and is not JSON.

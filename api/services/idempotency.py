@@ -51,10 +51,11 @@ class IdempotencyKeys:
         self._operation: Operation = operation
 
     async def find(self, key: str | None, fingerprint: str) -> str | None:
-        """Return the stored result of the key as JSON; None if the key is None or new.
+        """Return the result of the earlier request with this key, as JSON; None if there was none.
 
         Args:
-            fingerprint: digest of the request.
+            key: None stands for a request without a key, for which the result is None.
+            fingerprint: digest of the request, which shows if the earlier request was the same.
 
         Raises:
             ApiError: the key was used with another request (409).
@@ -72,7 +73,7 @@ class IdempotencyKeys:
         If the key is already stored, change nothing and return the earlier result as JSON.
 
         Args:
-            fingerprint: digest of the request.
+            fingerprint: digest of the request, which shows if the earlier request was the same.
             made: result of the request, as JSON.
             row: row of the file or upload that the request creates; None if there is none.
 
@@ -109,4 +110,4 @@ async def idempotency_key_parameter(
         pattern_schema(r"^[\x21-\x7e]{1,255}$"),
     ] = None,
 ) -> None:
-    """Do nothing. This dependency of routes only describes the header in `/openapi.json`."""
+    """Do nothing. As a dependency of a route, this only describes the header in `/openapi.json`."""

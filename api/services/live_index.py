@@ -1,7 +1,7 @@
 """Index of a running batch's results: which lines are settled, and the position of each result in storage.
 
 Results are stored in segments, objects with many results each. The index reads only the end of each segment,
-which lists its records. A line takes 30 bytes of memory. Lines are identified by their number, counted from 0
+which lists its records. A line takes 37 bytes of memory. Lines are identified by their number, counted from 0
 in input order.
 """
 
@@ -36,7 +36,7 @@ _NONE = -1
 
 
 class _Place(NamedTuple):
-    """Position of a line's result in its segment, in bytes."""
+    """Where the result of a line is in its segment: `position` of the first byte, and `length` in bytes."""
 
     line: int
     position: int
@@ -44,9 +44,9 @@ class _Place(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """A range of bytes in a segment that contains the results of some lines.
+    """A range of bytes in a segment, from `start` to before `end`, that contains the results of some lines.
 
-    `places` stays the same even if the index is refreshed while the range is read.
+    `places` tells where these results are. A refresh of the index while the range is read does not change it.
     """
 
     segment: int
@@ -59,11 +59,11 @@ class _Lines(NamedTuple):
     """The lines of a batch in input order.
 
     Attributes:
-        offsets: position of each line in the input, in bytes.
-        originals: number of the line whose result each line gets. A line that is no duplicate has its own
-            number.
-        texts: position of each duplicate in `duplicates`; -1 for lines that are no duplicates.
-        duplicates: the list of duplicates that ingestion stored.
+        offsets: for each line, its byte offset in the input file.
+        originals: for each line, the number of the line whose result it gets: of the original for a
+            duplicate, else its own number.
+        texts: for each line, the byte offset of its entry in `duplicates`; -1 if it is no duplicate.
+        duplicates: the list of duplicates, encoded as ingestion stored it.
     """
 
     offsets: "array[int]"
@@ -102,10 +102,7 @@ class LiveIndex:
         return bool(self._success[self._lines.originals[line]])
 
     def size(self, line: int) -> int:
-        """Return the size of a settled line's result in bytes.
-
-        For a duplicate, it is the size of the original's.
-        """
+        """Return the size in bytes of a settled line's result; for a duplicate, that of its original."""
         return self._length[self._lines.originals[line]]
 
     def find(self, request_id: str) -> int | None:
@@ -118,9 +115,12 @@ class LiveIndex:
         return next(numbers, None)
 
     async def refresh(self) -> None:
-        """Add the segments that were stored since the last refresh.
+        """Add the segments that were stored since the last refresh, and drop those that no longer exist.
 
-        If another caller has just refreshed the index, nothing is read.
+        Do nothing if the last refresh was less than `refresh_seconds` ago.
+
+        Raises:
+            SegmentDamaged: the end of a segment is invalid.
         """
         async with self._refreshing:
             if time.monotonic() - self._refreshed_at < self._refresh_seconds:
@@ -132,8 +132,8 @@ class LiveIndex:
         """Return the results of these settled lines, as lines of a file without newlines.
 
         Raises:
-            ObjectMissing: a segment was merged into another segment or deleted. Its lines count as not
-                settled until the next refresh, which lists the segments at once.
+            ObjectMissing: a segment was merged into another one or deleted since the last refresh. Call
+                `refresh`, which then lists the segments in any case, and try again.
             SegmentDamaged: a result is damaged.
         """
         originals = self._lines.originals
@@ -146,7 +146,10 @@ class LiveIndex:
         return [self._result(line, found[originals[line]]) for line in lines]
 
     def _spans(self, lines: Iterable[int]) -> list[_Span]:
-        """Return the byte ranges to read. Results that are close to each other are in the same range."""
+        """Return the byte ranges that contain the results of these lines, none of which is a duplicate.
+
+        Results of a segment that are close to each other are in the same range.
+        """
         spans: list[_Span] = []
         for segment, start, line in sorted(
             (self._segment[line], self._position[line] - HEAD_BYTES, line) for line in lines
@@ -229,7 +232,11 @@ class LiveIndex:
                 self._length[line], self._success[line] = length, success
 
     def _counts(self, line: int, success: bool, key: str) -> bool:
-        """Return True if a result must replace the known result of its line, by the rule of finalization."""
+        """Return True if the index has no result of the line, or if this one counts instead.
+
+        The rule is that of finalization: a success counts before a failure. Of two successes or two failures,
+        the one in the segment with the smaller key counts.
+        """
         segment = self._segment[line]
         known = self._keys[segment] if segment != _NONE else ""
         return not known or (not success, key) < (not self._success[line], known)
@@ -249,11 +256,11 @@ async def open_index(
     """Return the index of a running batch, with the results that ingestion stored.
 
     Args:
-        ingested: result of the batch's ingestion, which names its plans.
+        ingested: result of the batch's ingestion. It tells where the plans of the batch are stored.
         refresh_seconds: minimum time between two listings of the batch's segments.
 
     Raises:
-        ObjectMissing: the batch has ended, and its plans are deleted.
+        ObjectMissing: the plans no longer exist, because the batch has ended.
         PlanDamaged, SegmentDamaged: a stored object is damaged.
     """
     prefix = ingested.ingest_prefix
@@ -274,7 +281,9 @@ async def open_index(
 
 
 async def read_entries(storage: Storage, info: ObjectInfo) -> list[IndexEntry] | None:
-    """Return the list of a segment's records, read from its end; None if the segment no longer exists.
+    """Return an entry for each record of a segment; None if the segment no longer exists.
+
+    Only the end of the segment is read, which lists the records.
 
     Raises:
         SegmentDamaged: the end of the segment is invalid.
@@ -302,11 +311,11 @@ def _plan_offsets(plan: bytes) -> "array[int]":
 
 
 def _lines(sent: "array[int]", duplicates: bytes) -> _Lines:
-    """Return the lines of a batch in input order.
+    """Return all lines of a batch, duplicates included, in input order.
 
     Args:
-        sent: positions of all lines except duplicates, in bytes.
-        duplicates: the stored list of duplicates.
+        sent: byte offset in the input file of each line that is no duplicate, in any order.
+        duplicates: the list of duplicates, encoded as ingestion stored it.
     """
     starts, firsts, at = dict[int, int](), dict[int, int](), 0
     for text in duplicates.splitlines(keepends=True):

@@ -45,7 +45,7 @@ class ResultQuery(NamedTuple):
     Attributes:
         success: True for the lines of the output file, False for the lines of the error file.
         after: `batch_req_...` id of the line after which to continue; None for the beginning.
-        custom_id: custom id of the lines; None for all lines.
+        custom_id: select only lines with this custom id; None for no such condition.
         follow: True to wait for more lines until the batch has ended, the API process stops, or
             LIFETIME_SECONDS have passed.
     """
@@ -57,7 +57,7 @@ class ResultQuery(NamedTuple):
 
 
 class _Window(NamedTuple):
-    """Lines that are read together, and the number of the first line after them."""
+    """Numbers of lines that are read together, and `end`, the number of the line at which to continue."""
 
     lines: list[int]
     end: int
@@ -79,7 +79,7 @@ class LiveResults:
     async def response(
         self, request: Request, row: BatchRow, query: ResultQuery, *, without_body: bool = False
     ) -> Response:
-        """Return a response with the selected results, one per line.
+        """Return a response whose body is the selected results, one per line.
 
         Args:
             without_body: True for a HEAD request, for which nothing is read.
@@ -120,7 +120,7 @@ class LiveResults:
             del self._readers[tenant]
 
     async def index(self, row: BatchRow) -> LiveIndex | None:
-        """Return the index of a running batch; None if its input is not validated yet."""
+        """Return the index of a running batch; None if its input is not validated yet, or is invalid."""
         batch_id = row.order.batch_id
         index = self._indexes.get(batch_id)
         if index is not None:
@@ -173,7 +173,7 @@ class _Reader:
         self._index: LiveIndex | None = None
 
     async def pieces(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
-        """Yield the selected lines, many at a time. The first item is yielded after `after` was found.
+        """Yield the selected lines, many in one item. The first item shows that `after` exists. It can be empty.
 
         Raises:
             ApiError: `after` is not one of the selected lines, or the file of the ended batch was deleted.
@@ -221,10 +221,11 @@ class _Reader:
         self._row = row
 
     async def _settled(self) -> AsyncGenerator[bytes]:
-        """Yield the lines that have a result now, up to the first line without a result.
+        """Yield the next selected lines, up to the first line without a result. The first item is empty.
 
         Raises:
-            ObjectMissing: a segment was merged into another segment, or the batch has ended.
+            ApiError: `after` is not one of the selected lines.
+            ObjectMissing: a segment was merged into another segment, or the batch has ended. Try again.
         """
         query = self._query
         if self._index is None:
@@ -248,13 +249,13 @@ class _Reader:
                 await asyncio.sleep(0)  # lets other requests run
 
     async def _from_file(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
-        """Yield the selected lines of the ended batch's file that were not read yet.
+        """Yield those selected lines of the ended batch's file that were not read yet.
 
-        If the line that was read last is not in the file, because finalization used another result of it,
+        The line that was read last may not be in the file, if finalization used another result of it. Then
         nothing is yielded.
 
         Raises:
-            ApiError: `after` was not checked yet, and is not one of the selected lines.
+            ApiError: `after` is not one of the selected lines, or the file was deleted.
         """
         after, custom_id = self._last, self._query.custom_id
         file = await self._file()
@@ -286,7 +287,7 @@ class _Reader:
 
 
 class _ResultStream(StreamingResponse):
-    """Response that calls `release` when it has ended, even if the client disconnects before the start."""
+    """Response with `first` and `pieces`. It calls `release` at its end, even if the client disconnects."""
 
     def __init__(self, first: bytes, pieces: AsyncGenerator[bytes], release: Callable[[], None]) -> None:
         super().__init__(_chained(first, pieces), headers=_HEADERS, media_type=JSONL)
@@ -311,7 +312,7 @@ def _has_ended(row: BatchRow) -> bool:
 
 
 def _start_after(index: LiveIndex, id: str, success: bool) -> int:
-    """Return the number of the line after the line with this id.
+    """Return the number of the line that follows the line with this id.
 
     Raises:
         ApiError: the line does not exist, has no result yet, or is in the other file.
@@ -323,9 +324,10 @@ def _start_after(index: LiveIndex, id: str, success: bool) -> int:
 
 
 def _next_window(index: LiveIndex, start: int, success: bool) -> _Window | None:
-    """Return the selected lines from number `start` on, up to the first line without a result.
+    """Return the next lines to read: from number `start`, up to the first line without a result.
 
-    Return None if the line `start` has no result or does not exist. The window ends after some MiB.
+    Only successful lines are in the window, or only failed ones if `success` is False. It ends early if they
+    are too many or too large. Return None if the line `start` has no result or does not exist.
     """
     lines, size, end = list[int](), 0, start
     most = min(len(index), start + _LOOKED_AT_ONCE)
@@ -355,12 +357,12 @@ async def _selected(
     custom_id: str | None,
     is_disconnected: Callable[[], Awaitable[bool]],
 ) -> AsyncGenerator[bytes]:
-    """Yield the lines of a file after the line with the id `after`, until the client disconnects.
+    """Yield the selected lines of a file, until its end or until the client disconnects.
 
     Args:
         pieces: the bytes of the file.
-        after: id of a line; None for all lines.
-        custom_id: custom id of the lines; None for all lines.
+        after: select only lines after the line with this id; None for no such condition.
+        custom_id: select only lines with this custom id; None for no such condition.
 
     Raises:
         _NotInFile: no line has the id `after`.

@@ -24,7 +24,7 @@ class FormField(NamedTuple):
 
 
 class FormFile(NamedTuple):
-    """Start of a file in the form. The next pieces of bytes are the file's content."""
+    """Start of a file in the form. The bytes after it are the file's content, in pieces."""
 
     name: str
     filename: str
@@ -40,7 +40,7 @@ async def read_multipart(
 
     Args:
         content_type: Content-Type header of the request, which contains the boundary.
-        file: name of the part that is a file even if it has no file name.
+        file: name of a part that is treated as a file even if it has no file name.
 
     Raises:
         ApiError: the body is not a complete form, or a field is too long (400).
@@ -62,7 +62,7 @@ async def read_multipart(
 
 
 class _FormParser:
-    """Turns the events of the parser into form pieces: complete fields, and files piece by piece."""
+    """Turns the parser's events into pieces of the form: complete fields, and files in several pieces."""
 
     def __init__(self, file: str) -> None:
         self._file = file

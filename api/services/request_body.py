@@ -19,11 +19,11 @@ _MAX_DISCARD_SECONDS = 10.0
 async def stream_body(
     request: Request, limit: int, what: str = "file"
 ) -> AsyncGenerator[AsyncIterator[bytes]]:
-    """Context manager that streams the body of a form with one file of at most `limit` bytes.
+    """Context manager that yields the pieces of a body: a form with one file of at most `limit` bytes.
 
-    A client that waits for `100 Continue` gets a rejection before it sends the body. For any other client,
-    the rest of a rejected body is read and dropped, because many clients read a response only after they have
-    sent everything.
+    If the `with` block or a check rejects the body, a client that waits for `100 Continue` gets the error
+    before it sends the body. For any other client, the rest of the body is read and dropped, because many
+    clients read a response only after they have sent everything.
 
     Args:
         what: name of the file in errors.

@@ -1,7 +1,4 @@
-"""Parts of an upload. Each part is an object.
-
-When the upload is completed, the parts are copied into one file.
-"""
+"""Store the parts of uploads, each as an object, and copy them into one file when an upload is completed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,11 +25,12 @@ MAX_PART_BYTES = 64 * 1024 * 1024  # as in OpenAI's API
 async def assemble(upload: UploadRow, completion: UploadCompletion, deps: ApiDependencies) -> UploadRow:
     """Copy the parts of an upload into one file, complete the upload, and return its row.
 
-    If another request has completed or cancelled the upload, delete the copy and return the current row.
+    If the upload was completed, cancelled or ended in another way meanwhile, delete the copy and return the
+    upload's current row.
 
     Raises:
-        ApiError: the parts do not match the request. The upload is unchanged.
-        ObjectMissing: a part was deleted in the meantime.
+        ApiError: the parts do not match the request or the announced size. The upload is unchanged.
+        ObjectMissing: the object of a part no longer exists.
     """
     parts = await _requested_parts(upload, completion, deps)
     file = _file_row(upload, deps)
@@ -90,7 +88,7 @@ def _file_row(upload: UploadRow, deps: ApiDependencies) -> FileRow:
 
 
 class _AssembledFile:
-    """Checks the assembled file while it is copied: its MD5 digest, and that its first line is JSON."""
+    """Writes the assembled file and checks it: its MD5 digest, and the first line of a batch input."""
 
     def __init__(self, upload: UploadRow, max_line_bytes: int) -> None:
         self._digest = md5(usedforsecurity=False)
@@ -114,9 +112,9 @@ class _AssembledFile:
 async def store_part(
     upload: UploadRow, content_type: str, body: AsyncIterator[bytes], deps: ApiDependencies
 ) -> PartRow:
-    """Write the form's file `data` to storage and the part's row to the database. Return the row.
+    """Write the form's file `data` to storage as a part of the upload. Insert the part's row, and return it.
 
-    After an error, no object without a row is left.
+    After an error, the written object is deleted, at the latest with the upload.
 
     Raises:
         ApiError: the request is not valid.

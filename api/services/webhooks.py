@@ -42,7 +42,10 @@ class EndpointWithSecret(NamedTuple):
 
 
 class Webhooks:
-    """Every method with the id of an endpoint raises ApiError with status 404 if the tenant has none such."""
+    """Creates, changes and tests webhook endpoints, and replays deliveries to them.
+
+    `get`, `change` and `rotate` raise ApiError (404) if the endpoint does not exist.
+    """
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._settings, self._clock = deps.settings, deps.clock
@@ -64,7 +67,10 @@ class Webhooks:
         return made
 
     async def create_for_batch(self, spec: WebhookSpec, order: BatchOrder) -> BatchWebhook:
-        """Create the endpoint of one batch. A repeated call returns the same one with the same secret."""
+        """Create the endpoint of one batch, without checking its URL, and return it.
+
+        A repeated call returns the same endpoint with the same secret.
+        """
         made = self._build(spec, order.tenant, webhook_id_of_batch(order.batch_id), order.batch_id)
         row = await self._endpoints.insert_for_batch(made.row)
         secret = self._secrets.decrypt(row.secret, row.id)
@@ -72,10 +78,12 @@ class Webhooks:
         return BatchWebhook(id=row.id, url=row.url, events=events, details=row.details, secret=secret)
 
     async def check_url(self, url: str, param: str) -> None:
-        """Check that webhooks may be sent to this URL, as its host is known now.
+        """Check that webhooks may be sent to this URL and to the addresses that its host has now.
+
+        `param` is the name of the URL's field in errors.
 
         Raises:
-            ApiError: they may not (400). The message says why.
+            ApiError: webhooks may not be sent there (400). The message says why.
         """
         networks = self._settings.webhook_networks
         try:
@@ -92,7 +100,11 @@ class Webhooks:
     async def change(
         self, row: WebhookEndpoint, changes: dict[str, object], *, enabled: bool | None
     ) -> WebhookEndpoint:
-        """Change fields of an endpoint, and enable or disable it. `enabled` is None if that stays.
+        """Change fields of an endpoint, and enable or disable it. Return its new row.
+
+        Args:
+            changes: new values by field.
+            enabled: True to enable the endpoint, False to disable it, None for no change.
 
         Raises:
             ApiError: the new URL is not allowed (400).
@@ -109,7 +121,7 @@ class Webhooks:
         return changed
 
     async def rotate(self, row: WebhookEndpoint, overlap_seconds: int) -> EndpointWithSecret:
-        """Replace the secret. The replaced one signs, too, for so many seconds."""
+        """Replace the secret by a new one. For `overlap_seconds`, events are signed with both secrets."""
         secret = new_secret(secrets.token_bytes(_SECRET_BYTES))
         until = self._clock() + timedelta(seconds=overlap_seconds)
         stored = self._secrets.encrypt(secret, row.id)
@@ -119,7 +131,9 @@ class Webhooks:
         return EndpointWithSecret(changed, secret)
 
     async def test(self, row: WebhookEndpoint, event: EventType | None) -> ListedDelivery:
-        """Send an event about a batch that does not exist.
+        """Send a test event to the endpoint, about a batch that does not exist. Return its delivery.
+
+        If `event` is None, the first event type of the endpoint is sent.
 
         Raises:
             ApiError: the endpoint is disabled (409).
@@ -140,7 +154,7 @@ class Webhooks:
         return ListedDelivery(delivery, [])
 
     async def delivery(self, row: WebhookEndpoint, delivery_id: str) -> ListedDelivery:
-        """Return a delivery. Raises ApiError if the endpoint has none such (404)."""
+        """Return a delivery with its attempts. Raises ApiError (404) if the endpoint has no such delivery."""
         found = None
         if is_delivery_id(delivery_id):
             found = await self._deliveries.one(row.tenant, row.id, delivery_id)
@@ -149,10 +163,10 @@ class Webhooks:
         return found
 
     async def replay(self, row: WebhookEndpoint, delivery_id: str) -> ListedDelivery:
-        """Attempt a delivery again that has ended, with the same `webhook-id`.
+        """Start an ended delivery again, with the same `webhook-id`, and return it.
 
         Raises:
-            ApiError: it has not ended, or the endpoint is disabled (409).
+            ApiError: the delivery has not ended, or the endpoint is disabled (409).
         """
         await self.delivery(row, delivery_id)
         _check_enabled(row)

@@ -8,14 +8,14 @@ WORKFLOW = "AuditWorkflow"
 
 
 class AuditOrder(Message):
-    """Start argument of an audit.
+    """Start argument of an audit. It has no fields.
 
-    A worker setting decides if the audit repairs the differences that it finds.
+    A setting of the workers decides if the audit repairs the differences that it finds.
     """
 
 
 class AuditCount(Message):
-    """Number of differences of one kind that an audit found, and how many of them it did not repair."""
+    """Number of differences of one kind that an audit found, and of those that are left unrepaired."""
 
     found: int = 0
     left: int = 0

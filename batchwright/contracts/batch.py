@@ -46,7 +46,7 @@ class BatchPolicy(Message):
 
 
 class RerunKind(StrEnum):
-    """The ways to create a new batch from an ended batch: retry its failed lines, or resume it."""
+    """How a new batch continues an ended batch: it retries its failed lines, or resumes it."""
 
     RETRY = "retry"  # its input is the failed lines of the other batch
     RESUME = "resume"  # same input; it takes over the results of the other batch
@@ -87,7 +87,7 @@ class BatchOrder(Message):
 
 
 class BatchResult(Message):
-    """Result of a batch's workflow: final status, counts and token usage, as in the batch's database row."""
+    """Result of a batch's workflow: final status, line counts and token usage, as in the batch's row."""
 
     status: BatchStatus
     total: int = 0
@@ -128,11 +128,11 @@ class ErrorCount(Message):
 
 
 class WaitingReason(Message):
-    """Reason why the lines of one model wait, as a worker reports it.
+    """Reason why the lines of a model wait, as a worker reports it to the batch's workflow.
 
     An empty `reason` means that the lines no longer wait. An empty `model` stands for all models of the
-    batch. A reason normally ends when lines of the model get results. If `fleet_wide` is True, the reason
-    stays until a worker clears it.
+    batch. The workflow drops a reason when a slice of the model is finished. If `fleet_wide` is True, it
+    keeps the reason until a worker reports the end of the wait, or all slices of the model have ended.
     """
 
     model: str
@@ -164,10 +164,7 @@ class BatchForecast(Message):
     window: WindowFit
 
     def seconds_left(self, at: datetime) -> tuple[float, float]:
-        """Return what is left of `p50_seconds` and `p90_seconds` at the time `at`.
-
-        Both values are at least 0.
-        """
+        """Return what is left of `p50_seconds` and of `p90_seconds` at the time `at`, each at least 0."""
         age = (at - self.made_at).total_seconds()
         return max(self.p50_seconds - age, 0.0), max(self.p90_seconds - age, 0.0)
 
@@ -181,11 +178,11 @@ class StartFit(StrEnum):
 
 
 class StartForecast(Message):
-    """Forecast of a batch, made once, when its input was validated and before its first line is sent.
+    """Forecast of a batch, made once, after its input was validated and before its first line is sent.
 
-    Seconds count from `made_at`. Half of the batches are done within `p50_seconds`, and 90 % within
-    `p90_seconds`. In the best case the batch takes `soonest_seconds`. `refused` is True if the batch failed
-    because it cannot be done within its window.
+    The batch will be done within `p50_seconds` after `made_at` with a probability of 50 %, and within
+    `p90_seconds` with a probability of 90 %. In the best case it takes `soonest_seconds`. `refused` is True
+    if the batch failed because even then it would miss its completion window.
     """
 
     made_at: datetime

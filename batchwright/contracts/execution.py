@@ -23,7 +23,7 @@ RELEASED = "released"
 class ModelRun(Message):
     """Start argument of a model run, the workflow that schedules the slices of one model of a batch.
 
-    The fields after `policy` hold the state of the workflow when it continues as new.
+    The fields after `policy` are the state of the workflow. They are set when it continues as new.
     """
 
     batch_id: str
@@ -81,9 +81,10 @@ class ModelRun(Message):
 
 
 class SliceRequest(Message):
-    """Request to send the lines of one slice, which is a part of the lines of one model.
+    """Argument of the activity `run_slice`: the slice number `number` of a model, and how to send its lines.
 
-    `generation` increases whenever Temporal counts the attempts of the slice from 1 again.
+    Temporal counts the attempts of an activity from 1 again when the slice is scheduled anew. Each time,
+    `generation` is greater than before.
     """
 
     batch_id: str
@@ -127,7 +128,7 @@ class SliceRequest(Message):
 
 
 class SliceResult(Message):
-    """Counts of the lines of one slice that have a final result so far.
+    """Result and heartbeat of the activity `run_slice`: how many lines of the slice have a final result.
 
     `finished` is True once all lines of the slice have a final result.
     """
@@ -145,9 +146,10 @@ class SliceResult(Message):
 
 
 class ModelRunResult(Message):
-    """Result of a model run: counts of the lines in its finished slices.
+    """Result of a model run: how many lines of its finished slices have completed, and how many have failed.
 
-    `finished` is True if all slices are finished. The batch's final counts may differ from these counts.
+    `finished` is True if all slices are finished. The final counts of the batch come from finalization, and
+    can be different.
     """
 
     finished: bool

@@ -27,7 +27,7 @@ class FinalizeRequest(Message):
 class FinalizeResult(Message):
     """Final status and counts of the batch, as they are in its database row.
 
-    They differ from the request if an earlier attempt has already ended the batch.
+    If an earlier attempt has already ended the batch, the status can be another one than in the request.
     """
 
     status: BatchStatus
@@ -49,7 +49,7 @@ class FinalizationActivities:
 
 
 class EndRequest(Message):
-    """Request to end the batch with `status` and the counts known so far, without writing its files.
+    """Request to end the batch with `status` and the counts known so far, without writing its files now.
 
     Attributes:
         keep_results: True to keep the results in storage until retention deletes them, so that the batch can

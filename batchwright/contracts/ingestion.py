@@ -9,7 +9,7 @@ from batchwright.contracts.message import Message
 class ModelShare(Message):
     """The part of a batch's input that is for one model, as ingestion planned it.
 
-    `lines` is the number of lines in the slices.
+    `slices` is the number of slices, and `lines` is the number of lines in all these slices together.
     """
 
     model: str
@@ -23,10 +23,10 @@ class ModelShare(Message):
 
 
 class IngestResult(Message):
-    """Result of ingestion. The batch's plan is stored in the objects under the key prefix `ingest_prefix`.
+    """Result of ingestion. The objects that it wrote, such as plans, have the key prefix `ingest_prefix`.
 
-    Objects of other attempts have other prefixes and are ignored. `failed` is True if the input is invalid.
-    The batch's row then already has the status `failed`, and `ingest_prefix` is empty.
+    Other attempts of the activity write objects with other prefixes, which are ignored. `failed` is True if
+    the input is invalid. Then the batch's row already has the status `failed`, and `ingest_prefix` is empty.
     """
 
     failed: bool = False

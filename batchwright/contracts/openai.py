@@ -65,7 +65,7 @@ class Quota(StrEnum):
 
 
 class OverQuota(StrEnum):
-    """Ways to treat a batch that would exceed its tenant's quota of enqueued lines or tokens."""
+    """What happens to a batch that would exceed its tenant's quota of enqueued lines or tokens."""
 
     FAIL = "fail"
     WAIT = "wait"  # the batch stays in validation until the quota allows it
@@ -79,7 +79,7 @@ class AdmissionPolicy(StrEnum):
 
 
 class HoldKind(StrEnum):
-    """What operators can hold: all batches of a tenant, or all lines of a model."""
+    """What a hold of an operator stops: the sending of all lines of a tenant, or of a model."""
 
     TENANT = "tenant"
     MODEL = "model"

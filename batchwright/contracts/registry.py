@@ -312,8 +312,8 @@ class RegistryConfig(RegistryEntry):
 def describe_duplicate_backend(backends: Sequence[BackendConfig], model: str = "") -> str:
     """Return a message about the first backend that occurs twice in `backends`, or "" if all are different.
 
-    Two backends are the same if they have the same URL, model and credentials. `model` is the model of
-    backends that name none; "" if it is not known.
+    Two backends are the same if they have the same URL, model name and credentials. `model` is the name that
+    counts for a backend without its own; "" if it is not known.
     """
     found = _first_duplicate(
         (
@@ -348,8 +348,8 @@ class ModelNameConflict(ValueError):
 def check_model_names(models: dict[str, ModelConfig], elsewhere: frozenset[str] = frozenset()) -> None:
     """Check that every alias belongs to one model only, and that every fallback is another known model.
 
-    `elsewhere` has names of models that are served but not in `models`. They are allowed as fallbacks. Raises
-    ModelNameConflict if a check fails.
+    `elsewhere` has the names of models that are served but not in `models`. They may be fallbacks, too.
+    Raises ModelNameConflict if a check fails.
     """
     owners: dict[str, str] = {}
     for name, model in models.items():
@@ -372,9 +372,9 @@ def check_model_names(models: dict[str, ModelConfig], elsewhere: frozenset[str] 
 
 
 def check_header_name(name: str) -> None:
-    """Raise ValueError if operators may not configure a header with this name.
+    """Raise ValueError if operators are not allowed to configure a header with this name.
 
-    The name is invalid, or the header is for credentials, or Batchwright sets the header itself.
+    That is so if the name is invalid, if the header is for credentials, or if Batchwright sets it itself.
     """
     if not _HEADER_NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a header name")

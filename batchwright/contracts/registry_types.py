@@ -13,7 +13,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 def _parse_duration(value: object) -> object:
     """Return text such as `5m` as a number of seconds, here 300.0. Return a number unchanged.
 
-    Raises ValueError for any other text and for booleans.
+    Raises ValueError for text that is no duration, and for booleans. Other types are returned unchanged.
     """
     if isinstance(value, bool):
         raise ValueError("it must be a duration such as 90, 90s or 5m")

@@ -75,9 +75,9 @@ class SweepRequest(Message):
 
 
 class SweepResult(Message):
-    """Counts of a sweep so far, and the position of its next turn.
+    """Counts of a sweep up to the end of this turn, and the position of its next turn.
 
-    The position is None after the last turn.
+    The position is None if this was the last turn.
     """
 
     deleted: DeletionCount
@@ -87,8 +87,8 @@ class SweepResult(Message):
 class RetentionOrder(Message):
     """Start argument of a retention run.
 
-    When the run continues as new, `kinds`, `deleted` and `errors` are the remaining kinds of data and the
-    results so far.
+    When the run continues as new, `kinds` are the remaining kinds of data, `position` is where the first of
+    them continues, and `deleted` and `errors` are the results so far.
     """
 
     kinds: list[RetentionKind] = EXPIRED_KINDS

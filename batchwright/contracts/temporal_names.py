@@ -20,5 +20,8 @@ def model_run_id(batch_id: str, safe_model: str) -> str:
 
 
 def webhook_delivery_id(delivery_id: str, replays: int) -> str:
-    """Return the workflow id of a delivery. Each replay of the delivery is a workflow of its own."""
+    """Return the id of the workflow that sends a delivery after this number of replays.
+
+    Each replay is a workflow of its own.
+    """
     return f"{delivery_id}/{replays}"
