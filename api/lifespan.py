@@ -58,5 +58,5 @@ async def open_dependencies(settings: Settings) -> AsyncGenerator[ApiDependencie
 
 
 def _publish_fingerprint(registry: BackendRegistry, metrics: Metrics) -> None:
-    """Publish the registry's fingerprint as a metric. Equal fingerprints show that processes agree on it."""
+    """Publish the registry's fingerprint as a metric. It is equal in processes with the same registry."""
     metrics.registry_info.replace({(registry.fingerprint,): 1})

@@ -50,7 +50,7 @@ _COMMON_STATUSES = (400, 408, 413, 431, 500, 503)
 
 
 def error_responses(*statuses: int) -> ResponseSpecs:
-    """Return the descriptions of responses with these error statuses or with one that any route can have."""
+    """Return descriptions of responses with these error statuses, and with those that any route can have."""
     return {status: _error(status) for status in sorted({*_COMMON_STATUSES, *statuses})}
 
 

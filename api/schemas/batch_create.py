@@ -302,7 +302,7 @@ def parse_codes(fields: Mapping[str, object]) -> list[str]:
     all failed lines.
 
     Raises:
-        ApiError: the field is something else than a list of codes, or it has no code or too many.
+        ApiError: the field is not a list of 1 to `MAX_RETRY_CODES` codes.
     """
     value = fields.get("codes")
     if value is None:

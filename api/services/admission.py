@@ -33,7 +33,7 @@ class Admission:
     """Checks the quotas of one tenant.
 
     An admitted batch, file or upload counts as usage before its row exists, so that concurrent requests
-    together cannot exceed a quota. All methods that read from the database, except `release`, raise
+    together cannot exceed a quota. All methods that use the database, except `release`, raise
     DatabaseUnavailable if it does not respond.
     """
 
@@ -115,7 +115,7 @@ class Admission:
         """Count a request of the tenant in the current minute.
 
         Raises:
-            ApiError: the tenant has sent more than `limit` requests in this minute, with this one.
+            ApiError: the tenant has sent more than `limit` requests in this minute, including this one.
         """
         counted = await self._quotas.count_request(self._tenant)
         if counted.requests > limit:

@@ -156,7 +156,7 @@ def check_live(row: BatchRow, verb: str) -> None:
 
 
 def _must_cancel(row: BatchRow) -> bool:
-    """Return True if the batch's workflow must be cancelled, False if that was already requested.
+    """Return True if the batch's workflow must be cancelled, False if a cancel was already requested.
 
     Raises:
         ApiError: the batch has ended in another way (409).

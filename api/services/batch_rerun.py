@@ -212,7 +212,7 @@ class RerunBuilder:
     async def order(self, row: BatchRow, creation: BatchCreate) -> BatchOrder:
         """Build the order of the new batch with these parameters and the priority of the ended batch.
 
-        If the tenant may no longer use such a high priority, the new batch has the highest that is allowed.
+        If the tenant is not allowed to use this priority now, the new batch has the highest allowed priority.
         """
         own = await self._deps.database.quotas.get(row.order.tenant)
         priority = min(row.order.priority, own.highest_priority)
@@ -266,8 +266,8 @@ class RerunBuilder:
         Args:
             new_order: order of the new batch.
             file: the new input file, whose row is not inserted yet; None if there is no new file.
-            claim: stores the claim and the row of the file, and returns `new_order`. If an earlier batch has
-                the claim, it stores nothing, and returns the order of that batch, or None.
+            claim: stores the claim and the row of the file, and returns `new_order`. If the lines cannot be
+                claimed, it stores nothing, and returns the order of the batch that has the claim, or None.
 
         Raises:
             ApiError: the tenant has too many live batches, or no storage left for the file.

@@ -173,7 +173,7 @@ class _Reader:
         self._index: LiveIndex | None = None
 
     async def pieces(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
-        """Yield the selected lines, many in one item. The first item shows that `after` exists. It can be empty.
+        """Yield the selected lines, many per item. The first item shows that `after` exists. It can be empty.
 
         Raises:
             ApiError: `after` is not one of the selected lines, or the file of the ended batch was deleted.

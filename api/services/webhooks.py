@@ -121,7 +121,10 @@ class Webhooks:
         return changed
 
     async def rotate(self, row: WebhookEndpoint, overlap_seconds: int) -> EndpointWithSecret:
-        """Replace the secret by a new one. For `overlap_seconds`, events are signed with both secrets."""
+        """Replace the secret by a new one, and return it with the new row of the endpoint.
+
+        For `overlap_seconds`, events are signed with both secrets.
+        """
         secret = new_secret(secrets.token_bytes(_SECRET_BYTES))
         until = self._clock() + timedelta(seconds=overlap_seconds)
         stored = self._secrets.encrypt(secret, row.id)

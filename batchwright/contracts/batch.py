@@ -46,7 +46,7 @@ class BatchPolicy(Message):
 
 
 class RerunKind(StrEnum):
-    """How a new batch continues an ended batch: it retries its failed lines, or resumes it."""
+    """The ways to create a new batch from an ended batch: retry its failed lines, or resume it."""
 
     RETRY = "retry"  # its input is the failed lines of the other batch
     RESUME = "resume"  # same input; it takes over the results of the other batch

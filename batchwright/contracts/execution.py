@@ -1,8 +1,8 @@
 """Messages and activity of the execution phase, which sends the lines of a batch.
 
 Each model of a batch has a model run, which is a child workflow. The model run starts an activity for each
-slice, which is a part of the model's lines. One attempt of the activity sends lines for a limited time, its
-turn. The next turn continues the slice.
+slice, which is a part of the model's lines. Each attempt of the activity is a turn: it sends lines for a
+limited time. If lines are left, the next attempt is a new turn, which continues the slice.
 """
 
 from datetime import datetime

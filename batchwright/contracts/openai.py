@@ -65,7 +65,7 @@ class Quota(StrEnum):
 
 
 class OverQuota(StrEnum):
-    """What happens to a batch that would exceed its tenant's quota of enqueued lines or tokens."""
+    """Ways to treat a batch that would exceed its tenant's quota of enqueued lines or tokens."""
 
     FAIL = "fail"
     WAIT = "wait"  # the batch stays in validation until the quota allows it

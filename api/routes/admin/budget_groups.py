@@ -153,7 +153,7 @@ class BudgetGroupRoutes:
         return json_response(DeletedBudgetGroup(kind=group.kind, tenant=tenant, name=name))
 
     async def _parse_members(self, group: BudgetGroup, fields: Mapping[str, object]) -> Sequence[str]:
-        """Return the field `members` of a request: tenants of an organization, or key ids of a team or user.
+        """Check and return the field `members`: tenants of an organization, or key ids of a team or user.
 
         Raises:
             ApiError: a tenant's name is not valid, a tenant belongs to another organization, or a key does
