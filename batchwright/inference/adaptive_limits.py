@@ -55,12 +55,14 @@ class PlacedRequest(Struct, eq=False):
     Attributes:
         sent_at: when the request was sent, in seconds of the limits' clock.
         in_flight_when_sent: number of requests that the backend then had in flight, including this request.
+        has_outcome: True if the adaptive limit knows how the request ended.
     """
 
     use: BackendUsage
     model: str
     sent_at: float
     in_flight_when_sent: int
+    has_outcome: bool = False
 
 
 class AdaptiveLimits:
@@ -159,7 +161,7 @@ class AdaptiveLimits:
         """Adapt the backend's limit to the outcome of a request. Call this before `release`."""
         if not self._policy.adaptive:
             return
-        use = placed.use
+        use, placed.has_outcome = placed.use, True
         change = use.limit.on_complete(
             LoadSignal.RESPONDED if outcome.verdict is SUCCESS else load_signal(outcome),
             sent_at=placed.sent_at,
@@ -178,6 +180,8 @@ class AdaptiveLimits:
             self.unplaced -= 1
         else:
             placed.use.in_flight -= 1
+            if not placed.has_outcome:
+                placed.use.limit.on_aborted(placed.sent_at, self.clock())
 
     def retain_only(self, urls: Collection[str]) -> None:
         """Drop the limits of all backends that are not in `urls` and have no request in flight."""

@@ -123,9 +123,7 @@ class AdaptiveLimit:
         in_flight_when_sent: int,
         kind: Hashable = None,
     ) -> LimitChange | None:
-        """Record the end of a request, and adapt the limit.
-
-        Return why the limit changed; None if it did not change.
+        """Record the end of a request, and adapt the limit. Return why it changed; None if it did not.
 
         Args:
             signal: what the end of the request shows about the backend's load.
@@ -133,14 +131,14 @@ class AdaptiveLimit:
             now: the current time.
             in_flight: number of requests in flight now, including this request.
             in_flight_when_sent: number of requests in flight when this request was sent, including it.
-            kind: group of comparable requests, such as one model and response length. Response times are
-                compared only within a kind.
+            kind: group of requests whose response times are compared, such as one model and response length.
         """
         meter = self._meter
         if in_flight > meter.window.peak:
             meter.window.peak = in_flight
         if meter.noise is None:
-            meter.record_early_end(in_flight, sent_at, now)
+            has_response = signal is LoadSignal.RESPONDED
+            meter.record_early_end(in_flight, sent_at, now, has_response=has_response)
         if signal is LoadSignal.NEUTRAL:
             return None
         if signal is not LoadSignal.TIMED_OUT:
@@ -160,6 +158,10 @@ class AdaptiveLimit:
             self._settle(now)
             return None
         return self._evaluate_window(now) if meter.record(kind, seconds, now) else None
+
+    def on_aborted(self, sent_at: float, now: float) -> None:
+        """Record the end of a request without an outcome, such as a cancelled one."""
+        self._meter.record_early_end(0, sent_at, now, has_response=False)
 
     def _on_rejected(self, sent_at: float, now: float) -> LimitChange | None:
         if self._rejections.is_usual():
@@ -183,10 +185,9 @@ class AdaptiveLimit:
         return self._lower(lower, congestion.used, now, LimitChange.REJECTED)
 
     def _on_timeout(self, sent_at: float, now: float) -> LimitChange | None:
-        """Lower the limit because a request timed out, and return the change.
+        """Lower the limit, and return the change; None if the last decrease may be enough.
 
-        Return None without a change if the request was sent before the limit was last lowered, or if the
-        limit was lowered less than one measurement window ago.
+        That is the case less than a window after the decrease, and for requests sent before it.
         """
         if sent_at < self._lowered_at or now - self._lowered_at < self._meter.window_seconds:
             return None
@@ -216,7 +217,7 @@ class AdaptiveLimit:
         else:  # with fewer responses, a slow backend could not be distinguished from chance
             enough = min(max(_WINDOW_RESPONSES, self._limit / 2), TRIAL_RESPONSES)
             enough = max(enough, meter.responses_to_tell(math.log(self.bounds.tolerance)))
-        if window.responses < enough or (meter.noise is None and not meter.first_requests_have_ended):
+        if window.responses < enough or (meter.noise is None and not meter.first_requests_have_ended(now)):
             return None
         if meter.update_noise() is None:
             self._settle(now)

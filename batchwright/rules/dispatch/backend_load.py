@@ -26,6 +26,7 @@ _MAX_USUAL_SHARE = 1 / 3  # with a larger fraction of rejections, the backend co
 _TOLERANCE = 3.0  # standard deviations by which rejections may exceed the usual number
 _FOLLOW = 0.25  # by which fraction the usual fraction moves towards a new measurement
 _FIRST_SHARE = 0.97  # fraction of the first requests that have to end before the baseline is measured
+_FIRST_PATIENCE = 10.0  # multiple of the response time after which the first requests count as ended
 _LOWEST, _SLIGHT = 0.7, 0.05  # fractions of the requests in flight
 _MIN_WINDOW_SECONDS, _MAX_WINDOW_SECONDS = 0.25, 2.0
 _SETTLE_FACTOR = 1.25  # multiple of the response time until a trial has an effect on responses
@@ -166,22 +167,6 @@ class _FirstRequests:
     until: float
     unfinished: float
 
-    @classmethod
-    def of(cls, in_flight: int, now: float) -> "_FirstRequests":
-        """Return the record of the `in_flight` requests that are in flight at the first response.
-
-        A few percent of them need not end before the measurement begins.
-        """
-        return cls(now, in_flight * _FIRST_SHARE)
-
-    def record_end(self, sent_at: float) -> None:
-        if sent_at <= self.until:
-            self.unfinished -= 1
-
-    @property
-    def have_ended(self) -> bool:
-        return self.unfinished <= 0
-
 
 class ResponseMeter:
     """Measures the response times of one backend in windows of time.
@@ -215,21 +200,22 @@ class ResponseMeter:
         age = now - window.since
         return age >= _MIN_WINDOW_SECONDS and age >= self.window_seconds
 
-    def record_early_end(self, in_flight: int, sent_at: float, now: float) -> None:
-        """Count the end of a request. Call this at the end of each request while `noise` is None.
+    def record_early_end(self, in_flight: int, sent_at: float, now: float, *, has_response: bool) -> None:
+        """Count the end of a request sent at `sent_at`. Call it for all requests until `noise` is known."""
+        if self._first is None and has_response:
+            self._first = _FirstRequests(now, in_flight * _FIRST_SHARE)
+        if self._first is not None and sent_at <= self._first.until:
+            self._first.unfinished -= 1
 
-        Args:
-            in_flight: number of requests in flight now, including this one.
-            sent_at: when the request was sent.
+    def first_requests_have_ended(self, now: float) -> bool:
+        """Return True if nearly all requests have ended that were in flight at the first response.
+
+        Requests without a response for a long time count as ended.
         """
-        if self._first is None:
-            self._first = _FirstRequests.of(in_flight, now)
-        self._first.record_end(sent_at)
-
-    @property
-    def first_requests_have_ended(self) -> bool:
-        """True if nearly all requests have ended that were in flight at the first response."""
-        return self._first is not None and self._first.have_ended
+        first = self._first
+        if first is None:
+            return False
+        return first.unfinished <= 0 or now - first.until > _FIRST_PATIENCE * self.response_seconds
 
     @property
     def window_seconds(self) -> float:

@@ -8,6 +8,7 @@ from batchwright.inference.adaptive_limits import AdaptiveLimitPolicy, AdaptiveL
 from batchwright.inference.concurrency import ConcurrencyLimiter, Permit
 from batchwright.inference.outcomes import Outcome
 from batchwright.rules.dispatch import retry_policy
+from batchwright.rules.dispatch.adaptive_limit import AdaptiveLimit
 from batchwright.rules.dispatch.backend_load import LoadSignal
 from batchwright.rules.dispatch.retry_policy import classify
 from batchwright.telemetry.metrics import Metrics
@@ -122,6 +123,24 @@ async def test_a_refusal_lowers_the_limit_and_queued_requests_keep_waiting() -> 
     assert (limits.limits.limit_of(A), waiter.done) == (7, False)
     held[3].release()
     assert waiter.done
+
+
+async def test_a_limit_learns_of_requests_that_end_without_an_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    aborted: list[float] = []
+
+    def on_aborted(_: AdaptiveLimit, sent_at: float, now: float) -> None:
+        aborted.append(sent_at)
+
+    monkeypatch.setattr(AdaptiveLimit, "on_aborted", on_aborted)
+    limits = BackendLimitFixture({"m": [A]})
+    for permit in (held := limits.take("m", 3)):
+        permit.place(A)
+    held[0].record_outcome(REFUSED)
+    for permit in held:
+        permit.release()
+    assert aborted == [100.0, 100.0]
 
 
 async def test_a_share_of_the_fleets_limit_holds_below_the_adaptive_limit() -> None:

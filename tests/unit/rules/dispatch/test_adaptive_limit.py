@@ -246,6 +246,26 @@ def test_the_first_and_short_answers_do_not_make_later_ones_look_slow(
     assert lowest >= ceiling / 2
 
 
+@pytest.mark.parametrize("are_aborted", [True, False])
+def test_first_requests_without_an_outcome_do_not_keep_the_limit_from_recovering(are_aborted: bool) -> None:
+    """Of 100 first requests 40 get a response. The others are cancelled, or stay in flight for long."""
+    held = limit()
+    backend = Backend(held)
+    for _ in range(40):
+        backend.report(LoadSignal.RESPONDED, 1.0, 0.0, 100)
+    if are_aborted:
+        for _ in range(60):
+            held.on_aborted(0.0, 1.0)
+    backend.now = 2.0
+    backend.answer(20)
+    for second in range(20):
+        refuse(held, at=backend.now + second, sent_at=backend.now + second - 0.1, times=50)
+    assert held.current < 5
+    backend.now += 20
+    backend.answer(600)
+    assert held.current > 50
+
+
 def test_a_baseline_of_many_windows_does_not_follow_the_lowest_of_them() -> None:
     baseline, rng = LatencyBaseline(), Random(1)
     lowest = 0.0
