@@ -8,10 +8,10 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
-from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, error_response
+from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, batch_not_found, error_response
 from batchwright.api.temporal_gateway import RunMissing
 from batchwright.contracts.openai import Endpoint
-from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.errors import DatabaseUnavailable, UnknownBatch
 from batchwright.rules.pagination import BadParameter
 from batchwright.storage.base import StorageFull, StorageUnavailable
 from batchwright.telemetry import tracing
@@ -50,6 +50,7 @@ def handle_errors(app: FastAPI, routers: Sequence[APIRouter]) -> None:
     app.add_exception_handler(HTTPException, _RoutingErrors(routers))
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(RunMissing, _run_missing)
+    app.add_exception_handler(UnknownBatch, _unknown_batch)
     for kind in _UNAVAILABLE:
         app.add_exception_handler(kind, _unavailable)
 
@@ -116,6 +117,12 @@ async def _validation_error(_: Request, error: Exception) -> Response:
 async def _run_missing(_: Request, error: Exception) -> Response:
     logger.error("live batch has no workflow", extra={"batch_id": str(error)})
     return error_response(ApiError(500, "The batch's workflow no longer exists.", code="run_missing"))
+
+
+async def _unknown_batch(_: Request, error: Exception) -> Response:
+    """Return the response to a request whose batch was deleted while the request was handled."""
+    assert isinstance(error, UnknownBatch)
+    return error_response(batch_not_found(error.batch_id))
 
 
 async def _unavailable(_: Request, error: Exception) -> Response:

@@ -34,7 +34,7 @@ with workflow.unsafe.imports_passed_through():
         ensure_search_attributes,
         set_status_attributes,
     )
-    from batchwright.workflows.failures import cause_of, gave_up_on_storage, sentence_for_tenant
+    from batchwright.workflows.failures import abandoned, cause_of, gave_up_on_storage, sentence_for_tenant
     from batchwright.workflows.model_runs import DesiredState, ModelRuns
     from batchwright.workflows.options import (
         FILES_TIMEOUT,
@@ -47,10 +47,6 @@ with workflow.unsafe.imports_passed_through():
 
 T = TypeVar("T")
 
-_ABANDONED = (
-    "An operator stopped the writing of the files, because it could not be completed. The results are kept: "
-    "resume the batch to get its files."
-)
 _MISSING_LINE_CODES = {
     BatchStatus.EXPIRED: LineCode.BATCH_EXPIRED,
     BatchStatus.CANCELLED: LineCode.BATCH_CANCELLED,
@@ -107,9 +103,9 @@ class BatchWorkflow:
     def abandon(self) -> None:
         """End the batch without output files, because they cannot be written. Its results are kept.
 
-        The signal has an effect only while the files are being written.
+        The signal has an effect only while the files are being written or are pending.
         """
-        self._abandoned = self._is_finalizing
+        self._abandoned = self._is_finalizing or self._files_pending
 
     @workflow.signal
     def waiting(self, waiting: WaitingReason) -> None:
@@ -193,8 +189,8 @@ class BatchWorkflow:
     async def _ingest(self) -> IngestResult | None:
         """Run the ingestion activity, even after the deadline, and return its result.
 
-        Return None if the activity failed or the batch was cancelled. An invalid input is not such a failure:
-        the activity returns a result for it.
+        Return None if the activity failed, the batch was cancelled, or an operator abandoned its files. An
+        invalid input is not such a failure: the activity returns a result for it.
         """
         step = workflow.start_activity_method(
             IngestionActivities.ingest, self._order, **ingestion_options(self._order, workflow.now())
@@ -203,12 +199,15 @@ class BatchWorkflow:
         if self._ending == BatchStatus.EXPIRED:
             await self._end_in_time(BatchStatus.EXPIRED, step)
         try:
-            return await run_until(step, lambda: self._ending == BatchStatus.CANCELLED, STEP_CANCEL_TIMEOUT)
+            ingested = await run_until(
+                step, lambda: self._abandoned or self._ending == BatchStatus.CANCELLED, STEP_CANCEL_TIMEOUT
+            )
         except ActivityError as error:
-            if not self._files_pending:
-                self._ending = BatchStatus.FAILED
             self._report_failure("The input could not be prepared", error)
             return None
+        if ingested is None and self._abandoned:
+            self._add_error(abandoned(results_kept=False))
+        return ingested
 
     async def _run_models(self, ingested: IngestResult) -> None:
         """Run all models at once and wait until they have ended.
@@ -257,19 +256,18 @@ class BatchWorkflow:
         operator abandons them, the batch ends without files.
         """
         self._is_finalizing = True
-        status = self._ending or (BatchStatus.COMPLETED if self._all_finished else BatchStatus.EXPIRED)
+        if not self._all_finished:
+            self._end_early(BatchStatus.EXPIRED)
+        status = self._ending or BatchStatus.COMPLETED
         if status == BatchStatus.COMPLETED:
             self._enter(BatchStatus.FINALIZING)
         try:
             written = await self._write_files(ingested, status)
         except ActivityError as error:
-            if not self._files_pending:
-                self._ending = BatchStatus.FAILED
             self._report_failure("The results could not be written", error)
             return await self._end_without_files(ingested.total, keep_results=True)
         if written is None:
-            self._ending = self._ending or BatchStatus.FAILED
-            self._add_error(_ABANDONED)
+            self._add_error(abandoned(results_kept=True))
             return await self._end_without_files(ingested.total, keep_results=True)
         self._failed_by_code = written.failed_by_code
         return BatchResult(
@@ -381,8 +379,11 @@ class BatchWorkflow:
     def _report_failure(self, what: str, error: ActivityError) -> None:
         """Add the failure of a step to the errors that the tenant sees. The details are only logged.
 
-        `what` is the start of the sentence for the tenant, such as "The results could not be written".
+        The batch fails, unless it has already ended with pending files. `what` is the start of the sentence
+        for the tenant, such as "The results could not be written".
         """
+        if not self._files_pending:
+            self._ending = BatchStatus.FAILED
         workflow.logger.error("batch step failed", extra={"step": what, "error": cause_of(error)})
         self._add_error(f"{what}: {sentence_for_tenant(error)}")
 

@@ -50,6 +50,23 @@ def sentence_for_tenant(error: BaseException) -> str:
     return FAILURE_SENTENCES.get(cause.type or "", _UNKNOWN)
 
 
+def abandoned(*, results_kept: bool) -> str:
+    """Return why a batch has no files after an operator abandoned them, as sentences for tenants.
+
+    Args:
+        results_kept: False if the batch had no results yet, because its input was still being read.
+    """
+    if results_kept:
+        return (
+            "An operator stopped the writing of the files, because it could not be completed. The results "
+            "are kept: resume the batch to get its files."
+        )
+    return (
+        "An operator stopped the reading of the input, because it could not be completed. No line was sent: "
+        "resume the batch to send its lines."
+    )
+
+
 def gave_up_on_storage(error: BaseException | None) -> bool:
     """Return True if an activity has failed, without retries, because storage is unavailable.
 

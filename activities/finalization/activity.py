@@ -72,7 +72,7 @@ class Finalization(FinalizationActivities):
         All attempts make the same files with the same ids. One database transaction decides which attempt
         ends the batch, and the other attempts return its result. If the batch has already ended with pending
         files, it gets the files and keeps its status. At the end, the batch's intermediate objects are
-        deleted.
+        deleted, unless the batch has ended without files and its results are kept for a resumption.
 
         Raises (ApplicationError, by type):
             StorageUnavailable, DatabaseUnavailable: the service does not respond; retried.
@@ -89,7 +89,8 @@ class Finalization(FinalizationActivities):
             else:
                 row = await self._end(request, row.ingestion_errors)
             record_span(row)
-            await delete_scratch(self._storage, self._database.files, order)
+            keep = row.results_kept_until is not None
+            await delete_scratch(self._storage, self._database.files, order, keep_results=keep)
         await asyncio.to_thread(memory.release_free_pages, memory.glibc_malloc(), request.total)
         failed = Counter[str]()
         for error in row.errors_summary:

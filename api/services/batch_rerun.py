@@ -21,7 +21,7 @@ from batchwright.api.services.failed_lines import (
 from batchwright.api.services.file_upload import discard_object
 from batchwright.contracts.batch import BatchOrder, Caller, RerunKind, SourceBatch
 from batchwright.contracts.openai import BatchStatus
-from batchwright.database.errors import OutcomeUnknown
+from batchwright.database.errors import OutcomeUnknown, ResultsGone, UnknownBatch
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.rules.backends.request_headers import currently_passed
 from batchwright.rules.results import error_tally
@@ -120,11 +120,7 @@ class BatchReruns:
                     await self._builder.file_of(row, file_id, "resume")
             kept_until = row.results_kept_until
             if kept_until is not None and kept_until <= self._deps.clock():
-                raise conflict(
-                    f"Cannot resume batch '{row.order.batch_id}': its results were kept until "
-                    f"{kept_until:%Y-%m-%d %H:%M} UTC. "
-                    f"Create a new batch of file '{row.order.input_file_id}'."
-                )
+                raise _results_gone(row, f"were kept until {kept_until:%Y-%m-%d %H:%M} UTC")
             return await self._builder.order(row, parameters), None
 
         origin = SourceBatch(batch_id=row.order.batch_id, kind=RerunKind.RESUME)
@@ -145,9 +141,12 @@ class BatchReruns:
             await Admission(self._deps, tenant).check_live_batches()
             new_order, file = await build(parameters)
             new_order = new_order.model_copy(update={"origin": origin})
-            order = await self._builder.admit_and_claim(
-                new_order, file, partial(table.claim, new_order, origin, file)
-            )
+            try:
+                order = await self._builder.admit_and_claim(
+                    new_order, file, partial(table.claim, new_order, origin, file)
+                )
+            except ResultsGone:
+                raise _results_gone(row, "are no longer kept") from None
         claimed = order.origin
         if claimed is not None and claimed.codes != origin.codes:
             lines = f"with the codes {', '.join(claimed.codes)}" if claimed.codes else "of all codes"
@@ -156,6 +155,13 @@ class BatchReruns:
                 f"{lines}. Repeat the call with the same codes to get that batch."
             )
         return await self._creator.start_unless_there(order)
+
+
+def _results_gone(row: BatchRow, what: str) -> ApiError:
+    return conflict(
+        f"Cannot resume batch '{row.order.batch_id}': its results {what}. "
+        f"Create a new batch of file '{row.order.input_file_id}'."
+    )
 
 
 def resume_refusal(row: BatchRow) -> str:
@@ -271,6 +277,7 @@ class RerunBuilder:
 
         Raises:
             ApiError: the tenant has too many live batches, or no storage left for the file.
+            ResultsGone, UnknownBatch: the ended batch was deleted meanwhile.
         """
         admission = Admission(self._deps, new_order.tenant)
         try:
@@ -278,6 +285,10 @@ class RerunBuilder:
                 await admission.admit_batch(new_order.batch_id)
                 order = await claim()
         except OutcomeUnknown:  # claim and row may exist; if not, retention deletes the object
+            raise
+        except (ResultsGone, UnknownBatch):  # the ended batch was deleted meanwhile
+            await admission.release(new_order.batch_id)
+            await self._discard(file)
             raise
         except Exception:
             await self._discard(file)

@@ -9,6 +9,7 @@ DatabaseError
   UnknownBatch          the batch to change has no row
   FileInUse             the file is the input of a batch that has not ended or whose files are not written yet
   ResultsInUse          the batch to delete has results that a batch which resumes it has not read yet
+  ResultsGone           the batch to resume has results that are no longer kept
   UnknownUpload         the tenant has no such upload
   UploadClosed          the upload accepts no parts, because it is completed, cancelled or expired
   UploadFull            the upload would exceed the limit of parts or bytes with one more part
@@ -76,6 +77,12 @@ class ResultsInUse(DatabaseError):
         super().__init__(f"The results of {batch_id!r} are still read by {reader_id!r}, which resumes it.")
         self.batch_id = batch_id
         self.reader_id = reader_id
+
+
+class ResultsGone(DatabaseError):
+    def __init__(self, batch_id: str) -> None:
+        super().__init__(f"The results of {batch_id!r} are no longer kept, so it cannot be resumed.")
+        self.batch_id = batch_id
 
 
 class UnknownUpload(DatabaseError):

@@ -9,6 +9,11 @@ SELECT id FROM batches WHERE tenant = $1 AND id = $2 FOR UPDATE
 SELECT b.id FROM reruns r JOIN batches b ON b.tenant = r.tenant AND b.id = r.batch_id
 WHERE r.tenant = $1 AND r.origin_id = $2 AND r.kind = 'resume' AND b.status = 'validating'
 
+-- name: release_results
+-- Results that are no longer kept cannot be claimed by a resumption.
+UPDATE batches SET results_kept_until = least(results_kept_until, now())
+WHERE tenant = $1 AND id = $2 AND results_kept_until IS NOT NULL
+
 -- name: hide_files
 DELETE FROM files f USING batches b
 WHERE b.tenant = $1 AND b.id = $2 AND f.tenant = $1 AND f.id IN (b.output_file_id, b.error_file_id)

@@ -4,10 +4,18 @@
 SELECT made FROM reruns WHERE tenant = $1 AND origin_id = $2 AND kind = $3
 
 -- name: claim
+-- The lock waits for a deletion that has begun, and then reads what it has changed. `now()` would be the time
+-- before the wait.
 INSERT INTO reruns (tenant, origin_id, kind, batch_id, made)
-SELECT tenant, id, $3, $4, $5 FROM batches WHERE tenant = $1 AND id = $2 FOR KEY SHARE
+SELECT tenant, id, $3, $4, $5 FROM batches
+WHERE tenant = $1 AND id = $2
+  AND ($3 <> 'resume' OR results_kept_until IS NULL OR results_kept_until > clock_timestamp())
+FOR NO KEY UPDATE
 ON CONFLICT (tenant, origin_id, kind) DO NOTHING
 RETURNING batch_id
+
+-- name: exists
+SELECT id FROM batches WHERE tenant = $1 AND id = $2
 
 -- name: keep_longer
 -- The results that the new batch reuses are kept until its deadline.

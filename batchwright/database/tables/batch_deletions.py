@@ -18,7 +18,8 @@ class BatchDeletions(Protocol):
     async def begin(self, tenant: str, batch_id: str, *, keep_files: bool) -> None:
         """Delete the rows of the batch's output and error files, so that clients no longer find them.
 
-        If `keep_files` is True, these rows stay.
+        If `keep_files` is True, these rows stay. If results of the batch are kept for a resumption, they are
+        no longer kept, so that none can be claimed while the objects are deleted.
 
         Raises ResultsInUse, and changes nothing, if another batch resumes this batch and has not read the
         results of this batch yet.
@@ -44,6 +45,7 @@ class BatchDeletions(Protocol):
 class BatchDeletionQueries:
     lock: str
     reader: str
+    release_results: str
     hide_files: str
     remove: str
     is_deleted: str
@@ -61,6 +63,7 @@ class PostgresBatchDeletions(BatchDeletions):
             reader = await session.fetchrow(self._sql.reader, tenant, batch_id)
             if reader is not None:
                 raise ResultsInUse(batch_id, reader["id"])
+            await session.execute(self._sql.release_results, tenant, batch_id)
             if not keep_files:
                 await session.execute(self._sql.hide_files, tenant, batch_id)
 

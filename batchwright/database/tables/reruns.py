@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from batchwright.contracts.batch import BatchOrder, SourceBatch
-from batchwright.database.errors import UnknownBatch
+from batchwright.database.errors import ResultsGone, UnknownBatch
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import FileRow
 from batchwright.database.sql import queries
@@ -31,7 +31,8 @@ class RerunsTable(Protocol):
             origin: the ended batch, and the kind of the rerun.
             file: row of the rerun's input file; None if the rerun reads the input file of the ended batch.
 
-        Raises UnknownBatch if the ended batch has no row.
+        Raises UnknownBatch if the ended batch has no row. Raises ResultsGone if the rerun is a resumption and
+        the results of the ended batch are no longer kept.
         """
         ...
 
@@ -40,6 +41,7 @@ class RerunsTable(Protocol):
 class RerunQueries:
     find: str
     claim: str
+    exists: str
     keep_longer: str
 
 
@@ -70,5 +72,6 @@ class PostgresReruns(RerunsTable):
                 return order
             row = await session.fetchrow(self._sql.find, order.tenant, origin.batch_id, origin.kind)
             if row is None:
-                raise UnknownBatch(origin.batch_id)
+                found = await session.fetchrow(self._sql.exists, order.tenant, origin.batch_id)
+                raise UnknownBatch(origin.batch_id) if found is None else ResultsGone(origin.batch_id)
             return BatchOrder.model_validate_json(row["made"])

@@ -121,6 +121,24 @@ async def test_a_late_attempt_does_not_change_the_row_and_leaves_no_object() -> 
     assert set(batch.memory.objects) == {INPUT_KEY}
 
 
+async def test_a_late_attempt_keeps_the_results_of_an_abandoned_batch() -> None:
+    batch = await a_batch(lines=1)
+    segment = await batch.put([batch.success(0)])
+    before = set(batch.memory.objects)
+    batch.memory.events[segment] = lambda: abandon(batch)
+    assert await batch.finalize() == FinalizeResult(status=BatchStatus.FAILED)
+    assert set(batch.memory.objects) == before
+
+
+async def test_an_attempt_after_the_files_were_abandoned_keeps_the_results() -> None:
+    batch = await a_batch(lines=1)
+    await batch.put([batch.success(0)])
+    before = set(batch.memory.objects)
+    await abandon(batch)
+    assert await batch.finalize() == FinalizeResult(status=BatchStatus.FAILED)
+    assert set(batch.memory.objects) == before
+
+
 async def test_an_attempt_that_misses_objects_deleted_by_the_winner_returns_the_same_result() -> None:
     batch = await a_batch(lines=1)
     batch.memory.events[object_keys.plan(batch.prefix, "a")] = lambda: win(batch)
@@ -290,6 +308,12 @@ async def win(batch: SettledBatch) -> None:
     """Another attempt ends the batch and deletes its scratch objects."""
     await batch.database.batches.end_without_files(TENANT, BATCH_ID, BatchStatus.CANCELLED, [], CREATED)
     await batch.storage.delete_prefix(object_keys.batch_root(TENANT, BATCH_ID))
+
+
+async def abandon(batch: SettledBatch) -> None:
+    """An operator abandons the files of the batch."""
+    until = datetime.now(UTC) + timedelta(days=1)
+    await batch.database.batches.end_without_files(TENANT, BATCH_ID, BatchStatus.FAILED, [], CREATED, until)
 
 
 async def end_with_files_pending(batch: SettledBatch) -> None:

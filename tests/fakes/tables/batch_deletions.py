@@ -1,6 +1,6 @@
 """Fake of the deletion of batches, in memory. It passes the tests of the PostgreSQL table."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 from batchwright.contracts.batch import RerunKind
 from batchwright.contracts.openai import BatchStatus
@@ -19,8 +19,11 @@ class MemoryBatchDeletions(BatchDeletions):
         reader = order and rows.batches.get((tenant, order.batch_id))
         if reader is not None and reader.status is BatchStatus.VALIDATING:
             raise ResultsInUse(batch_id, reader.order.batch_id)
-        row = None if keep_files else rows.batches.get((tenant, batch_id))
-        for file_id in (row.output_file_id, row.error_file_id) if row is not None else ():
+        row = rows.batches.get((tenant, batch_id))
+        if row is not None and row.results_kept_until is not None:
+            kept_until = min(row.results_kept_until, datetime.now(UTC))
+            rows.batches[tenant, batch_id] = row.model_copy(update={"results_kept_until": kept_until})
+        for file_id in (row.output_file_id, row.error_file_id) if row is not None and not keep_files else ():
             if file_id is not None:
                 rows.files.pop((tenant, file_id), None)
 

@@ -3,8 +3,10 @@
 It passes the tests of the PostgreSQL table.
 """
 
-from batchwright.contracts.batch import BatchOrder, SourceBatch
-from batchwright.database.errors import UnknownBatch
+from datetime import UTC, datetime
+
+from batchwright.contracts.batch import BatchOrder, RerunKind, SourceBatch
+from batchwright.database.errors import ResultsGone, UnknownBatch
 from batchwright.database.records import FileRow
 from batchwright.database.tables.reruns import RerunsTable
 from tests.fakes.tables.rows import Rows
@@ -22,11 +24,15 @@ class MemoryReruns(RerunsTable):
         row = rows.batches.get(key)
         if row is None:
             raise UnknownBatch(origin.batch_id)
+        kept_until = row.results_kept_until
+        gone = kept_until is not None and kept_until <= datetime.now(UTC)
+        if gone and origin.kind is RerunKind.RESUME and (*key, origin.kind) not in rows.reruns:
+            raise ResultsGone(origin.batch_id)
         first = rows.reruns.setdefault((*key, origin.kind), order)
         if first is order:
             if file is not None:
                 rows.files[file.tenant, file.id] = file
-            if row.results_kept_until is not None:
-                kept_until = max(row.results_kept_until, order.deadline)
+            if kept_until is not None:
+                kept_until = max(kept_until, order.deadline)
                 rows.batches[key] = row.model_copy(update={"results_kept_until": kept_until})
         return first

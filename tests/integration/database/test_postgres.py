@@ -3,19 +3,21 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from batchwright.contracts.batch import RerunKind, SourceBatch
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection, Session, connect, create_driver_pool
-from batchwright.database.errors import DatabaseUnavailable, FileInUse, OutcomeUnknown
+from batchwright.database.errors import DatabaseUnavailable, FileInUse, OutcomeUnknown, ResultsGone
 from batchwright.database.migrate import migrate, missing_names
 from batchwright.database.pool import open_connection_pool
 from batchwright.database.postgres import open_database
 from batchwright.database.records import BatchRow
 from batchwright.database.sql import queries
+from batchwright.database.tables.batch_deletions import BatchDeletionQueries
 from batchwright.database.tables.batches import BatchQueries
 from batchwright.database.tenants.quotas import QuotaQueries
 from batchwright.settings import load
@@ -208,6 +210,24 @@ async def test_a_deletion_waits_for_the_batch_that_is_being_created_with_the_fil
         await connection.execute(COPY.format("batch_1", "validating"))
     with pytest.raises(FileInUse):
         await deleting
+
+
+async def test_a_resumption_that_waited_for_a_deletion_to_begin_claims_nothing(
+    database: Database, connection: DatabaseConnection
+) -> None:
+    await a_running_batch(database)
+    later = datetime.now(UTC) + timedelta(days=1)
+    await database.batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(1), later)
+    sql = queries(BatchDeletionQueries, "batch_deletions")
+    async with connection.transaction():
+        await connection.fetchrow(sql.lock, "t", "batch_1")
+        origin = SourceBatch(batch_id="batch_1", kind=RerunKind.RESUME)
+        claiming = asyncio.create_task(database.reruns.claim(an_order("batch_2"), origin))
+        while not await connection.fetch("SELECT 1 FROM pg_locks WHERE NOT granted"):
+            assert not claiming.done()
+        await connection.execute(sql.release_results, "t", "batch_1")
+    with pytest.raises(ResultsGone):
+        await claiming
 
 
 async def test_requests_that_wait_for_the_quotas_of_a_tenant_leave_pool_connections_to_others(

@@ -1,13 +1,13 @@
 """Deletion of batches by their tenants; `any_database` runs the tests on each database."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from batchwright.contracts.batch import BatchOrder, RerunKind, SourceBatch
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.database import Database
-from batchwright.database.errors import ResultsInUse, UnknownBatch
+from batchwright.database.errors import ResultsGone, ResultsInUse, UnknownBatch
 from batchwright.rules.results.dead_letters import DeadLetter
 from tests.integration.database.rows import a_file, a_running_batch, after, an_order, an_outcome
 
@@ -96,6 +96,25 @@ async def test_results_that_a_resumption_still_reads_stay(any_database: Database
     await any_database.batches.start("t", "batch_2", total=1, models=[], at=after(110))
     await any_database.batch_deletions.begin("t", "batch_1", keep_files=False)
     assert await names_of_files(any_database) == []
+
+
+async def test_kept_results_cannot_be_claimed_after_a_deletion_has_begun(any_database: Database) -> None:
+    await a_running_batch(any_database)
+    later = datetime.now(UTC) + timedelta(days=1)
+    await any_database.batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(100), later)
+    await any_database.batch_deletions.begin("t", "batch_1", keep_files=True)
+    with pytest.raises(ResultsGone):
+        await claim(any_database, RerunKind.RESUME)
+    assert await any_database.batch_deletions.remove("t", "batch_1", after(200))
+
+
+async def test_a_claimed_resumption_is_still_found_after_a_deletion_has_begun(any_database: Database) -> None:
+    await a_running_batch(any_database)
+    later = datetime.now(UTC) + timedelta(days=1)
+    await any_database.batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(100), later)
+    first = await claim(any_database, RerunKind.RESUME)
+    await any_database.batch_deletions.begin("t", "batch_1", keep_files=True)
+    assert await claim(any_database, RerunKind.RESUME) == first
 
 
 async def test_a_retry_has_an_input_of_its_own_and_keeps_nothing(any_database: Database) -> None:

@@ -9,7 +9,7 @@ from batchwright.contracts.batch import ModelCounts, RerunKind, SourceBatch
 from batchwright.contracts.openai import BatchStatus, Usage
 from batchwright.contracts.retention import SweepPosition
 from batchwright.database.database import Database
-from batchwright.database.errors import UnknownBatch
+from batchwright.database.errors import ResultsGone, UnknownBatch
 from batchwright.database.tables.retention import EndedItem
 from tests.integration.database.rows import START, a_file, after, an_order, slice_progress
 
@@ -90,6 +90,18 @@ async def test_a_resumption_keeps_results_for_as_long_as_it_may_take(any_databas
     row = await any_database.batches.get("t", "batch_1")
     assert row is not None
     assert row.results_kept_until == order.deadline
+
+
+async def test_results_that_are_no_longer_kept_cannot_be_claimed(any_database: Database) -> None:
+    await any_database.batches.upsert(an_order())
+    past = datetime.now(UTC).replace(microsecond=0) - timedelta(seconds=1)
+    await any_database.batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(1), past)
+    with pytest.raises(ResultsGone):
+        await any_database.reruns.claim(an_order("batch_2", deadline=LATER), RESUME)
+    row = await any_database.batches.get("t", "batch_1")
+    assert row is not None
+    assert row.results_kept_until == past
+    assert await any_database.reruns.find("t", RESUME) is None
 
 
 async def test_a_rerun_is_deleted_with_the_batch_that_was_created(any_database: Database) -> None:

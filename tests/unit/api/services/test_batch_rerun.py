@@ -1,16 +1,17 @@
 """x/retry and x/resume of ended batches."""
 
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
 
-from batchwright.contracts.batch import RerunKind, SourceBatch
+from batchwright.contracts.batch import BatchOrder, RerunKind, SourceBatch
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.openai import BatchStatus, ValidationError
 from batchwright.contracts.openai_objects import BatchObject
+from batchwright.database.records import FileRow
 from batchwright.rules.ids import derived_file_id
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.api_keys import create_key
@@ -232,6 +233,51 @@ async def test_a_failed_batch_can_be_resumed_until_its_results_are_deleted(api: 
     assert row is not None
     assert row.results_kept_until == api.order(resumed.id).deadline
     assert "were kept until" in refused.message
+
+
+def before_the_claim(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]]
+) -> None:
+    """Let `act` run after the API has checked the ended batch, and before it claims the rerun."""
+    claim = api.database.reruns.claim
+
+    async def late(order: BatchOrder, origin: SourceBatch, file: FileRow | None = None) -> BatchOrder:
+        await act()
+        return await claim(order, origin, file)
+
+    monkeypatch.setattr(api.database.reruns, "claim", late)
+
+
+@pytest.mark.parametrize("kind", RerunKind)
+async def test_a_batch_that_is_deleted_meanwhile_is_not_found_and_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, kind: RerunKind
+) -> None:
+    async with open_api(max_live_batches=9) as api:
+        first = await ended(api)
+        objects, admitted = set(api.storage.objects), set(api.database.rows.admissions)
+        deletions = api.database.batch_deletions
+        before_the_claim(api, monkeypatch, lambda: deletions.remove("default", first, datetime.now(UTC)))
+        error = error_of(answer := await ask(api, first, kind))
+        assert (answer.status_code, error.message) == (404, f"No batch found with id '{first}'.")
+        assert set(api.storage.objects) == objects
+        assert set(api.database.rows.admissions) == admitted
+
+
+async def test_a_batch_whose_deletion_has_begun_meanwhile_is_not_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_api(max_live_batches=9) as api:
+        batch = await created(api)
+        now, admitted = datetime.now(UTC), set(api.database.rows.admissions)
+        await api.database.batches.end_without_files(
+            "default", batch.id, BatchStatus.FAILED, SYSTEM, now, now + timedelta(hours=1)
+        )
+        deletions = api.database.batch_deletions
+        before_the_claim(api, monkeypatch, lambda: deletions.begin("default", batch.id, keep_files=False))
+        error = error_of(answer := await ask(api, batch.id, "resume"))
+        assert (answer.status_code, answer.headers["x-should-retry"]) == (409, "false")
+        assert "its results are no longer kept" in error.message
+        assert set(api.database.rows.admissions) == admitted
 
 
 @pytest.mark.parametrize("kind", RerunKind)
