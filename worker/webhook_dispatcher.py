@@ -55,15 +55,23 @@ class WebhookDispatcher:
     async def dispatch(self) -> bool:
         """Start the workflows of the oldest deliveries not started yet. Return True if there may be more.
 
+        If a delivery cannot be started, the others are started nevertheless.
+
         Raises:
-            DatabaseUnavailable, RPCError: the database or Temporal does not respond.
+            DatabaseUnavailable, RPCError: the database or Temporal does not respond, or a delivery was not
+                started. If several were not started, the error of the oldest one is raised.
         """
         found = await self._deliveries.unstarted(_PAGE)
         age = (datetime.now(UTC) - found[0].created_at).total_seconds() if found else 0.0
         self._metrics.webhook_backlog_seconds.set(max(age, 0.0))
+        failures: list[BaseException] = []
         for first in range(0, len(found), _PARALLEL_STARTS):
             part = found[first : first + _PARALLEL_STARTS]
-            await asyncio.gather(*(self._start_one(delivery) for delivery in part))
+            starts = (self._start_one(delivery) for delivery in part)
+            results = await asyncio.gather(*starts, return_exceptions=True)
+            failures += [result for result in results if result is not None]
+        if failures:
+            raise failures[0]
         return len(found) == _PAGE
 
     async def _start_one(self, delivery: UnstartedDelivery) -> None:

@@ -43,7 +43,7 @@ from batchwright.contracts.webhook_objects import (
     WebhookPage,
 )
 from batchwright.database.errors import UnknownCursor
-from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
+from batchwright.database.tables.webhook_endpoints import EndpointChanges, WebhookEndpoint
 from batchwright.rules.ids import is_batch_id, is_delivery_id, is_webhook_id
 from batchwright.rules.pagination import page_limit
 
@@ -151,17 +151,15 @@ class WebhookRoutes:
         """Change, enable or disable an endpoint. Fields that are absent stay unchanged."""
         fields = await read_json_object(request)
         reject_unknown(fields, WebhookChanges.model_fields)
-        row, changes = await self._row(request, webhook_id), dict[str, object]()
-        if fields.get("url") is not None:
-            changes["url"] = required_text(fields, "url")
-        for name, value in (
-            ("events", parse_events(fields)),
-            ("description", parse_description(fields)),
-            ("details", parse_switch(fields, "details")),
-        ):
-            if value is not None:
-                changes[name] = value
-        changed = await self._webhooks.change(row, changes, enabled=parse_switch(fields, "enabled"))
+        row = await self._row(request, webhook_id)
+        changes = EndpointChanges(
+            url=None if fields.get("url") is None else required_text(fields, "url"),
+            events=parse_events(fields),
+            description=parse_description(fields),
+            details=parse_switch(fields, "details"),
+            enabled=parse_switch(fields, "enabled"),
+        )
+        changed = await self._webhooks.change(row, changes)
         return json_response(webhook_object(changed, self._clock()))
 
     async def delete(self, request: Request, webhook_id: str) -> Response:

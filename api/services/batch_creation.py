@@ -22,7 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 class CreatedBatch(NamedTuple):
-    """A new batch and its webhook endpoint. `webhook` is None if the client did not ask for an endpoint."""
+    """A new batch and its webhook endpoint.
+
+    `webhook` is None if the client did not ask for an endpoint, or has deleted it since.
+    """
 
     row: BatchRow
     webhook: BatchWebhook | None
@@ -54,7 +57,8 @@ class BatchCreator:
         """Create a batch for an idempotency key and return it. A repeated call creates no other batch.
 
         A repeated call returns the same batch as the first one, with the status `validating`. If the first
-        call was interrupted before it started the batch, the repeated call starts it.
+        call was interrupted before it started the batch, the repeated call starts it. Once the batch has a
+        row, its webhook endpoint is returned as it is stored, and is not created again.
 
         Args:
             key: the idempotency key.
@@ -64,14 +68,16 @@ class BatchCreator:
             ApiError: as in `create`, or the key was used with another request, or its batch was deleted.
         """
         order = await self._order_of_key(creation, tenant, key, fingerprint)
-        webhook = await self._create_webhook(creation, order)
-        if await self._batches.get(tenant, order.batch_id) is None:
+        if await self._batches.get(tenant, order.batch_id) is not None:
+            webhook = None if creation.webhook is None else await self._webhooks.find_for_batch(order)
+        else:
             if await self._deps.database.batch_deletions.is_deleted(tenant, order.batch_id):
                 raise conflict(
                     f"Batch '{order.batch_id}', which was created with this Idempotency-Key, was deleted. "
                     "Use another key to create a new batch.",
                     param="Idempotency-Key",
                 )
+            webhook = await self._create_webhook(creation, order)
             await self.start(order)
         return CreatedBatch(BatchRow(order=order, status=BatchStatus.VALIDATING), webhook)
 

@@ -1,5 +1,6 @@
 """Create, change, test and delete webhook endpoints, and replay deliveries."""
 
+import logging
 import secrets
 from datetime import timedelta
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.openai_objects import BatchWebhook
 from batchwright.contracts.webhook_events import TEST_BATCH, EventType
 from batchwright.database.tables.webhook_deliveries import ListedDelivery, WebhookDelivery
-from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
+from batchwright.database.tables.webhook_endpoints import EndpointChanges, WebhookEndpoint
 from batchwright.rules.ids import (
     is_delivery_id,
     is_webhook_id,
@@ -27,11 +28,13 @@ from batchwright.rules.ids import (
     webhook_id_of_batch,
 )
 from batchwright.rules.webhooks.addresses import check_url
+from batchwright.rules.webhooks.retry_schedule import LOST_AFTER
 from batchwright.rules.webhooks.signatures import new_secret
 from batchwright.temporal.codec import load_keys
-from batchwright.temporal.stored_secrets import StoredSecrets
+from batchwright.temporal.stored_secrets import SecretUnreadable, StoredSecrets
 from batchwright.webhooks.host_lookup import HostLookup
 
+logger = logging.getLogger(__name__)
 _SECRET_BYTES = 32
 DISABLED_BY_USER = "A user disabled it."
 
@@ -72,10 +75,12 @@ class Webhooks:
         A repeated call returns the same endpoint with the same secret.
         """
         made = self._build(spec, order.tenant, webhook_id_of_batch(order.batch_id), order.batch_id)
-        row = await self._endpoints.insert_for_batch(made.row)
-        secret = self._secrets.decrypt(row.secret, row.id)
-        events = [event.value for event in row.events]
-        return BatchWebhook(id=row.id, url=row.url, events=events, details=row.details, secret=secret)
+        return self._of_batch(await self._endpoints.insert_for_batch(made.row))
+
+    async def find_for_batch(self, order: BatchOrder) -> BatchWebhook | None:
+        """Return the endpoint that `create_for_batch` created for a batch; None if there is none."""
+        row = await self._endpoints.get(order.tenant, webhook_id_of_batch(order.batch_id))
+        return None if row is None else self._of_batch(row)
 
     async def check_url(self, url: str, param: str) -> None:
         """Check that webhooks may be sent to this URL and to the addresses that its host has now.
@@ -97,25 +102,20 @@ class Webhooks:
             raise webhook_not_found(id)
         return row
 
-    async def change(
-        self, row: WebhookEndpoint, changes: dict[str, object], *, enabled: bool | None
-    ) -> WebhookEndpoint:
+    async def change(self, row: WebhookEndpoint, changes: EndpointChanges) -> WebhookEndpoint:
         """Change fields of an endpoint, and enable or disable it. Return its new row.
 
-        Args:
-            changes: new values by field.
-            enabled: True to enable the endpoint, False to disable it, None for no change.
+        Fields that `changes` does not name stay as they are stored, even if they have changed since `row` was
+        read.
 
         Raises:
             ApiError: the new URL is not allowed (400).
         """
-        if "url" in changes:
-            await self.check_url(str(changes["url"]), "url")
-        if enabled is True:
-            changes |= {"disabled_at": None, "disabled_reason": ""}
-        elif enabled is False and row.disabled_at is None:
-            changes |= {"disabled_at": self._clock(), "disabled_reason": DISABLED_BY_USER}
-        changed = await self._endpoints.change(row.model_copy(update=changes))
+        if changes.url is not None:
+            await self.check_url(changes.url, "url")
+        changed = await self._endpoints.change(
+            row.tenant, row.id, changes, at=self._clock(), reason=DISABLED_BY_USER
+        )
         if changed is None:
             raise webhook_not_found(row.id)
         return changed
@@ -168,14 +168,27 @@ class Webhooks:
     async def replay(self, row: WebhookEndpoint, delivery_id: str) -> ListedDelivery:
         """Start an ended delivery again, with the same `webhook-id`, and return it.
 
+        A delivery that is pending although its workflow was started over 73 h ago is started again, too: its
+        workflow was lost, for example because an operator terminated it.
+
         Raises:
             ApiError: the delivery has not ended, or the endpoint is disabled (409).
         """
         await self.delivery(row, delivery_id)
         _check_enabled(row)
-        if not await self._deliveries.replay(row.tenant, delivery_id):
+        lost_before = self._clock() - LOST_AFTER
+        if not await self._deliveries.replay(row.tenant, delivery_id, lost_before=lost_before):
             raise conflict("Cannot replay a delivery that is pending: it is attempted again by itself.")
         return await self.delivery(row, delivery_id)
+
+    def _of_batch(self, row: WebhookEndpoint) -> BatchWebhook:
+        try:
+            secret = self._secrets.decrypt(row.secret, row.id)
+        except SecretUnreadable as error:
+            logger.warning("webhook secret not shown", extra={"endpoint_id": row.id, "error": str(error)})
+            secret = None
+        events = [event.value for event in row.events]
+        return BatchWebhook(id=row.id, url=row.url, events=events, details=row.details, secret=secret)
 
     def _build(self, spec: WebhookSpec, tenant: str, id: str, batch_id: str) -> EndpointWithSecret:
         secret = spec.secret or new_secret(secrets.token_bytes(_SECRET_BYTES))

@@ -149,13 +149,16 @@ class StartForecastObject(ApiObject):
 
 
 class BatchWebhook(ApiObject):
-    """The webhook endpoint that was created together with a batch."""
+    """The webhook endpoint that was created together with a batch.
+
+    `secret` is null if the operator has removed the key that encrypted it: rotate it to get a new one.
+    """
 
     id: str
     url: str
     events: list[str]
     details: bool
-    secret: str
+    secret: str | None
 
 
 class BatchExtension(ApiObject):

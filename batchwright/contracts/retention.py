@@ -21,7 +21,7 @@ class RetentionKind(StrEnum):
     BATCHES = "batches"  # objects and progress rows of ended batches
     METADATA = "metadata"  # rows of batches and uploads that ended long ago
     KEYS = "keys"  # idempotency keys
-    WEBHOOKS = "webhooks"  # rows of webhook deliveries that ended long ago, and endpoints of deleted batches
+    WEBHOOKS = "webhooks"  # old rows of webhook deliveries, and endpoints of deleted batches
     UNFINISHED = "unfinished"  # unfinished writes of crashed processes
     ORPHANS = "orphans"  # objects that no database row refers to
     LOST = "lost"  # rows of files whose object is gone

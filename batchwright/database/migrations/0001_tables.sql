@@ -498,6 +498,7 @@ CREATE TABLE webhook_deliveries (
     attempts    integer     NOT NULL DEFAULT 0,
     replays     integer     NOT NULL DEFAULT 0,
     started     boolean     NOT NULL DEFAULT false, -- true: the workflow of the latest replay was started
+    started_at  timestamptz,                        -- when a workflow was last started
     PRIMARY KEY (tenant, id),
     UNIQUE (tenant, endpoint_id, event_id),
     FOREIGN KEY (tenant, endpoint_id) REFERENCES webhook_endpoints (tenant, id) ON DELETE CASCADE

@@ -15,7 +15,8 @@ ORDER BY d.created_at, d.id
 LIMIT $1
 
 -- name: record_start
-UPDATE webhook_deliveries SET started = true WHERE tenant = $1 AND id = $2 AND replays = $3
+UPDATE webhook_deliveries SET started = true, started_at = now()
+WHERE tenant = $1 AND id = $2 AND replays = $3
 
 -- name: get
 SELECT * FROM webhook_deliveries WHERE tenant = $1 AND id = $2
@@ -52,8 +53,9 @@ RETURNING id
 UPDATE webhook_deliveries SET status = 'failed', reason = $3 WHERE tenant = $1 AND id = $2 AND status = 'pending'
 
 -- name: replay
+-- A delivery that was started long ago and is still pending has lost its workflow.
 UPDATE webhook_deliveries SET status = 'pending', reason = '', replays = replays + 1, started = false
-WHERE tenant = $1 AND id = $2 AND status <> 'pending'
+WHERE tenant = $1 AND id = $2 AND (status <> 'pending' OR (started AND started_at <= $3))
 RETURNING id
 
 -- name: page
@@ -75,13 +77,15 @@ FROM webhook_deliveries d
 WHERE d.tenant = $1 AND d.endpoint_id = $2 AND d.id = $3
 
 -- name: count_old
-SELECT (SELECT count(*) FROM webhook_deliveries WHERE created_at <= $1 AND status <> 'pending')
+SELECT (SELECT count(*) FROM webhook_deliveries
+        WHERE created_at <= $1 AND (status <> 'pending' OR coalesce(started_at, created_at) <= $1))
      + (SELECT count(*) FROM webhook_endpoints e WHERE e.batch_id <> '' AND e.created_at <= $1
         AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = e.tenant AND b.id = e.batch_id)) AS count
 
 -- name: remove_old
 WITH old AS (
-    SELECT tenant, id FROM webhook_deliveries WHERE created_at <= $1 AND status <> 'pending'
+    SELECT tenant, id FROM webhook_deliveries
+    WHERE created_at <= $1 AND (status <> 'pending' OR coalesce(started_at, created_at) <= $1)
     ORDER BY created_at LIMIT $2
 ), gone AS (
     DELETE FROM webhook_deliveries d USING old WHERE d.tenant = old.tenant AND d.id = old.id RETURNING d.id

@@ -21,10 +21,15 @@ ORDER BY e.created_at DESC, e.id DESC
 LIMIT $4
 
 -- name: change
--- An endpoint that is enabled again begins without failures.
+-- A parameter that is null leaves its column as it is, so that concurrent changes of other columns stay. An endpoint
+-- that is enabled again begins without failures.
 UPDATE webhook_endpoints SET
-    url = $3, events = $4, description = $5, details = $6, disabled_at = $7, disabled_reason = $8,
-    failing_since = CASE WHEN disabled_at IS NOT NULL AND $7::timestamptz IS NULL THEN NULL ELSE failing_since END
+    url = coalesce($3, url), events = coalesce($4, events), description = coalesce($5, description),
+    details = coalesce($6, details),
+    disabled_at = CASE $7::boolean WHEN true THEN NULL WHEN false THEN coalesce(disabled_at, $8) ELSE disabled_at END,
+    disabled_reason = CASE WHEN $7::boolean THEN ''
+                           WHEN NOT $7::boolean AND disabled_at IS NULL THEN $9 ELSE disabled_reason END,
+    failing_since = CASE WHEN $7::boolean AND disabled_at IS NOT NULL THEN NULL ELSE failing_since END
 WHERE tenant = $1 AND id = $2
 RETURNING *
 

@@ -54,6 +54,7 @@ class WebhookDelivery(Message):
     """An event that is to be sent to one endpoint, or that was sent.
 
     `reason` says why `give_up` ended the delivery; empty if it did not. The attempts have their own reasons.
+    `started_at` is the time at which a workflow was last started for the delivery; None if none was.
     """
 
     tenant: str
@@ -70,6 +71,7 @@ class WebhookDelivery(Message):
     attempts: int = 0
     replays: int = 0
     started: bool = False
+    started_at: datetime | None = None
 
 
 class ListedDelivery(NamedTuple):
@@ -125,10 +127,12 @@ class WebhookDeliveriesTable(Protocol):
         """Record that a pending delivery has failed because of `reason`, and is not attempted again."""
         ...
 
-    async def replay(self, tenant: str, id: str) -> bool:
+    async def replay(self, tenant: str, id: str, *, lost_before: datetime) -> bool:
         """Make a delivered or failed delivery pending, so that it is sent again, and return True.
 
-        Return False without a change if it is pending already, or if the tenant has no such delivery.
+        Return False without a change if it is pending already, or if the tenant has no such delivery. A
+        pending delivery is nevertheless replayed if its workflow was started at the time `lost_before` or
+        earlier. `lost_before` must be so early that this workflow can no longer run.
         """
         ...
 
@@ -160,8 +164,9 @@ class WebhookDeliveriesTable(Protocol):
     async def remove_old(self, before: datetime, limit: int) -> int:
         """Delete old deliveries and old endpoints, at most `limit` of each. Return the number of both.
 
-        Old are those that were created at the time `before` or earlier. A delivery is deleted only if it has
-        ended. An endpoint is deleted only if it belongs to one batch, and this batch has no row.
+        Old are those that were created at the time `before` or earlier. A pending delivery is deleted only if
+        its workflow was also started by then, or never: it can then no longer run. An endpoint is deleted
+        only if it belongs to one batch, and this batch has no row.
         """
         ...
 
@@ -235,8 +240,8 @@ class PostgresWebhookDeliveries(WebhookDeliveriesTable):
     async def give_up(self, tenant: str, id: str, reason: str) -> None:
         await self._connections.execute(self._sql.give_up, tenant, id, reason)
 
-    async def replay(self, tenant: str, id: str) -> bool:
-        return await self._connections.fetchrow(self._sql.replay, tenant, id) is not None
+    async def replay(self, tenant: str, id: str, *, lost_before: datetime) -> bool:
+        return await self._connections.fetchrow(self._sql.replay, tenant, id, lost_before) is not None
 
     async def page(
         self,

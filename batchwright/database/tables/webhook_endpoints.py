@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pydantic import Field
 
@@ -48,6 +48,19 @@ class WebhookEndpoint(Message):
         return [self.secret, self.previous_secret]
 
 
+class EndpointChanges(NamedTuple):
+    """New values of fields of an endpoint. A field that is None stays as it is stored.
+
+    `enabled` is True to enable the endpoint, and False to disable it.
+    """
+
+    url: str | None = None
+    events: Sequence[EventType] | None = None
+    description: str | None = None
+    details: bool | None = None
+    enabled: bool | None = None
+
+
 class WebhookEndpointsTable(Protocol):
     """Endpoints of all tenants.
 
@@ -85,11 +98,16 @@ class WebhookEndpointsTable(Protocol):
         """
         ...
 
-    async def change(self, row: WebhookEndpoint) -> WebhookEndpoint | None:
-        """Store the changed endpoint `row`, and return it as it is stored.
+    async def change(
+        self, tenant: str, id: str, changes: EndpointChanges, *, at: datetime, reason: str
+    ) -> WebhookEndpoint | None:
+        """Change only the fields of an endpoint that `changes` names, and return the endpoint.
 
-        Only `url`, `events`, `description`, `details`, `disabled_at` and `disabled_reason` can change. If the
-        change enables a disabled endpoint, its earlier failures no longer count.
+        If the change enables a disabled endpoint, its earlier failures no longer count.
+
+        Args:
+            at: time of the change. It becomes `disabled_at` if the change disables an enabled endpoint.
+            reason: becomes `disabled_reason` in the same case.
         """
         ...
 
@@ -151,17 +169,20 @@ class PostgresWebhookEndpoints(WebhookEndpointsTable):
         found = await self._connections.fetch(self._sql.page, tenant, batch_id, after, limit + 1)
         return [_parse(each) for each in found[:limit]], len(found) > limit
 
-    async def change(self, row: WebhookEndpoint) -> WebhookEndpoint | None:
+    async def change(
+        self, tenant: str, id: str, changes: EndpointChanges, *, at: datetime, reason: str
+    ) -> WebhookEndpoint | None:
         found = await self._connections.fetchrow(
             self._sql.change,
-            row.tenant,
-            row.id,
-            row.url,
-            _texts(row.events),
-            row.description,
-            row.details,
-            row.disabled_at,
-            row.disabled_reason,
+            tenant,
+            id,
+            changes.url,
+            None if changes.events is None else _texts(changes.events),
+            changes.description,
+            changes.details,
+            changes.enabled,
+            at,
+            reason,
         )
         return None if found is None else _parse(found)
 

@@ -4,6 +4,9 @@ from datetime import timedelta
 
 # After this time, a delivery has failed, and an endpoint that received nothing meanwhile is disabled.
 RETRY_PERIOD = timedelta(hours=72)
+# A delivery that is pending this long after its workflow was started has lost the workflow. The last attempt
+# has an hour.
+LOST_AFTER = RETRY_PERIOD + timedelta(hours=1)
 _FIRST_PAUSE = timedelta(seconds=5)
 _LONGEST_PAUSE = timedelta(hours=8)
 _MAX_DOUBLINGS = 20  # far beyond the longest pause

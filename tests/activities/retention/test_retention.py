@@ -321,7 +321,7 @@ async def test_database_trouble_is_retried(fixture: RetentionFixture) -> None:
 
 
 async def test_old_deliveries_of_webhooks_and_webhooks_of_deleted_batches_are_deleted() -> None:
-    """A dry run only counts them. A pending delivery stays."""
+    """A dry run only counts them. A pending delivery of that age goes, too, unless it was started again."""
     database = MemoryDatabase()
     for batch_id in ("", "batch_gone"):
         endpoint = WebhookEndpoint(
@@ -334,8 +334,14 @@ async def test_old_deliveries_of_webhooks_and_webhooks_of_deleted_batches_are_de
             created_at=NOW - timedelta(days=31),
         )
         database.rows.webhook_endpoints["t", endpoint.id] = endpoint
-    for number, (status, age) in enumerate([("delivered", 31), ("pending", 31), ("failed", 29)]):
-        fields = {"status": status, "created_at": NOW - timedelta(days=age), "id": f"wh_{number}"}
+    for number, (status, age) in enumerate(
+        [("delivered", 31), ("pending", 31), ("failed", 29), ("pending", 31)]
+    ):
+        fields: dict[str, object] = {
+            "status": status,
+            "created_at": NOW - timedelta(days=age),
+            "id": f"wh_{number}",
+        }
         database.rows.webhook_deliveries["t", f"wh_{number}"] = WebhookDelivery.model_validate(
             {
                 "tenant": "t",
@@ -347,8 +353,11 @@ async def test_old_deliveries_of_webhooks_and_webhooks_of_deleted_batches_are_de
                 **fields,
             }
         )
+    replayed = database.rows.webhook_deliveries["t", "wh_3"]
+    recently = {"started_at": NOW - timedelta(days=1), "started": True}
+    database.rows.webhook_deliveries["t", "wh_3"] = replayed.model_copy(update=recently)
     retention = RetentionRunner(database, MemoryStorage())
-    assert (await retention.run(RetentionKind.WEBHOOKS, NOW, dry_run=True)).count == 2
-    assert (await retention.run(RetentionKind.WEBHOOKS, NOW)).count == 2
-    assert sorted(id for _, id in database.rows.webhook_deliveries) == ["wh_1", "wh_2"]
+    assert (await retention.run(RetentionKind.WEBHOOKS, NOW, dry_run=True)).count == 3
+    assert (await retention.run(RetentionKind.WEBHOOKS, NOW)).count == 3
+    assert sorted(id for _, id in database.rows.webhook_deliveries) == ["wh_2", "wh_3"]
     assert list(database.rows.webhook_endpoints) == [("t", "webhook_")]

@@ -17,7 +17,11 @@ from batchwright.database.tables.webhook_deliveries import (
     disabled_reason,
     status_after,
 )
-from batchwright.database.tables.webhook_endpoints import WebhookEndpoint, WebhookEndpointsTable
+from batchwright.database.tables.webhook_endpoints import (
+    EndpointChanges,
+    WebhookEndpoint,
+    WebhookEndpointsTable,
+)
 from tests.fakes.tables.rows import Rows, files_follow, position
 
 
@@ -75,15 +79,19 @@ class MemoryWebhookEndpoints(WebhookEndpointsTable):
         mine = mine[position([row.id for row in mine], after) :]
         return mine[:limit], len(mine) > limit
 
-    async def change(self, row: WebhookEndpoint) -> WebhookEndpoint | None:
-        before = await self.get(row.tenant, row.id)
-        if before is None:
+    async def change(
+        self, tenant: str, id: str, changes: EndpointChanges, *, at: datetime, reason: str
+    ) -> WebhookEndpoint | None:
+        row = await self.get(tenant, id)
+        if row is None:
             return None
-        changed = ("url", "events", "description", "details", "disabled_at", "disabled_reason")
-        update = {name: getattr(row, name) for name in changed}
-        if before.disabled_at is not None and row.disabled_at is None:
-            update["failing_since"] = None
-        return self._put(before, **update)
+        update = {name: value for name, value in changes._asdict().items() if value is not None}
+        enabled = update.pop("enabled", None)
+        if enabled is True and row.disabled_at is not None:
+            update |= {"disabled_at": None, "disabled_reason": "", "failing_since": None}
+        elif enabled is False and row.disabled_at is None:
+            update |= {"disabled_at": at, "disabled_reason": reason}
+        return self._put(row, **update)
 
     async def rotate(
         self, tenant: str, id: str, secret: bytes, previous_until: datetime
@@ -133,7 +141,7 @@ class MemoryWebhookDeliveries(WebhookDeliveriesTable):
     async def record_start(self, delivery: UnstartedDelivery) -> None:
         row = await self.get(delivery.tenant, delivery.id)
         if row is not None and row.replays == delivery.replays:
-            self._put(row, started=True)
+            self._put(row, started=True, started_at=self._rows.clock())
 
     async def get(self, tenant: str, id: str) -> WebhookDelivery | None:
         return self._rows.enter().webhook_deliveries.get((tenant, id))
@@ -169,9 +177,12 @@ class MemoryWebhookDeliveries(WebhookDeliveriesTable):
         if row is not None and row.status == "pending":
             self._put(row, status="failed", reason=reason)
 
-    async def replay(self, tenant: str, id: str) -> bool:
+    async def replay(self, tenant: str, id: str, *, lost_before: datetime) -> bool:
         row = await self.get(tenant, id)
-        if row is None or row.status == "pending":
+        if row is None:
+            return False
+        is_lost = row.started and row.started_at is not None and row.started_at <= lost_before
+        if row.status == "pending" and not is_lost:
             return False
         self._put(row, status="pending", reason="", replays=row.replays + 1, started=False)
         return True
@@ -209,7 +220,12 @@ class MemoryWebhookDeliveries(WebhookDeliveriesTable):
 
     def _old_deliveries(self, before: datetime) -> list[WebhookDelivery]:
         rows = self._rows.enter().webhook_deliveries.values()
-        return [row for row in rows if row.created_at <= before and row.status != "pending"]
+        return [
+            row
+            for row in rows
+            if row.created_at <= before
+            and (row.status != "pending" or (row.started_at or row.created_at) <= before)
+        ]
 
     def _old_endpoints(self, before: datetime) -> list[WebhookEndpoint]:
         return [

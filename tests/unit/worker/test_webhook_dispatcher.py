@@ -19,13 +19,14 @@ UNAVAILABLE = RPCError("no answer", RPCStatusCode.UNAVAILABLE, b"")
 
 
 class DispatcherFixture:
-    """A dispatcher, and a Temporal server that refuses the first `failures` starts."""
+    """A dispatcher, and a Temporal server that refuses the first `failures` starts and those of `refused`."""
 
     def __init__(self) -> None:
         self.database, self.metrics = MemoryDatabase(), Metrics()
         self.started: list[tuple[str, int]] = []
         self.any_started = asyncio.Event()
         self.failures = 0
+        self.refused: set[str] = set()
         self.dispatcher = WebhookDispatcher(self.database.webhook_deliveries, self._start, self.metrics)
 
     def record(self, number: int, age_seconds: float = 0) -> None:
@@ -42,6 +43,8 @@ class DispatcherFixture:
         self.database.rows.webhook_deliveries["t", row.id] = row
 
     async def _start(self, order: DeliveryOrder, replays: int) -> None:
+        if order.delivery_id in self.refused:
+            raise UNAVAILABLE
         if self.failures:
             self.failures -= 1
             raise UNAVAILABLE
@@ -72,7 +75,7 @@ async def test_a_replay_is_another_start() -> None:
     fixture.record(1)
     await fixture.dispatcher.dispatch()
     await fixture.database.webhook_deliveries.give_up("t", "wh_0001", "")
-    await fixture.database.webhook_deliveries.replay("t", "wh_0001")
+    await fixture.database.webhook_deliveries.replay("t", "wh_0001", lost_before=NOW)
     await fixture.dispatcher.dispatch()
     assert fixture.started == [("wh_0001", 0), ("wh_0001", 1)]
 
@@ -85,6 +88,17 @@ async def test_what_temporal_did_not_confirm_is_started_again() -> None:
         await fixture.dispatcher.dispatch()
     await fixture.dispatcher.dispatch()
     assert fixture.started == [("wh_0001", 0)]
+
+
+async def test_a_delivery_that_is_never_started_keeps_no_other_one_from_starting() -> None:
+    fixture = DispatcherFixture()
+    for number in range(15):
+        fixture.record(number, age_seconds=100 - number)
+    fixture.refused = {"wh_0000"}
+    with pytest.raises(RPCError):
+        await fixture.dispatcher.dispatch()
+    assert sorted(fixture.started) == [(f"wh_{number:04}", 0) for number in range(1, 15)]
+    assert [row.id for row in await fixture.database.webhook_deliveries.unstarted(20)] == ["wh_0000"]
 
 
 async def test_it_goes_on_after_temporal_and_the_database_were_unavailable() -> None:

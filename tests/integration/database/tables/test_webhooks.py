@@ -1,6 +1,5 @@
-"""Tables of webhooks, and the events that batches cause, in PostgreSQL and in memory."""
+"""The table of webhook deliveries, and the events that batches cause, in PostgreSQL and in memory."""
 
-import asyncio
 from datetime import timedelta
 
 import pytest
@@ -14,129 +13,21 @@ from batchwright.database.tables.forecasts import ForecastRow
 from batchwright.database.tables.waiting_reasons import WaitingRow, WaitingSource
 from batchwright.database.tables.webhook_deliveries import (
     UnstartedDelivery,
-    WebhookAttempt,
     WebhookDelivery,
 )
-from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
+from batchwright.database.tables.webhook_endpoints import EndpointChanges
 from tests.integration.database.rows import START, a_running_batch, after, an_order, an_outcome
-
-ALL = list(EventType)
-THREE_DAYS = timedelta(hours=72)
-
-
-def an_endpoint(id: str = "webhook_1", **changes: object) -> WebhookEndpoint:
-    row = WebhookEndpoint(
-        tenant="t", id=id, url="https://a.example/", events=ALL, secret=b"\x00secret", created_at=START
-    )
-    return row.model_copy(update=changes)
-
-
-async def create(database: Database, *rows: WebhookEndpoint) -> None:
-    for row in rows:
-        if row.batch_id:
-            await database.webhook_endpoints.insert_for_batch(row)
-        else:
-            assert await database.webhook_endpoints.insert(row, limit=0)
-
-
-async def recorded(
-    database: Database, endpoint: str = "webhook_1", tenant: str = "t"
-) -> list[WebhookDelivery]:
-    """Return the deliveries to an endpoint, the oldest first."""
-    found, more = await database.webhook_deliveries.page(tenant, endpoint, limit=100, after=None)
-    assert not more
-    return [each.delivery for each in reversed(found)]
-
-
-async def types(database: Database, endpoint: str = "webhook_1", tenant: str = "t") -> list[str]:
-    return [row.type.value for row in await recorded(database, endpoint, tenant)]
-
-
-async def a_delivery(database: Database) -> WebhookDelivery:
-    """Create an endpoint, and return the delivery of the event that a batch has begun."""
-    await create(database, an_endpoint())
-    await a_running_batch(database)
-    return (await recorded(database))[0]
-
-
-def attempt(at: float, reason: str = "Status 500.") -> WebhookAttempt:
-    return WebhookAttempt(at=after(at), seconds=0.5, http_status=500 if reason else 204, reason=reason)
-
-
-async def attempted(
-    database: Database, delivery: WebhookDelivery, made: WebhookAttempt, *, is_last: bool = False
-) -> bool:
-    return await database.webhook_deliveries.record_attempt(
-        delivery, made, is_last=is_last, disable_after=THREE_DAYS
-    )
-
-
-async def endpoint_of(database: Database, id: str = "webhook_1") -> WebhookEndpoint:
-    row = await database.webhook_endpoints.get("t", id)
-    assert row is not None
-    return row
-
-
-# --- endpoints
-
-
-async def test_an_endpoint_is_stored_changed_and_deleted(any_database: Database) -> None:
-    table = any_database.webhook_endpoints
-    await create(any_database, an_endpoint(description="mine", details=True))
-    row = await endpoint_of(any_database)
-    assert row == an_endpoint(description="mine", details=True)
-    changes = {"url": "https://b.example/", "events": [EventType.BATCH_FAILED], "details": False}
-    changed = await table.change(row.model_copy(update=changes))
-    assert changed == row.model_copy(update=changes) == await endpoint_of(any_database)
-    assert await table.delete("t", "webhook_1")
-    assert not await table.delete("t", "webhook_1")
-    assert await table.change(row) is None
-    assert await table.rotate("t", "webhook_1", b"x", START) is None
-
-
-async def test_tenants_have_their_own_endpoints(any_database: Database) -> None:
-    await create(any_database, an_endpoint())
-    table = any_database.webhook_endpoints
-    assert await table.get("other", "webhook_1") is None
-    assert not await table.delete("other", "webhook_1")
-    assert await table.page("other", limit=10, after=None) == ([], False)
-    with pytest.raises(UnknownCursor):
-        await table.page("other", limit=10, after="webhook_1")
-
-
-async def test_endpoints_are_listed_in_pages_newest_first(any_database: Database) -> None:
-    rows = [an_endpoint(f"webhook_{number}", created_at=after(number)) for number in range(3)]
-    await create(any_database, *rows, an_endpoint("webhook_of_batch", batch_id="batch_1"))
-    table = any_database.webhook_endpoints
-    assert await table.page("t", limit=2, after=None) == ([rows[2], rows[1]], True)
-    assert await table.page("t", limit=2, after="webhook_1") == ([rows[0]], False)
-    found, _ = await table.page("t", limit=2, after=None, batch_id="batch_1")
-    assert [row.id for row in found] == ["webhook_of_batch"]
-
-
-async def test_concurrent_creations_do_not_exceed_the_limit(any_database: Database) -> None:
-    table = any_database.webhook_endpoints
-    rows = [an_endpoint(f"webhook_{number}") for number in range(8)]
-    made = await asyncio.gather(*(table.insert(row, limit=3) for row in rows))
-    assert sum(made) == 3
-    assert await table.insert(an_endpoint("webhook_other", tenant="other"), limit=3)
-    await create(any_database, an_endpoint("webhook_of_batch", batch_id="batch_1"))
-
-
-async def test_a_repeated_endpoint_of_a_batch_stays_the_first_one(any_database: Database) -> None:
-    table = any_database.webhook_endpoints
-    first = an_endpoint(batch_id="batch_1", secret=b"first")
-    assert await table.insert_for_batch(first) == first
-    assert await table.insert_for_batch(an_endpoint(batch_id="batch_1", secret=b"second")) == first
-
-
-async def test_a_replaced_secret_signs_until_its_time_is_over(any_database: Database) -> None:
-    await create(any_database, an_endpoint(secret=b"old"))
-    row = await any_database.webhook_endpoints.rotate("t", "webhook_1", b"new", after(60))
-    assert row is not None
-    assert row == await endpoint_of(any_database)
-    assert (row.secrets(after(59)), row.secrets(after(60))) == ([b"new", b"old"], [b"new"])
-
+from tests.integration.database.webhook_rows import (
+    a_delivery,
+    an_endpoint,
+    attempt,
+    attempted,
+    change,
+    create,
+    endpoint_of,
+    recorded,
+    types,
+)
 
 # --- events
 
@@ -188,8 +79,7 @@ async def test_each_endpoint_gets_the_events_that_it_wants(any_database: Databas
         an_endpoint("webhook_5", batch_id="batch_other"),
         an_endpoint("webhook_6", tenant="other"),
     )
-    disabled = {"disabled_at": START, "disabled_reason": "off"}
-    await any_database.webhook_endpoints.change(an_endpoint("webhook_3").model_copy(update=disabled))
+    await change(any_database, EndpointChanges(enabled=False), "webhook_3")
     await a_running_batch(any_database)
     await any_database.batches.finish("t", "batch_1", an_outcome(), after(30))
     got = {number: await types(any_database, f"webhook_{number}") for number in range(1, 6)}
@@ -321,8 +211,7 @@ async def test_an_endpoint_that_fails_for_72_hours_is_disabled_and_begins_anew_w
     assert (row.disabled_at, row.failing_since) == (after(72 * hours), START)
     assert row.disabled_reason == "Every delivery has failed for 72 hours."
     assert (await recorded(any_database))[0].status == "failed"
-    enabled = {"disabled_at": None, "disabled_reason": ""}
-    row = await any_database.webhook_endpoints.change(row.model_copy(update=enabled))
+    row = await change(any_database, EndpointChanges(enabled=True))
     assert row is not None
     assert (row.disabled_at, row.failing_since, row.disabled_reason) == (None, None, "")
 
@@ -331,14 +220,26 @@ async def test_a_delivery_that_has_ended_is_replayed_and_a_pending_one_is_not(an
     delivery, table = await a_delivery(any_database), any_database.webhook_deliveries
     first = (await table.unstarted(10))[0]
     await table.record_start(first)
-    assert not await table.replay("t", delivery.id)
+    early = delivery.created_at - timedelta(hours=1)
+    assert not await table.replay("t", delivery.id, lost_before=early)
     await table.give_up("t", delivery.id, "The endpoint is disabled.")
     assert (await recorded(any_database))[0].reason == "The endpoint is disabled."
-    assert not await table.replay("other", delivery.id)
-    assert await table.replay("t", delivery.id)
+    assert not await table.replay("other", delivery.id, lost_before=early)
+    assert await table.replay("t", delivery.id, lost_before=early)
     assert await table.unstarted(10) == [first._replace(replays=1)]
     row = (await recorded(any_database))[0]
     assert (row.id, row.event_id, row.status, row.reason) == (delivery.id, delivery.event_id, "pending", "")
+
+
+async def test_a_pending_delivery_is_replayed_once_its_workflow_must_be_lost(any_database: Database) -> None:
+    """Until a workflow was started, there is none to be lost, also after a replay."""
+    delivery, table = await a_delivery(any_database), any_database.webhook_deliveries
+    late = delivery.created_at + timedelta(hours=1)
+    assert not await table.replay("t", delivery.id, lost_before=late)
+    await table.record_start((await table.unstarted(10))[0])
+    assert await table.replay("t", delivery.id, lost_before=late)
+    assert [each.replays for each in await table.unstarted(10)] == [1]
+    assert not await table.replay("t", delivery.id, lost_before=late)
 
 
 async def test_giving_up_does_not_change_a_delivery_that_succeeded(any_database: Database) -> None:
@@ -395,7 +296,7 @@ async def test_with_an_endpoint_its_deliveries_are_deleted(any_database: Databas
 
 
 async def test_old_deliveries_and_endpoints_of_deleted_batches_are_removed(any_database: Database) -> None:
-    """A pending delivery stays, and so does the endpoint of a batch that exists."""
+    """Pending deliveries of that age are removed, too. The endpoint of a batch that exists stays."""
     await create(
         any_database,
         an_endpoint(),
@@ -407,7 +308,8 @@ async def test_old_deliveries_and_endpoints_of_deleted_batches_are_removed(any_d
     table, before = any_database.webhook_deliveries, START - timedelta(days=1)
     assert (await table.count_old(before), await table.remove_old(before, 10)) == (0, 0)
     later = (await recorded(any_database))[0].created_at + timedelta(hours=1)
-    assert await table.count_old(later) == 2
-    assert await table.remove_old(later, 10) == 2
-    assert (await recorded(any_database), len(await recorded(any_database, "webhook_2"))) == ([], 1)
+    assert await table.count_old(later) == 3
+    assert await table.remove_old(later, 10) == 3
+    assert (await recorded(any_database), await recorded(any_database, "webhook_2")) == ([], [])
+    assert await any_database.webhook_endpoints.get("t", "webhook_2") is not None
     assert await any_database.webhook_endpoints.get("t", "webhook_3") is None

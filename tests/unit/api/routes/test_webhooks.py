@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncGenerator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
@@ -13,6 +13,7 @@ from batchwright.contracts.openai_objects import BatchObject
 from batchwright.contracts.webhook_events import END_EVENTS, TEST_BATCH, EventType
 from batchwright.contracts.webhook_objects import DeliveryObject, DeliveryPage, WebhookObject, WebhookPage
 from batchwright.database.records import BatchOutcome
+from batchwright.database.tables.webhook_endpoints import EndpointChanges, WebhookEndpoint
 from batchwright.rules.ids import new_delivery_id, new_webhook_id
 from batchwright.rules.webhooks.signatures import check_secret, new_secret
 from batchwright.temporal import TemporalUnavailable
@@ -22,6 +23,7 @@ URL = "http://127.0.0.1:9/hook"
 WEBHOOKS = "/v1/x/webhooks"
 SECRET = new_secret(b"s" * 32)
 NOW = datetime.now(UTC)
+OUTCOME = BatchOutcome(status=BatchStatus.COMPLETED, completed=1, failed=0, usage=Usage())
 
 
 @pytest.fixture
@@ -49,9 +51,19 @@ async def ended(api: ApiFixture) -> str:
     batch = await api.create()
     models = [ModelCounts(model="llama", lines=1)]
     await api.database.batches.start("default", batch.id, total=1, models=models, at=NOW)
-    outcome = BatchOutcome(status=BatchStatus.COMPLETED, completed=1, failed=0, usage=Usage())
-    await api.database.batches.finish("default", batch.id, outcome, NOW)
+    await api.database.batches.finish("default", batch.id, OUTCOME, NOW)
     return batch.id
+
+
+async def create_once(api: ApiFixture) -> httpx.Response:
+    """Send the same request for a batch with a webhook and an idempotency key, whenever it is called."""
+    body = {
+        "input_file_id": "file-" + 32 * "0",
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+        "x_batchwright": {"webhook": {"url": URL}},
+    }
+    return await api.http.post("/v1/batches", json=body, headers={"Idempotency-Key": "once"})
 
 
 async def deliveries(api: ApiFixture, id: str, **query: str) -> list[DeliveryObject]:
@@ -90,6 +102,24 @@ async def test_fields_that_are_not_sent_stay_unchanged(api: ApiFixture) -> None:
     changed = read(await api.http.patch(f"{WEBHOOKS}/{webhook.id}", json=body), WebhookObject)
     assert (changed.events, changed.url) == ([EventType.BATCH_PAUSED], URL + "2")
     assert (changed.description, changed.details, changed.enabled) == ("mine", True, True)
+
+
+async def test_a_change_keeps_a_disabling_that_happens_meanwhile(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webhook = await created(api)
+    table, get = api.database.webhook_endpoints, api.database.webhook_endpoints.get
+
+    async def disable_after_reading(tenant: str, id: str) -> WebhookEndpoint | None:
+        monkeypatch.undo()
+        row = await get(tenant, id)
+        await table.change(tenant, id, EndpointChanges(enabled=False), at=NOW, reason="It failed.")
+        return row
+
+    monkeypatch.setattr(table, "get", disable_after_reading)
+    path = f"{WEBHOOKS}/{webhook.id}"
+    changed = read(await api.http.patch(path, json={"description": "mine"}), WebhookObject)
+    assert (changed.description, changed.enabled, changed.disabled_reason) == ("mine", False, "It failed.")
 
 
 async def test_a_webhook_is_disabled_and_enabled(api: ApiFixture) -> None:
@@ -174,6 +204,20 @@ async def test_the_deliveries_of_an_event_are_listed_and_replayed(api: ApiFixtur
     assert read(await api.http.get(path), DeliveryObject) == replayed
 
 
+async def test_a_pending_delivery_that_has_lost_its_workflow_is_replayed(api: ApiFixture) -> None:
+    webhook = await created(api)
+    await ended(api)
+    table = api.database.webhook_deliveries
+    await table.record_start((await table.unstarted(1))[0])
+    ((key, row),) = api.database.rows.webhook_deliveries.items()
+    path = f"{WEBHOOKS}/{webhook.id}/deliveries/{row.id}/replay"
+    for hours, status in ((72.9, 409), (73.1, 200), (73.1, 409)):
+        started_at = datetime.now(UTC) - timedelta(hours=hours)
+        row = api.database.rows.webhook_deliveries[key]
+        api.database.rows.webhook_deliveries[key] = row.model_copy(update={"started_at": started_at})
+        assert (await api.http.post(path)).status_code == status
+
+
 @pytest.mark.parametrize(
     "path", ["", "/rotate", "/test", "/deliveries", "/deliveries/wh_1", "/deliveries/wh_1/replay"]
 )
@@ -250,6 +294,7 @@ async def test_a_batch_has_a_webhook_of_its_own(api: ApiFixture) -> None:
     batch = await api.create(x_batchwright={"webhook": webhook})
     made = batch.x_batchwright.webhook
     assert made is not None
+    assert made.secret is not None
     check_secret(made.secret)
     assert (made.url, made.events, made.details) == (URL, ["batch.in_progress"], True)
     listed = read(await api.http.get(WEBHOOKS, params={"batch_id": batch.id}), WebhookPage)
@@ -275,23 +320,42 @@ async def test_the_secret_of_a_batchs_webhook_is_nowhere_else(api: ApiFixture) -
 
 async def test_a_repeated_creation_shows_the_same_secret(api: ApiFixture) -> None:
     """The first call was interrupted after the webhook was stored."""
-    file = await api.upload()
-    body = {
-        "input_file_id": file.id,
-        "endpoint": "/v1/chat/completions",
-        "completion_window": "24h",
-        "x_batchwright": {"webhook": {"url": URL}},
-    }
-
-    async def create() -> httpx.Response:
-        return await api.http.post("/v1/batches", json=body, headers={"Idempotency-Key": "once"})
-
     api.temporal.failing = TemporalUnavailable("no answer")
-    assert (await create()).status_code == 503
+    assert (await create_once(api)).status_code == 503
     api.temporal.failing = None
-    first, second = read(await create(), BatchObject), read(await create(), BatchObject)
+    first, second = [read(await create_once(api), BatchObject) for _ in range(2)]
     assert first.x_batchwright.webhook is not None
     assert (first.id, first.x_batchwright.webhook) == (second.id, second.x_batchwright.webhook)
+
+
+async def test_a_repeated_creation_does_not_bring_a_deleted_webhook_back(api: ApiFixture) -> None:
+    first = read(await create_once(api), BatchObject)
+    assert first.x_batchwright.webhook is not None
+    await api.http.delete(f"{WEBHOOKS}/{first.x_batchwright.webhook.id}")
+    second = read(await create_once(api), BatchObject)
+    assert (second.id, second.x_batchwright.webhook) == (first.id, None)
+    assert api.database.rows.webhook_endpoints == {}
+
+
+async def test_a_repeated_creation_of_a_deleted_batch_creates_no_webhook(api: ApiFixture) -> None:
+    batch = read(await create_once(api), BatchObject)
+    assert batch.x_batchwright.webhook is not None
+    await api.http.delete(f"{WEBHOOKS}/{batch.x_batchwright.webhook.id}")
+    await api.database.batches.finish("default", batch.id, OUTCOME, NOW)
+    assert await api.database.batch_deletions.remove("default", batch.id, NOW)
+    assert (await create_once(api)).status_code == 409
+    assert api.database.rows.webhook_endpoints == {}
+
+
+async def test_a_repeated_creation_shows_no_secret_that_cannot_be_read(api: ApiFixture) -> None:
+    """It was encrypted with a key that the operator has removed."""
+    first = read(await create_once(api), BatchObject).x_batchwright.webhook
+    assert first is not None
+    rows = api.database.rows.webhook_endpoints
+    row = rows["default", first.id]
+    rows["default", first.id] = row.model_copy(update={"secret": b"\x01old\x00encrypted"})
+    second = read(await create_once(api), BatchObject).x_batchwright.webhook
+    assert second == first.model_copy(update={"secret": None})
 
 
 @pytest.mark.parametrize(
