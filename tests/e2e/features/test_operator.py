@@ -6,7 +6,8 @@ from secrets import token_hex
 
 import httpx
 import pytest
-from openai import NotFoundError
+from openai import AsyncOpenAI, NotFoundError
+from openai.types import Batch
 
 from batchwright.contracts.execution import ActivityState
 from batchwright.contracts.openai_objects import BatchObject
@@ -22,6 +23,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 async def operator(stack: Stack) -> AsyncGenerator[httpx.AsyncClient]:
     async with http_client(base_url=stack.now.api + "/admin") as http:
         yield http
+
+
+async def count_settled(client: AsyncOpenAI, batch: Batch) -> int:
+    counts = (await client.batches.retrieve(batch.id)).request_counts
+    assert counts is not None
+    return counts.completed + counts.failed
 
 
 async def test_a_deleted_batch_leaves_its_input_and_nothing_else(stack: Stack) -> None:
@@ -44,20 +51,26 @@ async def test_a_held_tenant_waits_until_it_is_released_while_others_are_served(
     lines = chat_lines(MODELS, each=20)
     async with operator(stack) as admin, stack.client(tenant) as client, stack.client() as other:
         (await admin.put("/holds", json={"tenant": tenant})).raise_for_status()
-        held = await submit(client, lines)
+        held: list[Batch] = []
+
+        async def waits_while_others_are_served() -> bool:
+            """Workers read holds every two seconds, so the first batches may still be sent."""
+            held.append(await submit(client, lines))
+            for _ in range(2):
+                assert (await ended(other, (await submit(other, lines)).id)).status == "completed"
+            return await count_settled(client, held[-1]) == 0
 
         async def says_so() -> bool:
-            shown = await admin.get(f"/batches/{held.id}")
+            shown = await admin.get(f"/batches/{held[-1].id}")
             waiting = OperatorBatch.model_validate_json(shown.content).x_batchwright.waiting or []
             return any("an operator holds the tenant" in each.reason for each in waiting)
 
+        await until(waits_while_others_are_served)
         await until(says_so)
         assert (await ended(other, (await submit(other, lines)).id)).status == "completed"
-        counts = (await client.batches.retrieve(held.id)).request_counts
-        assert counts is not None
-        assert (counts.completed, counts.failed) == (0, 0)
+        assert await count_settled(client, held[-1]) == 0
         (await admin.delete("/holds", params={"tenant": tenant})).raise_for_status()
-        done = await ended(client, held.id)
+        done = await ended(client, held[-1].id)
         await check_conservation(client, done, lines)
     assert done.status == "completed"
 
