@@ -37,8 +37,8 @@ from batchwright.api.routes.results import ResultRoutes
 from batchwright.api.routes.stats import StatsRoutes
 from batchwright.api.routes.uploads import UploadRoutes
 from batchwright.api.routes.webhooks import WebhookRoutes
-from batchwright.api.services.admission import RequestQuota
 from batchwright.api.services.batch_events import BatchEvents
+from batchwright.api.services.quota_checks import RequestQuota
 from batchwright.settings import Settings
 
 _DESCRIPTION = (

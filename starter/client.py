@@ -10,31 +10,9 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from batchwright.contracts.openai_objects import BatchObject, BatchPage, DeletedBatch, DeletedFile, FileObject
-from batchwright.contracts.operator_objects import (
-    BatchCountsObject,
-    BatchSlicesObject,
-    DeadLetterPage,
-    DeadLetterRetryPage,
-    DeletedDeadLetter,
-    HoldList,
-    LimitsObject,
-    ModelSettingsObject,
-    OperatorBatch,
-    OperatorBatchPage,
-    QuotaList,
-    RateList,
-    RegisteredModels,
-    StatsObject,
-)
 
 _Body = Mapping[str, object]
 _Model = TypeVar("_Model", bound=BaseModel)
-_RATES = "/admin/rates"
-_QUOTAS = "/admin/quotas"
-_HOLDS = "/admin/holds"
-_MODELS = "/admin/models"
-_DEAD_LETTERS = "/admin/dlq"
-_OPERATOR_BATCHES = "/admin/batches"
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 # A waiting batch has no new results for a long time. As the connection may also be dead, it is opened again.
 _FOLLOW_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
@@ -150,13 +128,13 @@ class Client:
             "metadata": metadata,
         }
         sent = {**(headers or {}), **_idempotency_headers(idempotency_key)}
-        return self._call("POST", "/v1/batches", BatchObject, body | extension, sent)
+        return self.call("POST", "/v1/batches", BatchObject, body | extension, sent)
 
     def delete_file(self, file_id: str) -> DeletedFile:
-        return self._call("DELETE", f"/v1/files/{quote(file_id, safe='')}", DeletedFile)
+        return self.call("DELETE", f"/v1/files/{quote(file_id, safe='')}", DeletedFile)
 
     def batch(self, batch_id: str) -> BatchObject:
-        return self._call("GET", _batch_path(batch_id), BatchObject)
+        return self.call("GET", _batch_path(batch_id), BatchObject)
 
     def events(self, batch_id: str) -> Generator[BatchObject]:
         """Yield the batch now and after each change, until it has ended or the API ends the stream.
@@ -175,17 +153,17 @@ class Client:
 
     def batches(self, query: Mapping[str, str | int]) -> BatchPage:
         """Return a page of batches, newest first. `query` has parameters of the API, such as `status`."""
-        return self._call("GET", f"/v1/batches?{httpx.QueryParams(query)}", BatchPage)
+        return self.call("GET", f"/v1/batches?{httpx.QueryParams(query)}", BatchPage)
 
     def cancel(self, batch_id: str) -> BatchObject:
-        return self._call("POST", _batch_path(batch_id, "/cancel"), BatchObject)
+        return self.call("POST", _batch_path(batch_id, "/cancel"), BatchObject)
 
     def delete_batch(self, batch_id: str, *, keep_files: bool) -> DeletedBatch:
         query = "?keep_files=true" if keep_files else ""
-        return self._call("DELETE", _batch_path(batch_id, query), DeletedBatch)
+        return self.call("DELETE", _batch_path(batch_id, query), DeletedBatch)
 
     def pause(self, batch_id: str) -> BatchObject:
-        return self._call("POST", _batch_path(batch_id, "/x/pause"), BatchObject)
+        return self.call("POST", _batch_path(batch_id, "/x/pause"), BatchObject)
 
     def resume(self, batch_id: str, window: str | None = None) -> BatchObject:
         """Resume a paused batch and return it.
@@ -195,7 +173,7 @@ class Client:
         Args:
             window: completion window of the new batch; None for the ended batch's window.
         """
-        return self._call("POST", _batch_path(batch_id, "/x/resume"), BatchObject, _window_body(window))
+        return self.call("POST", _batch_path(batch_id, "/x/resume"), BatchObject, window_body(window))
 
     def retry(
         self, batch_id: str, window: str | None = None, codes: Sequence[str] | None = None
@@ -206,137 +184,8 @@ class Client:
             window: completion window of the new batch; None for the ended batch's window.
             codes: error codes of the lines to retry; None for all failed lines.
         """
-        body = {**(_window_body(window) or {}), **({"codes": codes} if codes else {})}
-        return self._call("POST", _batch_path(batch_id, "/x/retry"), BatchObject, body or None)
-
-    def rates(self) -> RateList:
-        return self._call("GET", _RATES, RateList)
-
-    def set_rate(self, model: str | None, requests_per_second: float) -> RateList:
-        body = {"model": model, "requests_per_second": requests_per_second}
-        return self._call("PUT", _RATES, RateList, body)
-
-    def clear_rate(self, model: str | None) -> RateList:
-        query = "" if model is None else f"?{httpx.QueryParams({'model': model})}"
-        return self._call("DELETE", _RATES + query, RateList)
-
-    def holds(self) -> HoldList:
-        return self._call("GET", _HOLDS, HoldList)
-
-    def hold(self, target: Mapping[str, str]) -> HoldList:
-        """Stop the sending of a tenant's or a model's lines. Return all holds in effect.
-
-        `target` has one item: the key is `tenant` or `model`, the value is its name.
-        """
-        return self._call("PUT", _HOLDS, HoldList, target)
-
-    def release(self, target: Mapping[str, str]) -> HoldList:
-        return self._call("DELETE", f"{_HOLDS}?{httpx.QueryParams(dict(target))}", HoldList)
-
-    def quotas(self) -> QuotaList:
-        return self._call("GET", _QUOTAS, QuotaList)
-
-    def quotas_of(self, tenant: str) -> LimitsObject:
-        return self._call("GET", f"{_QUOTAS}/{quote(tenant, safe='')}", LimitsObject)
-
-    def set_quotas(self, tenant: str, changes: Mapping[str, object]) -> QuotaList:
-        return self._call("PUT", _QUOTAS, QuotaList, {"tenant": tenant, **changes})
-
-    def clear_quotas(self, tenant: str) -> QuotaList:
-        return self._call("DELETE", f"{_QUOTAS}?{httpx.QueryParams({'tenant': tenant})}", QuotaList)
-
-    def operator_batches(self, query: Mapping[str, str]) -> OperatorBatchPage:
-        """Return a page of the batches of all tenants. `query` has filters of the API, such as `tenant`."""
-        return self._call("GET", f"{_OPERATOR_BATCHES}?{httpx.QueryParams(dict(query))}", OperatorBatchPage)
-
-    def batch_counts(self) -> BatchCountsObject:
-        return self._call("GET", f"{_OPERATOR_BATCHES}/counts", BatchCountsObject)
-
-    def operator_batch(self, batch_id: str) -> OperatorBatch:
-        return self._call("GET", f"{_OPERATOR_BATCHES}/{quote(batch_id, safe='')}", OperatorBatch)
-
-    def batch_slices(self, batch_id: str) -> BatchSlicesObject:
-        path = f"{_OPERATOR_BATCHES}/{quote(batch_id, safe='')}/slices"
-        return self._call("GET", path, BatchSlicesObject)
-
-    def control_batch(self, batch_id: str, act: str) -> OperatorBatch:
-        """Change a batch of any tenant, and return it. `act` is `cancel`, `pause`, `resume` or `abandon`."""
-        return self._call("POST", f"{_OPERATOR_BATCHES}/{quote(batch_id, safe='')}/{act}", OperatorBatch)
-
-    def prioritize_batch(self, batch_id: str, priority: int) -> OperatorBatch:
-        path = f"{_OPERATOR_BATCHES}/{quote(batch_id, safe='')}/priority"
-        return self._call("POST", path, OperatorBatch, {"priority": priority})
-
-    def dead_letters(
-        self, *, tenant: str | None, batch_id: str | None, limit: int, after: str | None
-    ) -> DeadLetterPage:
-        given = {"tenant": tenant, "batch_id": batch_id, "limit": str(limit), "after": after}
-        query = httpx.QueryParams({name: value for name, value in given.items() if value is not None})
-        return self._call("GET", f"{_DEAD_LETTERS}?{query}", DeadLetterPage)
-
-    def retry_dead_letter(self, id: str, window: str | None) -> BatchObject:
-        return self._call(
-            "POST", f"{_DEAD_LETTERS}/{quote(id, safe='')}/retry", BatchObject, _window_body(window)
-        )
-
-    def retry_dead_letters(
-        self, *, tenant: str | None, batch_id: str | None, window: str | None, after: str | None
-    ) -> DeadLetterRetryPage:
-        """Create batches that retry dead letters, lines that failed after their last attempt.
-
-        One call processes one page of batches. If `has_more` is True in the result, call this again with the
-        result's `last_id` as `after`.
-
-        Args:
-            tenant: tenant of the lines; None for all tenants.
-            batch_id: batch of the lines; None for all batches.
-            window: completion window of the new batches; None for the original batch's window.
-            after: `last_id` of the previous page; None for the first page.
-        """
-        body = {"tenant": tenant, "batch_id": batch_id, "completion_window": window, "after": after}
-        return self._call("POST", _DEAD_LETTERS + "/retry-all", DeadLetterRetryPage, body)
-
-    def delete_dead_letter(self, id: str) -> DeletedDeadLetter:
-        return self._call("DELETE", f"{_DEAD_LETTERS}/{quote(id, safe='')}", DeletedDeadLetter)
-
-    def stats(self) -> StatsObject:
-        return self._call("GET", "/v1/stats", StatsObject)
-
-    def registered(self) -> RegisteredModels:
-        return self._call("GET", _MODELS, RegisteredModels)
-
-    def model(self, model: str) -> ModelSettingsObject:
-        return self._call("GET", f"{_MODELS}/{quote(model, safe='')}", ModelSettingsObject)
-
-    def register(self, model: str, config: Mapping[str, object], *, replace: bool) -> RegisteredModels:
-        """Register `model`, and return all registered models.
-
-        Args:
-            config: settings of the model, as in the registry file.
-            replace: True replaces an existing model. If False, the API rejects the call if the model exists.
-        """
-        headers = None if replace else {"If-None-Match": "*"}
-        return self._call("PUT", f"{_MODELS}/{quote(model, safe='')}", RegisteredModels, config, headers)
-
-    def set_model(
-        self, model: str, changes: Mapping[str, object], version: int | None
-    ) -> ModelSettingsObject:
-        """Change some settings of a model, keep all others, and return the resulting settings.
-
-        Args:
-            changes: new value by the name of the setting; the value None undoes an earlier change of it.
-            version: the change is rejected if the model has another version; None accepts any version.
-        """
-        headers = None if version is None else {"If-Match": f'"{version}"'}
-        return self._call(
-            "PATCH", f"{_MODELS}/{quote(model, safe='')}", ModelSettingsObject, changes, headers
-        )
-
-    def remove_model(self, model: str) -> RegisteredModels:
-        return self._call("DELETE", f"{_MODELS}/{quote(model, safe='')}", RegisteredModels)
-
-    def revert_model(self, model: str) -> RegisteredModels:
-        return self._call("DELETE", f"/admin/model-configs/{quote(model, safe='')}", RegisteredModels)
+        body = {**(window_body(window) or {}), **({"codes": codes} if codes else {})}
+        return self.call("POST", _batch_path(batch_id, "/x/retry"), BatchObject, body or None)
 
     @contextmanager
     def content(self, file_id: str) -> Generator[Iterator[bytes]]:
@@ -372,11 +221,7 @@ class Client:
                 raise self._error_of(response)
             yield response.iter_bytes()
 
-    def call(self, method: str, path: str, kind: type[_Model], body: _Body | None = None) -> _Model:
-        """Send a request for which this class has no method, and return the response as a `kind`."""
-        return self._call(method, path, kind, body)
-
-    def _call(
+    def call(
         self,
         method: str,
         path: str,
@@ -384,6 +229,7 @@ class Client:
         body: _Body | None = None,
         headers: dict[str, str] | None = None,
     ) -> _Model:
+        """Send a request with `body` as JSON, and return the response as a `kind`."""
         with self._translated_errors():
             response = self._http.request(method, path, json=body, headers=headers)
         return self._read(response, kind)
@@ -451,7 +297,7 @@ def _idempotency_headers(idempotency_key: str | None) -> dict[str, str]:
     return {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
 
 
-def _window_body(window: str | None) -> _Body | None:
+def window_body(window: str | None) -> _Body | None:
     return None if window is None else {"completion_window": window}
 
 

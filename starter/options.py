@@ -8,6 +8,7 @@ import typer
 
 from batchwright.settings import Settings, SettingsError, load
 from batchwright.starter.client import Client, ClientError
+from batchwright.starter.operator_client import OperatorClient
 from batchwright.starter.output import stop
 
 
@@ -74,6 +75,13 @@ def api_client(url: str | None, tenant: str | None) -> Generator[Client]:
             yield client
     except ClientError as error:
         stop(str(error))
+
+
+@contextmanager
+def operator_client(url: str | None, tenant: str | None) -> Generator[OperatorClient]:
+    """Context manager like `api_client`. It yields a client for the routes of operators."""
+    with api_client(url, tenant) as client:
+        yield OperatorClient(client)
 
 
 @contextmanager

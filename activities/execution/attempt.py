@@ -15,12 +15,7 @@ from batchwright.activities.errors import translated
 from batchwright.activities.execution.context import WorkerContext
 from batchwright.activities.execution.dispatcher import SliceDispatcher
 from batchwright.activities.execution.lease import HeartbeatReply, SliceLease, is_fresh_attempt
-from batchwright.activities.execution.line_queue import (
-    LineQueue,
-    read_line_queue,
-    read_slice_record,
-    read_stored_results,
-)
+from batchwright.activities.execution.line_queue import LineQueue, read_line_queue, read_slice_record
 from batchwright.activities.execution.outcomes import OutcomeHandler
 from batchwright.activities.execution.quarantine import (
     MAX_LINE_CRASHES,
@@ -34,6 +29,7 @@ from batchwright.activities.execution.result_writer import (
     ResultWriter,
     SegmentNames,
 )
+from batchwright.activities.execution.stored_results import read_stored_results
 from batchwright.activities.execution.turn import (
     RatePacer,
     SliceTurn,

@@ -14,8 +14,9 @@ import time
 from collections.abc import Generator
 from typing import NamedTuple
 
-from batchwright.activities.execution.line_queue import SliceLine, SubmittedJob
+from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.outcomes import OutboundRequest
+from batchwright.activities.execution.stored_results import SubmittedJob
 from batchwright.activities.execution.turn import SliceTurn, StopReason
 from batchwright.activities.services.callbacks import CallbackFuture
 from batchwright.contracts.errors import LineCode

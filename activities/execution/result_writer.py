@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from secrets import token_hex
 from typing import NamedTuple
 
-from batchwright.activities.execution.line_queue import StoredResults
+from batchwright.activities.execution.stored_results import StoredResults
 from batchwright.contracts.openai import Usage
 from batchwright.inference.memory_budget import MemoryBudget
 from batchwright.rules import object_keys

@@ -25,11 +25,11 @@ from batchwright.activities.completion import (
 from batchwright.activities.concurrency import run_both
 from batchwright.activities.errors import translated
 from batchwright.activities.heartbeat import heartbeating
-from batchwright.activities.ingestion.admission import check_window
 from batchwright.activities.ingestion.publisher import Publisher, settled_counts
 from batchwright.activities.ingestion.resumption import SourceBatchGone, resumed_results
 from batchwright.activities.ingestion.scanner import IngestionContext, Scanner
 from batchwright.activities.ingestion.spool import InputSpool
+from batchwright.activities.ingestion.window_check import check_window
 from batchwright.activities.services.model_access import ModelAccess
 from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts, StartForecast
 from batchwright.contracts.errors import Failure, LineCode

@@ -21,7 +21,6 @@ from batchwright.api.schemas.upload_create import (
     parse_completion,
     parse_upload_create,
 )
-from batchwright.api.services.admission import Admission
 from batchwright.api.services.concurrency import TenantLimiter
 from batchwright.api.services.idempotency import (
     IdempotencyKeys,
@@ -29,6 +28,7 @@ from batchwright.api.services.idempotency import (
     idempotency_key_of,
     idempotency_key_parameter,
 )
+from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.api.services.request_body import stream_body
 from batchwright.api.services.upload_assembly import MAX_PART_BYTES, assemble, store_part
 from batchwright.contracts.openai_objects import PartObject, UploadObject
@@ -123,7 +123,7 @@ class UploadRoutes:
         Raises:
             ApiError: the tenant's storage quota is exhausted.
         """
-        admission = Admission(self._deps, row.tenant)
+        admission = QuotaChecks(self._deps, row.tenant)
         quota = await admission.storage_quota()
         admission.check_storage(quota, row.bytes)
         async with admission.reserve(row.id, row.bytes, quota):

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import conflict, invalid_value
 from batchwright.api.schemas.batch_create import BatchCreate, build_order
-from batchwright.api.services.admission import Admission
 from batchwright.api.services.idempotency import IdempotencyKeys
+from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.api.services.webhooks import Webhooks
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.openai import BatchStatus
@@ -111,7 +111,7 @@ class BatchCreator:
         try:
             await self._deps.temporal.start(order)
         except TemporalUnavailable:
-            await Admission(self._deps, order.tenant).release(order.batch_id)
+            await QuotaChecks(self._deps, order.tenant).release(order.batch_id)
             raise
         try:
             return await self._batches.upsert(order)
@@ -141,7 +141,7 @@ class BatchCreator:
             )
             raise invalid_value("input_file_id", message)
         order = await self.build_order(creation, tenant)
-        await Admission(self._deps, tenant).admit_batch(order.batch_id)
+        await QuotaChecks(self._deps, tenant).admit_batch(order.batch_id)
         return order
 
     async def _create_webhook(self, creation: BatchCreate, order: BatchOrder) -> BatchWebhook | None:
@@ -163,5 +163,5 @@ class BatchCreator:
             stored = await keys.claim(key, fingerprint, order.model_dump_json())
             if stored is None:
                 return order
-            await Admission(self._deps, tenant).release(order.batch_id)
+            await QuotaChecks(self._deps, tenant).release(order.batch_id)
         return BatchOrder.model_validate_json(stored)

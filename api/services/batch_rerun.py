@@ -10,7 +10,6 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, conflict
 from batchwright.api.schemas.batch_create import BatchCreate, RerunBody, RetryBody, parse_codes, parse_window
 from batchwright.api.schemas.json_body import reject_unknown
-from batchwright.api.services.admission import Admission
 from batchwright.api.services.batch_creation import BatchCreator
 from batchwright.api.services.failed_lines import (
     InputMismatch,
@@ -19,6 +18,7 @@ from batchwright.api.services.failed_lines import (
     failed_line_digests,
 )
 from batchwright.api.services.file_upload import discard_object
+from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.contracts.batch import BatchOrder, Caller, RerunKind, SourceBatch
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.errors import OutcomeUnknown, ResultsGone, UnknownBatch
@@ -138,7 +138,7 @@ class BatchReruns:
         order = await table.find(tenant, origin)
         if order is None:
             parameters = self._builder.parameters(row, fields, key_id)
-            await Admission(self._deps, tenant).check_live_batches()
+            await QuotaChecks(self._deps, tenant).check_live_batches()
             new_order, file = await build(parameters)
             new_order = new_order.model_copy(update={"origin": origin})
             try:
@@ -279,7 +279,7 @@ class RerunBuilder:
             ApiError: the tenant has too many live batches, or no storage left for the file.
             ResultsGone, UnknownBatch: the ended batch was deleted meanwhile.
         """
-        admission = Admission(self._deps, new_order.tenant)
+        admission = QuotaChecks(self._deps, new_order.tenant)
         try:
             async with self._storage_reserved(admission, file):
                 await admission.admit_batch(new_order.batch_id)
@@ -299,7 +299,7 @@ class RerunBuilder:
         return order
 
     @asynccontextmanager
-    async def _storage_reserved(self, admission: Admission, file: FileRow | None) -> AsyncGenerator[None]:
+    async def _storage_reserved(self, admission: QuotaChecks, file: FileRow | None) -> AsyncGenerator[None]:
         if file is None:
             yield
             return

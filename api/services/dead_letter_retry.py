@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import conflict
-from batchwright.api.services.admission import Admission
 from batchwright.api.services.batch_creation import BatchCreator
 from batchwright.api.services.batch_rerun import RerunBuilder
+from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.contracts.batch import BatchOrder, RerunKind, SourceBatch
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.dead_letters import StoredDeadLetter
@@ -82,7 +82,7 @@ class DeadLetterRetries:
         if row is None:
             raise conflict(f"The batch '{batch_id}' of these dead letters no longer exists.")
         parameters = self._builder.parameters(row, fields, key_id="")  # requested by an operator
-        await Admission(self._deps, tenant).check_live_batches()
+        await QuotaChecks(self._deps, tenant).check_live_batches()
 
         async def wanted() -> bytes:
             return b"".join(request_digest(id) for id in ids)

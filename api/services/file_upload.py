@@ -28,9 +28,9 @@ from batchwright.api.schemas.file_create import (
     file_expiry,
     file_size_limit,
 )
-from batchwright.api.services.admission import Admission, StorageQuota
 from batchwright.api.services.idempotency import IdempotencyKeys
 from batchwright.api.services.multipart import FormField, FormFile, FormPiece, read_multipart
+from batchwright.api.services.quota_checks import QuotaChecks, StorageQuota
 from batchwright.database.errors import OutcomeUnknown
 from batchwright.database.records import FileRow, Purpose
 from batchwright.rules import object_keys
@@ -61,7 +61,7 @@ class FileUpload:
         self._purpose: Purpose | None = None
         self._filename: str | None = None
         self._bytes = 0
-        self._admission: Admission | None = None
+        self._admission: QuotaChecks | None = None
         self._quota = StorageQuota(0, 0)
         self._digest = sha256()
         self._first = FirstLineCheck(settings.max_line_bytes)
@@ -76,7 +76,7 @@ class FileUpload:
         Raises:
             ApiError: the quota is exhausted, and the request has no idempotency key.
         """
-        self._admission = Admission(deps, self.tenant)
+        self._admission = QuotaChecks(deps, self.tenant)
         self._quota = await self._admission.storage_quota()
         if self.idempotency_key is None:
             self._check_quota(least=1)
@@ -98,7 +98,7 @@ class FileUpload:
 
         Entering it raises ApiError if the quota is exhausted.
         """
-        return Admission(deps, self.tenant).reserve(self._file_id, self._bytes, self._quota)
+        return QuotaChecks(deps, self.tenant).reserve(self._file_id, self._bytes, self._quota)
 
     async def feed(self, piece: FormPiece, writer: ObjectWriter) -> None:
         """Check the next piece of the form. If it is content of the file, write it to storage with `writer`.

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from openai.types import Batch
 
 from batchwright.starter.client import Client
+from batchwright.starter.operator_client import OperatorClient
 from tests.e2e.batches import chat_lines, submit
 from tests.e2e.stack import MODELS
 from tests.timing.loaded_stack import End, Lines, LoadedStack
@@ -112,4 +113,4 @@ async def _ended(loaded: LoadedStack, batch: Batch, lines: Lines) -> tuple[End, 
 def _set_rates(loaded: LoadedStack, rate: float) -> None:
     with Client(loaded.stack.now.api) as client:
         for model in MODELS:
-            client.set_rate(model, rate)
+            OperatorClient(client).set_rate(model, rate)

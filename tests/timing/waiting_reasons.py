@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from batchwright.settings import load
 from batchwright.starter.client import Client
+from batchwright.starter.operator_client import OperatorClient
 from tests.e2e.backend import Hold
 from tests.e2e.batches import chat_lines, settled
 from tests.e2e.stack import MODELS
@@ -244,6 +245,6 @@ async def _all_permits_used(stack: ObservedStack) -> AsyncGenerator[Awaited]:
 def _set_rate(stack: ObservedStack, rate: float | None) -> None:
     with Client(stack.stack.now.api) as client:
         if rate is None:
-            client.clear_rate(MODEL)
+            OperatorClient(client).clear_rate(MODEL)
         else:
-            client.set_rate(MODEL, rate)
+            OperatorClient(client).set_rate(MODEL, rate)

@@ -7,7 +7,7 @@ import typer
 from batchwright.contracts.operator_objects import (
     DeadLetterRetryPage,
 )
-from batchwright.starter.options import Json, Tenant, Url, api_client
+from batchwright.starter.options import Json, Tenant, Url, operator_client
 from batchwright.starter.output import (
     ExitCode,
     column_table,
@@ -53,7 +53,7 @@ def list_dead_letters(
     tenant: Tenant = None,
 ) -> None:
     """List dead letters, newest first."""
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         page = client.dead_letters(tenant=of, batch_id=batch, limit=limit, after=after)
     if json:
         return print_json(page)
@@ -86,7 +86,7 @@ def retry(
 
     A repeated call prints the same batch.
     """
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         made = client.retry_dead_letter(letter, window)
     if json:
         return print_json(made)
@@ -106,7 +106,7 @@ def retry_all(
 
     Dead letters that were retried already are left out. Exits with 1 if a batch could not be created.
     """
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         page = client.retry_dead_letters(tenant=of, batch_id=batch, window=window, after=None)
         found, last_id = page.data, None
         while page.has_more and page.last_id != last_id:
@@ -133,7 +133,7 @@ def delete(letter: _DeadLetterId, json: Json = False, url: Url = None, tenant: T
 
     The line stays in the error file of its batch.
     """
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         deleted = client.delete_dead_letter(letter)
     if json:
         return print_json(deleted)

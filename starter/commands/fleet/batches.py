@@ -13,7 +13,7 @@ from batchwright.contracts.operator_objects import (
     TenantBatchCounts,
 )
 from batchwright.starter.commands.fleet import holds
-from batchwright.starter.options import BatchId, Json, Tenant, Url, api_client
+from batchwright.starter.options import BatchId, Json, Tenant, Url, operator_client
 from batchwright.starter.output import (
     batch_table,
     column_table,
@@ -85,8 +85,8 @@ def list_batches(
         "limit": str(limit),
         "after": after,
     }
-    with api_client(url, tenant) as client:
-        page = client.operator_batches({name: value for name, value in query.items() if value is not None})
+    with operator_client(url, tenant) as client:
+        page = client.batches({name: value for name, value in query.items() if value is not None})
     if json:
         return print_json(page)
     if not page.data:
@@ -108,7 +108,7 @@ def list_batches(
 @batches.command("counts")
 def counts(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Count the live batches by tenant, and those that ended in the last 24 hours."""
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         found = client.batch_counts()
     if json:
         return print_json(found)
@@ -131,14 +131,14 @@ def _cells(counts: TenantBatchCounts | BatchCountsObject, total: BatchCountsObje
 @batches.command("show")
 def show(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Show a batch of any tenant."""
-    with api_client(url, tenant) as client:
-        _print(client.operator_batch(batch_id), json)
+    with operator_client(url, tenant) as client:
+        _print(client.batch(batch_id), json)
 
 
 @batches.command("slices")
 def slices(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Show where the slices of a batch are, since when, and what they wait for."""
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         found = client.batch_slices(batch_id)
     if json:
         return print_json(found)
@@ -165,7 +165,7 @@ def _place(step: PendingObject) -> list[str]:
 @batches.command("cancel")
 def cancel(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Cancel a batch of any tenant; results so far are kept."""
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         _print(client.control_batch(batch_id, "cancel"), json)
 
 
@@ -175,14 +175,14 @@ def pause(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant
 
     Its lines are not sent until it is resumed. Its deadline does not change.
     """
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         _print(client.control_batch(batch_id, "pause"), json)
 
 
 @batches.command("resume")
 def resume(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Resume a paused batch of any tenant."""
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         _print(client.control_batch(batch_id, "resume"), json)
 
 
@@ -192,7 +192,7 @@ def abandon(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tena
 
     Its results are kept, so its tenant can resume it.
     """
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         _print(client.control_batch(batch_id, "abandon"), json)
 
 
@@ -214,7 +214,7 @@ def priority(
     tenant: Tenant = None,
 ) -> None:
     """Change the priority of a live batch among those of its tenant."""
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         _print(client.prioritize_batch(batch_id, value), json)
 
 

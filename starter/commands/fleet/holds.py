@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from batchwright.contracts.operator_objects import HoldList
-from batchwright.starter.options import Json, Tenant, Url, api_client
+from batchwright.starter.options import Json, Tenant, Url, operator_client
 from batchwright.starter.output import (
     column_table,
     escaped,
@@ -28,7 +28,7 @@ def hold(
     Requests in flight complete. Completion windows keep running.
     """
     target = _target(of, model)
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         _print(client.hold(target), json)
 
 
@@ -37,13 +37,13 @@ def release(
 ) -> None:
     """Send lines of a held tenant or model again."""
     target = _target(of, model)
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         _print(client.release(target), json)
 
 
 def holds(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """List the tenants and models that are held."""
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         _print(client.holds(), json)
 
 

@@ -18,8 +18,8 @@ from batchwright.starter.options import (
     JsonLine,
     Tenant,
     Url,
-    api_client,
     explain_unknown_model,
+    operator_client,
     stop_unknown_model,
 )
 from batchwright.starter.output import column_table, escaped, print_json, stderr, stdout, stop
@@ -88,14 +88,14 @@ def show_all(context: typer.Context, json: JsonLine = False) -> None:
 @models.command("list")
 def list_all(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """List all models with their backends and their sources."""
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         _print(client.registered(), json)
 
 
 @models.command("show")
 def show(model: Model, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Show one model, and each setting with its origin."""
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         page = client.registered()
         for found in page.data:
             if model == found.model or model in found.aliases:
@@ -139,7 +139,7 @@ def register(
     """
     config: dict[str, object] = {"backends": _backends("--backend", backend, weight, upstream, key, priority)}
     config |= _options(fallback, alias, kind, job, load_balancing, limit, retry)
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         try:
             _print(client.register(model, config, replace=replace), json)
         except ClientError as error:
@@ -192,7 +192,7 @@ def set_some(
     added = _backends("--add-backend", add_backend or [], weight, upstream, key, priority)
     if not changes and not added and not remove_backend:
         stop("There is nothing to change: give at least one option, such as --limit in_flight=8.")
-    with api_client(url, tenant) as client, explain_unknown_model(model):
+    with operator_client(url, tenant) as client, explain_unknown_model(model):
         version = None
         if added or remove_backend:
             present = client.model(model)
@@ -229,7 +229,7 @@ def _remaining_backends(present: ModelSettingsObject, removed: list[str]) -> lis
 @models.command("remove")
 def remove(model: Model, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Remove a model, even one of the registry file."""
-    with api_client(url, tenant) as client, explain_unknown_model(model):
+    with operator_client(url, tenant) as client, explain_unknown_model(model):
         _print(client.remove_model(model), json)
 
 
@@ -239,7 +239,7 @@ def revert(model: Model, json: Json = False, url: Url = None, tenant: Tenant = N
 
     The registry file, or what the backends list, is in effect again.
     """
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         before = client.registered()
         sources = {entry.model: entry.source for entry in before.data}
         if model not in sources and model not in before.removed:

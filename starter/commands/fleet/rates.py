@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from batchwright.contracts.operator_objects import RateList
-from batchwright.starter.options import Json, Tenant, Url, api_client, explain_unknown_model
+from batchwright.starter.options import Json, Tenant, Url, explain_unknown_model, operator_client
 from batchwright.starter.output import column_table, escaped, print_json, stderr, stdout, stop
 
 rates = typer.Typer(
@@ -28,7 +28,7 @@ def show(context: typer.Context, json: Json = False, url: Url = None, tenant: Te
     A rate limits the requests per second of the whole fleet, for one model or over all models.
     """
     if context.invoked_subcommand is None:
-        with api_client(url, tenant) as client:
+        with operator_client(url, tenant) as client:
             _print(client.rates(), json)
 
 
@@ -50,7 +50,7 @@ def set_rate(
     It takes effect within seconds.
     """
     model, rate = _target(what[:-1], all_models), _number(what[-1])
-    with api_client(url, tenant) as client, explain_unknown_model(model or ""):
+    with operator_client(url, tenant) as client, explain_unknown_model(model or ""):
         _print(client.set_rate(model, rate), json)
 
 
@@ -64,7 +64,7 @@ def clear_rate(
 ) -> None:
     """Remove a rate, so that the settings apply again."""
     target = _target(model or [], all_models)
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         changed = {rate.model for rate in client.rates().data if rate.source == "change"}
         _print(client.clear_rate(target), json)
     if target not in changed:

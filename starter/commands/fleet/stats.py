@@ -1,6 +1,6 @@
 """`batchwright stats`: requests of the fleet by backend and by model."""
 
-from batchwright.starter.options import Json, Tenant, Url, api_client
+from batchwright.starter.options import Json, Tenant, Url, operator_client
 from batchwright.starter.output import column_table, escaped, print_json, stdout
 
 
@@ -9,7 +9,7 @@ def stats(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
 
     Covers the running workers, each since its start.
     """
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         found = client.stats()
     if json:
         return print_json(found)

@@ -10,7 +10,7 @@ from batchwright.contracts.batch import MAX_PRIORITY, MIN_PRIORITY
 from batchwright.contracts.openai import AdmissionPolicy, OverQuota
 from batchwright.contracts.operator_objects import DefaultQuotas, QuotaList, QuotaObject
 from batchwright.rules.quotas import MAX_QUOTA
-from batchwright.starter.options import Json, Tenant, Url, api_client
+from batchwright.starter.options import Json, Tenant, Url, operator_client
 from batchwright.starter.output import column_table, escaped, print_json, stderr, stdout, stop
 
 _DEFAULT = "default"
@@ -41,14 +41,14 @@ def show_all(context: typer.Context, json: Json = False, url: Url = None, tenant
     All other tenants have the quotas of the settings.
     """
     if context.invoked_subcommand is None:
-        with api_client(url, tenant) as client:
+        with operator_client(url, tenant) as client:
             _print(client.quotas(), json)
 
 
 @quotas.command("show")
 def show(of: _OF, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Show the quotas of a tenant and its usage."""
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         found = client.quotas_of(of)
         has_own = of in _tenants(client.quotas())
     if json:
@@ -180,7 +180,7 @@ def set_quotas(
         changes["models"] = None if all_models else model or []
     if not changes:
         stop("There is nothing to change: give at least one option, such as --live-batches 10.")
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         _print(client.set_quotas(of, changes), json)
 
 
@@ -190,7 +190,7 @@ def clear(of: _OF, json: Json = False, url: Url = None, tenant: Tenant = None) -
 
     The quotas and the weight of the settings apply again, without a cap, and all models are allowed.
     """
-    with api_client(url, tenant) as client:
+    with operator_client(url, tenant) as client:
         had_own = of in _tenants(client.quotas())
         _print(client.clear_quotas(of), json)
     if not had_own:

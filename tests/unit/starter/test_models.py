@@ -10,7 +10,7 @@ import pytest
 
 from batchwright.contracts.operator_objects import ModelSettingsObject
 from batchwright.contracts.registry import BackendConfig, ModelConfig
-from batchwright.starter.client import Client
+from batchwright.starter.operator_client import OperatorClient
 from tests.unit.starter.cli import LISTING, Cli, run_now, served
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
@@ -238,14 +238,14 @@ def test_a_list_of_backends_that_was_changed_meanwhile_is_not_overwritten(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli.run("models", "register", "a", "--backend", ONE)
-    read = Client.model
+    read = OperatorClient.model
 
-    def read_before_a_change(client: Client, model: str) -> ModelSettingsObject:
+    def read_before_a_change(client: OperatorClient, model: str) -> ModelSettingsObject:
         found = read(client, model)
         client.set_model(model, {"backends": [{"url": ONE}, {"url": TWO}]}, None)
         return found
 
-    monkeypatch.setattr(Client, "model", read_before_a_change)
+    monkeypatch.setattr(OperatorClient, "model", read_before_a_change)
     refused = cli.run("models", "set", "a", "--add-backend", "http://three")
     monkeypatch.undo()
     assert refused.exit_code == 3

@@ -5,9 +5,10 @@ import json
 import httpx
 import pytest
 
-from batchwright.activities.execution.line_queue import LineAttempt, SliceLine
+from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.outcomes import InFlightRequest, OutboundRequest, OutcomeHandler
 from batchwright.activities.execution.result_writer import ResultWriter, SegmentNames
+from batchwright.activities.execution.stored_results import LineAttempt
 from batchwright.contracts.errors import LineCode
 from batchwright.inference.concurrency import Permit, PermitRequest
 from batchwright.inference.outcomes import Outcome, from_exception

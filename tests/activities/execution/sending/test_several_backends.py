@@ -7,7 +7,7 @@ from collections import Counter
 import httpx
 import pytest
 
-from batchwright.activities.execution.line_queue import LineAttempt
+from batchwright.activities.execution.stored_results import LineAttempt
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import SliceResult
 from batchwright.contracts.registry import GatewayConfig, ModelConfig, RetryConfig

@@ -29,7 +29,7 @@ class StorageQuota(NamedTuple):
         return not self.limit or self.used + size <= self.limit
 
 
-class Admission:
+class QuotaChecks:
     """Checks the quotas of one tenant.
 
     An admitted batch, file or upload counts as usage before its row exists, so that concurrent requests
@@ -152,9 +152,9 @@ class RequestQuota:
         try:
             limit = (await self._limits.get(tenant)).requests_per_minute
             if limit:
-                await Admission(self._deps, tenant).count_request(limit)
+                await QuotaChecks(self._deps, tenant).count_request(limit)
         except DatabaseUnavailable:
             return  # routes that need the database report this themselves
 
     async def _read(self, tenant: str) -> QuotaLimits:
-        return await Admission(self._deps, tenant).limits()
+        return await QuotaChecks(self._deps, tenant).limits()

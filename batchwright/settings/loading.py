@@ -1,0 +1,187 @@
+"""Read the settings and the registry file, and check that they fit each other.
+
+`load` reports invalid settings before the process accepts connections.
+"""
+
+import os
+import re
+
+from pydantic import ValidationError, field_validator
+from pydantic_settings import SettingsConfigDict
+from pydantic_settings.exceptions import SettingsError as UnreadableSetting
+
+from batchwright.contracts.registry import RegistryConfig
+from batchwright.rules.backends import request_headers
+from batchwright.rules.json_text import RepeatedKey
+from batchwright.settings.api import AccessSettings, ApiSettings
+from batchwright.settings.batches import BatchSettings, RetentionSettings
+from batchwright.settings.env_source import EnvironmentSettings
+from batchwright.settings.errors import HIDDEN_VALUE, SettingsError, describe_error, describe_invalid_json
+from batchwright.settings.inference import InferenceSettings
+from batchwright.settings.limits import LimitSettings
+from batchwright.settings.observability import ObservabilitySettings, OtelSettings, variable_name
+from batchwright.settings.storage import StorageSettings
+from batchwright.settings.temporal import TemporalSettings
+from batchwright.settings.webhooks import WebhookSettings
+from batchwright.settings.worker import WorkerSettings
+
+_MAX_INTEGER = 2**63 - 1  # largest value of a database column
+_MAX_SECONDS = 1_000_000_000  # 31 years
+_MAX_VALUE_CHARS = 300
+_USER_INFO = re.compile(r"//[^/\s'\"]*@")  # user in a URL, possibly with a password
+
+# Settings whose values are never shown, not even in error messages.
+SECRETS = frozenset(
+    {
+        "api_key",
+        "backend_api_key",
+        "callback_secret",
+        "database_url",
+        "otel_exporter_otlp_headers",
+        "otel_exporter_otlp_traces_headers",
+        "payload_keys",
+        "temporal_api_key",
+    }
+)
+
+
+class Settings(
+    OtelSettings,
+    WorkerSettings,
+    InferenceSettings,
+    RetentionSettings,
+    BatchSettings,
+    LimitSettings,
+    WebhookSettings,
+    ObservabilitySettings,
+    ApiSettings,
+    AccessSettings,
+    TemporalSettings,
+    StorageSettings,
+    EnvironmentSettings,
+):
+    """All settings of one process. They are read when the process starts and then never change."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="BATCHWRIGHT_", extra="ignore", frozen=True, populate_by_name=True
+    )
+
+    @field_validator("*")
+    @classmethod
+    def _finite(cls, value: object) -> object:
+        """Return the value of a setting unchanged.
+
+        Raises ValueError if it is a number that is too large for a deadline or a database column.
+        """
+        if isinstance(value, float) and not abs(value) <= _MAX_SECONDS:
+            raise ValueError(f"it must be at most {_MAX_SECONDS:,}")
+        if isinstance(value, int) and abs(value) > _MAX_INTEGER:
+            raise ValueError(f"it must be at most {_MAX_INTEGER:,}")
+        return value
+
+
+def from_environment(name: str) -> str:
+    """Return the value of the environment variable `name`, or "" if it is not set."""
+    return os.environ.get(name, "")
+
+
+def load(**overrides: object) -> Settings:
+    """Read and check all settings, and return them.
+
+    Values in `overrides` take precedence over the environment, which takes precedence over the defaults.
+
+    Raises:
+        SettingsError: a setting or the registry file is invalid. The message names the setting and the
+            reason.
+    """
+    settings = _read_settings(overrides)
+    load_registry(settings)
+    return settings
+
+
+def load_registry(settings: Settings) -> RegistryConfig | None:
+    """Return the content of the registry file, which lists models and backends.
+
+    Check that it fits the settings. Return None if the setting `registry` is not set.
+
+    Raises:
+        SettingsError: the file is invalid, or it contradicts another setting.
+    """
+    if settings.registry is None:
+        return None
+    if settings.backends:
+        raise SettingsError(
+            "BATCHWRIGHT_REGISTRY and BATCHWRIGHT_BACKENDS are both set: unset one of them. "
+            "The registry file can express everything that the other does."
+        )
+    # Imported only if needed: most commands have no registry, and importing YAML takes a while.
+    from batchwright.settings.registry_file import read_registry
+
+    config = read_registry(settings.registry, settings.secrets_dir)
+    for name, model in config.models.items():
+        if model.kind == "callback" and not settings.takes_callbacks:
+            raise SettingsError(
+                f"BATCHWRIGHT_REGISTRY: {settings.registry}: models.{name}.kind: callback needs "
+                "BATCHWRIGHT_CALLBACK_URL and BATCHWRIGHT_CALLBACK_SECRET: set both."
+            )
+    if problem := _describe_header_conflict(config, settings.dispatch_header):
+        raise SettingsError(f"BATCHWRIGHT_REGISTRY: {settings.registry}: {problem}.")
+    return config
+
+
+def require_backends(settings: Settings) -> None:
+    """Raise SettingsError if no backend is configured, because every line of a batch would fail.
+
+    A backend is configured in the setting `backends` or `registry`.
+    """
+    if not settings.backends and settings.registry is None:
+        raise SettingsError(
+            "No backend is configured: set BATCHWRIGHT_BACKENDS to a JSON list of URLs, such as "
+            '["http://127.0.0.1:8080"], or BATCHWRIGHT_REGISTRY to a registry file.'
+        )
+
+
+def _describe_header_conflict(config: RegistryConfig, dispatch_header: str) -> str:
+    """Return a message about the first conflict of request headers in the registry; "" if there is none.
+
+    Headers conflict with each other, or with headers that Batchwright sends itself, such as
+    `dispatch_header`.
+    """
+    if config.gateway is not None:
+        problem = request_headers.conflict_message(config.gateway, "of the gateway", dispatch_header)
+        return problem and f"gateway, headers: {problem}"
+    for name, model in config.models.items():
+        if found := request_headers.find_conflict(name, model, dispatch_header):
+            place = (
+                "jobs.callback_header" if found.backend is None else f"backends, entry {found.backend + 1}"
+            )
+            return f"models.{name}.{place}: {found.message}"
+    return ""
+
+
+def _read_settings(overrides: dict[str, object]) -> Settings:
+    try:
+        return Settings(**overrides)  # pyright: ignore[reportArgumentType]
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = variable_name(str(first["loc"][0]))
+        # The value of a secret must not appear in a log.
+        parts = {str(part).lower() for part in first["loc"]}
+        shown = repr(first["input"])
+        hidden = first["type"] == HIDDEN_VALUE or not SECRETS.isdisjoint(parts) or _USER_INFO.search(shown)
+        value = "" if hidden else f" (it is {_short(shown)})"
+        raise SettingsError(f"{name} is wrong: {describe_error(first)}{value}.") from None
+    except UnreadableSetting as error:
+        # An invalid list or map; the field's name is only in the message.
+        name = "".join(re.findall(r'field "(\w+)"', str(error)))
+        cause = error.__cause__
+        problem = (
+            str(cause)
+            if isinstance(cause, RepeatedKey)
+            else describe_invalid_json(Settings.model_fields[name].annotation)
+        )
+        raise SettingsError(f"{variable_name(name)} is wrong: {problem}.") from None
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}..."

@@ -1,0 +1,170 @@
+"""Calls of the operators' routes for the CLI: batches, dead letters, models, quotas, rates, holds."""
+
+from collections.abc import Mapping
+from urllib.parse import quote
+
+from httpx import QueryParams
+
+from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.operator_objects import (
+    BatchCountsObject,
+    BatchSlicesObject,
+    DeadLetterPage,
+    DeadLetterRetryPage,
+    DeletedDeadLetter,
+    HoldList,
+    LimitsObject,
+    ModelSettingsObject,
+    OperatorBatch,
+    OperatorBatchPage,
+    QuotaList,
+    RateList,
+    RegisteredModels,
+    StatsObject,
+)
+from batchwright.starter.client import Client, window_body
+
+_RATES = "/admin/rates"
+_QUOTAS = "/admin/quotas"
+_HOLDS = "/admin/holds"
+_MODELS = "/admin/models"
+_DEAD_LETTERS = "/admin/dlq"
+_BATCHES = "/admin/batches"
+
+
+class OperatorClient:
+    """Calls of the API that need the scope `admin`. Each raises ClientError if it fails."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def rates(self) -> RateList:
+        return self._client.call("GET", _RATES, RateList)
+
+    def set_rate(self, model: str | None, requests_per_second: float) -> RateList:
+        body = {"model": model, "requests_per_second": requests_per_second}
+        return self._client.call("PUT", _RATES, RateList, body)
+
+    def clear_rate(self, model: str | None) -> RateList:
+        query = "" if model is None else f"?{QueryParams({'model': model})}"
+        return self._client.call("DELETE", _RATES + query, RateList)
+
+    def holds(self) -> HoldList:
+        return self._client.call("GET", _HOLDS, HoldList)
+
+    def hold(self, target: Mapping[str, str]) -> HoldList:
+        """Stop the sending of a tenant's or a model's lines. Return all holds in effect.
+
+        `target` has one item: the key is `tenant` or `model`, the value is its name.
+        """
+        return self._client.call("PUT", _HOLDS, HoldList, target)
+
+    def release(self, target: Mapping[str, str]) -> HoldList:
+        return self._client.call("DELETE", f"{_HOLDS}?{QueryParams(dict(target))}", HoldList)
+
+    def quotas(self) -> QuotaList:
+        return self._client.call("GET", _QUOTAS, QuotaList)
+
+    def quotas_of(self, tenant: str) -> LimitsObject:
+        return self._client.call("GET", f"{_QUOTAS}/{quote(tenant, safe='')}", LimitsObject)
+
+    def set_quotas(self, tenant: str, changes: Mapping[str, object]) -> QuotaList:
+        return self._client.call("PUT", _QUOTAS, QuotaList, {"tenant": tenant, **changes})
+
+    def clear_quotas(self, tenant: str) -> QuotaList:
+        return self._client.call("DELETE", f"{_QUOTAS}?{QueryParams({'tenant': tenant})}", QuotaList)
+
+    def batches(self, query: Mapping[str, str]) -> OperatorBatchPage:
+        """Return a page of the batches of all tenants. `query` has filters of the API, such as `tenant`."""
+        return self._client.call("GET", f"{_BATCHES}?{QueryParams(dict(query))}", OperatorBatchPage)
+
+    def batch_counts(self) -> BatchCountsObject:
+        return self._client.call("GET", f"{_BATCHES}/counts", BatchCountsObject)
+
+    def batch(self, batch_id: str) -> OperatorBatch:
+        return self._client.call("GET", f"{_BATCHES}/{quote(batch_id, safe='')}", OperatorBatch)
+
+    def batch_slices(self, batch_id: str) -> BatchSlicesObject:
+        path = f"{_BATCHES}/{quote(batch_id, safe='')}/slices"
+        return self._client.call("GET", path, BatchSlicesObject)
+
+    def control_batch(self, batch_id: str, act: str) -> OperatorBatch:
+        """Change a batch of any tenant, and return it. `act` is `cancel`, `pause`, `resume` or `abandon`."""
+        return self._client.call("POST", f"{_BATCHES}/{quote(batch_id, safe='')}/{act}", OperatorBatch)
+
+    def prioritize_batch(self, batch_id: str, priority: int) -> OperatorBatch:
+        path = f"{_BATCHES}/{quote(batch_id, safe='')}/priority"
+        return self._client.call("POST", path, OperatorBatch, {"priority": priority})
+
+    def dead_letters(
+        self, *, tenant: str | None, batch_id: str | None, limit: int, after: str | None
+    ) -> DeadLetterPage:
+        given = {"tenant": tenant, "batch_id": batch_id, "limit": str(limit), "after": after}
+        query = QueryParams({name: value for name, value in given.items() if value is not None})
+        return self._client.call("GET", f"{_DEAD_LETTERS}?{query}", DeadLetterPage)
+
+    def retry_dead_letter(self, id: str, window: str | None) -> BatchObject:
+        return self._client.call(
+            "POST", f"{_DEAD_LETTERS}/{quote(id, safe='')}/retry", BatchObject, window_body(window)
+        )
+
+    def retry_dead_letters(
+        self, *, tenant: str | None, batch_id: str | None, window: str | None, after: str | None
+    ) -> DeadLetterRetryPage:
+        """Create batches that retry dead letters, lines that failed after their last attempt.
+
+        One call processes one page of batches. If `has_more` is True in the result, call this again with the
+        result's `last_id` as `after`.
+
+        Args:
+            tenant: tenant of the lines; None for all tenants.
+            batch_id: batch of the lines; None for all batches.
+            window: completion window of the new batches; None for the original batch's window.
+            after: `last_id` of the previous page; None for the first page.
+        """
+        body = {"tenant": tenant, "batch_id": batch_id, "completion_window": window, "after": after}
+        return self._client.call("POST", _DEAD_LETTERS + "/retry-all", DeadLetterRetryPage, body)
+
+    def delete_dead_letter(self, id: str) -> DeletedDeadLetter:
+        return self._client.call("DELETE", f"{_DEAD_LETTERS}/{quote(id, safe='')}", DeletedDeadLetter)
+
+    def stats(self) -> StatsObject:
+        return self._client.call("GET", "/v1/stats", StatsObject)
+
+    def registered(self) -> RegisteredModels:
+        return self._client.call("GET", _MODELS, RegisteredModels)
+
+    def model(self, model: str) -> ModelSettingsObject:
+        return self._client.call("GET", f"{_MODELS}/{quote(model, safe='')}", ModelSettingsObject)
+
+    def register(self, model: str, config: Mapping[str, object], *, replace: bool) -> RegisteredModels:
+        """Register `model`, and return all registered models.
+
+        Args:
+            config: settings of the model, as in the registry file.
+            replace: True replaces an existing model. If False, the API rejects the call if the model exists.
+        """
+        headers = None if replace else {"If-None-Match": "*"}
+        return self._client.call(
+            "PUT", f"{_MODELS}/{quote(model, safe='')}", RegisteredModels, config, headers
+        )
+
+    def set_model(
+        self, model: str, changes: Mapping[str, object], version: int | None
+    ) -> ModelSettingsObject:
+        """Change some settings of a model, keep all others, and return the resulting settings.
+
+        Args:
+            changes: new value by the name of the setting; the value None undoes an earlier change of it.
+            version: the change is rejected if the model has another version; None accepts any version.
+        """
+        headers = None if version is None else {"If-Match": f'"{version}"'}
+        return self._client.call(
+            "PATCH", f"{_MODELS}/{quote(model, safe='')}", ModelSettingsObject, changes, headers
+        )
+
+    def remove_model(self, model: str) -> RegisteredModels:
+        return self._client.call("DELETE", f"{_MODELS}/{quote(model, safe='')}", RegisteredModels)
+
+    def revert_model(self, model: str) -> RegisteredModels:
+        return self._client.call("DELETE", f"/admin/model-configs/{quote(model, safe='')}", RegisteredModels)
