@@ -20,7 +20,7 @@ _SECONDS, _PAUSE_SECONDS = 60.0, 0.005
 _COLUMNS = """
 SELECT string_agg(quote_ident(column_name), ', ') AS names FROM information_schema.columns
 WHERE table_name = 'batches' AND table_schema = current_schema()
-    AND column_name NOT IN ('id', 'created_at')"""
+    AND is_generated = 'NEVER' AND column_name NOT IN ('id', 'created_at')"""
 
 
 def measure(options: SectionOptions) -> list[Figure]:
