@@ -44,12 +44,13 @@ def _lines(maker: Callable[[random.Random, int], dict[str, str]], count: int, se
 
 def _line(number: int, parts: dict[str, str]) -> bytes:
     turns = [{"role": role, "content": text} for role, text in parts.items()]
-    line = {"custom_id": str(number), "body": {"model": "m", "messages": turns, "max_tokens": 64}}
+    most = 64 if number % 5 else 4_096  # long and short responses in each group of similar prompts
+    line = {"custom_id": str(number), "body": {"model": "m", "messages": turns, "max_tokens": most}}
     return json.dumps(line).encode() + b"\n"
 
 
 def _few_prompts(rng: random.Random, number: int) -> dict[str, str]:
-    return {"system": _text(rng.randrange(24), _CONTENT_BYTES), "user": _question(number)}
+    return {"system": _text(rng.randrange(24), _CONTENT_BYTES), "user": question(number)}
 
 
 def _similar_prompts(rng: random.Random, number: int) -> dict[str, str]:
@@ -60,15 +61,16 @@ def _similar_prompts(rng: random.Random, number: int) -> dict[str, str]:
     """
     task, customer = rng.randrange(4), rng.randrange(60)
     head, tail = _text(task, _CONTENT_BYTES * 3 // 4), _text(1000 + customer, _CONTENT_BYTES // 4)
-    return {"system": f"{head} {tail}", "user": _question(number)}
+    return {"system": f"{head} {tail}", "user": question(number)}
 
 
 def _templates(rng: random.Random, number: int) -> dict[str, str]:
     """Return a prompt that begins with random examples and ends with a question, as messages by role."""
-    return {"user": f"{_text(2000 + rng.randrange(24), _CONTENT_BYTES)} {_question(number)}"}
+    return {"user": f"{_text(2000 + rng.randrange(24), _CONTENT_BYTES)} {question(number)}"}
 
 
-def _question(number: int) -> str:
+def question(number: int) -> str:
+    """Return the text of a question that occurs only once."""
     return _text(10_000 + number, _QUESTION_BYTES)
 
 

@@ -175,7 +175,10 @@ class SliceAttempt:
         storage, request = self._worker.storage, self._request
         stored = await read_stored_results(storage, self._folder)
         self._writer.restore(stored)
-        queue = await read_line_queue(storage, request, record, stored)
+        is_grouped = self._worker.settings.plan_order != "file"
+        queue = await read_line_queue(
+            storage, request, record, stored, router.prefixes, is_grouped=is_grouped
+        )
         try:
             reason = await self._send(queue, router)
         except Exception:

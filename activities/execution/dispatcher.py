@@ -1,6 +1,7 @@
 """The send loop of one turn. It decides which line is sent next and when the turn ends."""
 
 import asyncio
+import math
 import time
 
 from batchwright.activities.clock import SUSPEND_AWARE_CLOCK
@@ -196,8 +197,8 @@ class SliceDispatcher:
         - The tenant has reached a cap or a rate.
         - The model has reached a rate, and the slice is on a queue that several models share.
 
-        Both cases are ignored if this worker already runs many slices of the tenant
-        (`SliceDemand.is_replaceable` is False).
+        Lines of full prefix groups do not count if the groups have a `width`. All this is ignored if this
+        worker already runs many slices of the tenant (`SliceDemand.is_replaceable` is False).
         """
         if self._is_exclusive or self._held.is_yielding:
             return 0
@@ -205,9 +206,10 @@ class SliceDispatcher:
         is_held = self._limiter.is_capped(model, self._tenant) or (
             self._held.queue == ALL_MODELS and self._limiter.is_at_rate(model)
         )
-        if is_held and self._demand.is_replaceable(self._held):
-            return 0
-        ready = min(self._queue.due, self._pacer.remaining())
+        due, has_width = self._queue.due, self._router.prefixes.width < math.inf
+        if (is_held or has_width) and self._demand.is_replaceable(self._held):
+            due = 0 if is_held else self._queue.preferred
+        ready = min(due, self._pacer.remaining())
         if self._quarantine.is_tracking:
             ready = min(ready, TRACKED_BATCH_SIZE - len(self._state.in_flight))
         return int(max(0, ready))
@@ -270,7 +272,13 @@ class SliceDispatcher:
     def _new_permit_request(self, priority: int) -> PermitRequest:
         request = self._turn.request
         place = request.model, request.tenant, request.weight, request.batch_id, request.number
-        return PermitRequest(*place, self._on_permit, request.caller.key_id, priority)
+        return PermitRequest(*place, self._on_permit, request.caller.key_id, priority, self._yields_permit)
+
+    def _yields_permit(self) -> bool:
+        """Return True if all lines of this slice are of full prefix groups, and the groups have a `width`."""
+        line = None if self._is_exclusive else self._state.waiting_line
+        has_width = self._router.prefixes.width < math.inf
+        return line is not None and has_width and self._queue.should_wait(line)
 
     def _follow_priority(self) -> None:
         """Wait for permits with the priority that the batch has now, if an operator has changed it.
@@ -295,6 +303,8 @@ class SliceDispatcher:
         line, state.waiting_line = state.waiting_line, None
         assert line is not None
         try:
+            if not self._quarantine.is_tracking:
+                line = self._queue.reselect(line)
             if not self._may_send_now():
                 permit.release()
                 self._queue.push_front(line)

@@ -77,6 +77,7 @@ class RequestExecutor:
         held = self._budget.reserve_response(len(line.data))
         sent = InFlightRequest(line, request, permit, dispatch, held)
         self._state.in_flight.add(sent)
+        self._router.prefixes.start(line.prefix_group)
         try:
             if not self._try_send_now(sent):
                 self._pool.submit(sent)
@@ -118,6 +119,7 @@ class RequestExecutor:
         self._state.in_flight.discard(sent)
         self._budget.response_bytes -= sent.held
         sent.dispatch.end()
+        self._router.prefixes.end(sent.line.prefix_group)
         sent.permit.release()
         if self._state.waiting_line is None:
             self._state.wake.set()
@@ -308,9 +310,11 @@ class RequestExecutor:
     # Counting
 
     def _observe(self, sent: InFlightRequest, outcome: Outcome) -> None:
-        """Report the outcome to the limits, and report the size of the response to the memory budget."""
+        """Report the outcome to the limits and prefix groups, and its size to the memory budget."""
         sent.permit.record_outcome(outcome)
-        if outcome.verdict is not SUCCESS and outcome.status and sent.line.attempt.job is None:
+        if outcome.verdict is SUCCESS:
+            self._router.prefixes.succeed(sent.line.prefix_group)
+        elif outcome.status and sent.line.attempt.job is None:
             sent.permit.correct_charge(0)  # the backend refused, so it used no tokens
         self._budget.observe_response(len(outcome.body))
 

@@ -2,13 +2,14 @@
 
 import heapq
 import time
-from collections import deque
 from collections.abc import Iterable
 
 from msgspec import Struct
 
+from batchwright.activities.execution.due_lines import DueLines
 from batchwright.activities.execution.stored_results import LineAttempt, StoredResults
 from batchwright.contracts.execution import SliceRequest
+from batchwright.inference.prefix_groups import PrefixGroups
 from batchwright.inference.upstream import Upstream
 from batchwright.rules import ids, object_keys
 from batchwright.rules.planning.plan_format import (
@@ -43,12 +44,18 @@ class SliceLine(Struct, eq=False):
     backend_verified: bool | None = False  # True if it answered a check before the send; None: unknown
     is_backend_alive: bool = False  # True if the backend answered the last try and the probe after it
     prefix_hash: int = 0  # hash of the system prompt; 0 if there is none
+    prefix_group: int = 0  # the same hash; 0 also if lines are sent in the order of the file
+
+    @property
+    def due_group(self) -> int:
+        """Group of the line in `DueLines`. A line whose job already runs at a backend has no group."""
+        return self.prefix_group if self.prefix_group and self.attempt.job is None else 0
 
 
 class LineQueue:
     """The lines of a slice that have no result yet.
 
-    Lines that may be sent now are in the order of the plan. Lines that wait for a retry are ordered by the
+    Lines that may be sent now are in the order of `DueLines`. Lines that wait for a retry are ordered by the
     time of the retry. Quarantined lines, which may have crashed a worker, are in a separate list.
 
     Attributes:
@@ -56,8 +63,9 @@ class LineQueue:
         bytes: memory used by the JSON of the lines without a result, in bytes.
     """
 
-    def __init__(self, lines: list[SliceLine]) -> None:
-        self._ready: deque[SliceLine] = deque()
+    def __init__(self, lines: list[SliceLine], prefixes: PrefixGroups) -> None:
+        self._prefixes = prefixes
+        self._ready = DueLines[SliceLine](prefixes)
         self._later: list[tuple[float, int, SliceLine]] = []
         self._quarantined: list[SliceLine] = []
         self.unsettled = len(lines)
@@ -73,11 +81,16 @@ class LineQueue:
         """Number of lines that may be sent now."""
         return len(self._ready)
 
+    @property
+    def preferred(self) -> float:
+        """Number of lines that may be sent now before the groups of all other lines are full."""
+        return self._ready.count_preferred()
+
     def requeue(self, line: SliceLine) -> None:
         """Put a line without a result back into the queue.
 
-        A line that is due goes behind the other due lines. A line that is not due waits until its
-        `not_before`. A line that was in flight during a crash goes to the quarantined lines.
+        A line that is due goes behind the other due lines of its prefix group. A line that is not due waits
+        until its `not_before`. A line that was in flight during a crash goes to the quarantined lines.
         """
         if line.attempt.crashes:
             self._quarantined.append(line)
@@ -89,16 +102,30 @@ class LineQueue:
     def next(self) -> SliceLine | None:
         """Remove and return the next due line; None if no line is due. Quarantined lines are not returned.
 
-        When a line's wait ends, the line goes to the end of the queue. A line with a running job goes to the
-        front, because polling its job is cheap.
+        When a line's wait ends, the line goes to the end of its prefix group. A line with a running job goes
+        to the front, because polling its job is cheap.
         """
         while self._later and self._later[0][0] <= time.time():
             line = heapq.heappop(self._later)[2]
             if line.attempt.job is None:
                 self._ready.append(line)
             else:
-                self._ready.appendleft(line)
-        return self._ready.popleft() if self._ready else None
+                self._ready.push_front(line)
+        return self._ready.pop()
+
+    def reselect(self, line: SliceLine) -> SliceLine:
+        """Return the line to send now instead of `line`, an earlier result of `next`. It may be the same.
+
+        Groups may have become full or not full since then.
+        """
+        if not line.prefix_group or line.attempt.job is not None or line.attempt.crashes:
+            return line
+        self._ready.push_front(line)
+        return self._ready.pop() or line
+
+    def should_wait(self, line: SliceLine) -> bool:
+        """Return True if `line`, a result of `next`, and all due lines belong to full prefix groups."""
+        return self._prefixes.is_full(line.due_group) and self._ready.only_full_groups()
 
     def pop_quarantined(self) -> SliceLine | None:
         """Remove and return the due quarantined line with the fewest crashes; None if none is due."""
@@ -118,7 +145,7 @@ class LineQueue:
         for line in found:
             changes = {"sending_attempt": "", "crashes": line.attempt.crashes + 1}
             line.attempt = line.attempt.model_copy(update=changes)
-        self._ready, self._later, self._quarantined = deque(), [], []
+        self._ready, self._later, self._quarantined = DueLines[SliceLine](self._prefixes), [], []
         for line in lines:
             self.requeue(line)
         return found
@@ -148,7 +175,7 @@ class LineQueue:
         if line.attempt.crashes:
             self._quarantined.append(line)
         else:
-            self._ready.appendleft(line)
+            self._ready.push_front(line)
 
     def wait(self) -> float:
         """Return the seconds until the next line is due; 0 if a line is due now or the queue is empty."""
@@ -174,12 +201,22 @@ async def read_slice_record(storage: Storage, request: SliceRequest) -> SliceRec
 
 
 async def read_line_queue(
-    storage: Storage, request: SliceRequest, record: SliceRecord, stored: StoredResults
+    storage: Storage,
+    request: SliceRequest,
+    record: SliceRecord,
+    stored: StoredResults,
+    prefixes: PrefixGroups,
+    *,
+    is_grouped: bool,
 ) -> LineQueue:
     """Read the slice's unsettled lines from storage and return them as a queue.
 
     This takes two requests to storage: one reads the slice's part of the plan, the other one its lines in the
     shard.
+
+    Args:
+        prefixes: the model's prefix groups.
+        is_grouped: False if the plan is in the order of the file, in which all lines are then sent.
 
     Raises:
         PlanDamaged: plan and shard do not match.
@@ -189,7 +226,11 @@ async def read_line_queue(
     entries = await storage.get(plan, record.first_entry * ENTRY_BYTES, record.entries * ENTRY_BYTES)
     shard = object_keys.shard(request.ingest_prefix, request.safe_model)
     data = await storage.get(shard, record.shard_offset, record.shard_bytes)
-    return LineQueue(_unsettled_lines(request, record, entries, data, stored))
+    lines = _unsettled_lines(request, record, entries, data, stored)
+    if is_grouped:
+        for line in lines:
+            line.prefix_group = line.prefix_hash
+    return LineQueue(lines, prefixes)
 
 
 def _unsettled_lines(

@@ -33,6 +33,7 @@ class PermitRequest:
         weight: weight of the tenant relative to other tenants; `TenantShares` may override it.
         key_id: id of the API key that created the batch; empty if there was none.
         on_granted: called once with the permit. It must not raise.
+        must_yield: returns True if another slice of the batch should get the next permit, if one waits.
     """
 
     model: str
@@ -43,10 +44,11 @@ class PermitRequest:
     on_granted: Callable[["Permit"], None]
     key_id: str = ""
     priority: int = DEFAULT_PRIORITY
+    must_yield: Callable[[], bool] | None = None
 
     def detach(self) -> None:
-        """Drop the reference to `on_granted`, which would keep a finished slice in memory."""
-        self.on_granted = _already_detached
+        """Drop the references to the callbacks, which would keep a finished slice in memory."""
+        self.on_granted, self.must_yield = _already_detached, None
 
 
 def _already_detached(_permit: "Permit") -> NoReturn:
@@ -203,7 +205,7 @@ class ConcurrencyLimiter:
         return model is not None and tenant in model.capped
 
     def is_at_rate(self, name: str) -> bool:
-        """Return True if no line of the model may be sent now, because it has reached one of its rates."""
+        """Return True if no line of the model may be sent now, because it has reached a rate."""
         return self.limits.model_limit(name, self.clock()) is not None
 
     def limit_reached(self, name: str, tenant: str, key_id: str) -> Limit | None:

@@ -13,6 +13,7 @@ from batchwright.contracts.registry import LimitConfig, LoadBalancing, ModelConf
 from batchwright.inference.circuit_breaker import CircuitAttempt, CircuitBreaker
 from batchwright.inference.client import RequestSender
 from batchwright.inference.outcomes import Outcome, invalid_response
+from batchwright.inference.prefix_groups import PrefixGroups
 from batchwright.inference.transport.base import Exchange, Header
 from batchwright.inference.upstream import Backend, Upstream
 from batchwright.rules.backends.body_rewriting import (
@@ -55,6 +56,7 @@ class ModelRouter:
         self.upstreams: list[Upstream] = []
         self.fallbacks: Sequence[ModelRouter] = ()
         self.limits = LimitConfig()  # limits in the registry, which override the settings
+        self.prefixes = PrefixGroups(clock)
         self._own_urls: list[str] = []
         self._load_balancing: LoadBalancing = "least-outstanding"
         self._has_aliases = False
@@ -82,6 +84,8 @@ class ModelRouter:
         self._own_urls = list(dict.fromkeys(upstream.backend.url for upstream in self.upstreams))
         self.retries, self._load_balancing = retries, config.load_balancing
         self._has_aliases = bool(config.aliases)
+        stated = [upstream.in_flight for upstream in self.upstreams]
+        self.prefixes.set_width(stated, is_affine=config.load_balancing == "prefix-affine")
         self.limits = config.limits
 
     def close(self) -> None:

@@ -25,6 +25,7 @@ class Request:
     key_id: str = ""
     weight: float = 1.0
     priorities: Shares | None = None
+    must_yield: Callable[[], bool] | None = None
 
 
 class OrderRule(Protocol):

@@ -1,10 +1,13 @@
 """Section: benefit of sending lines sorted by prompt, and the cost if the prompts have nothing in common."""
 
 from contextlib import ExitStack
+from random import Random
 from typing import Literal
 
 from bench import batches
+from bench.cached_engine import CachedEngine, few_prompts, run_lines
 from bench.inputs import write_unshared
+from bench.longest_first import WORKS, seconds
 from bench.prefix_order import best_ratio, hit_ratio, in_order, mixes
 from bench.results import Figure, Target
 from bench.section import Section, SectionOptions
@@ -12,7 +15,10 @@ from bench.stack import running_stack, simulator, wait_until_quiet
 
 REPLICAS, BUDGET_TOKENS = 3, 6_000
 _IN_FLIGHT = 64
-_MIX_SECONDS, _SECONDS = 60.0, 150.0
+_MIX_SECONDS, _SIMULATED_SECONDS, _SECONDS = 60.0, 1.0, 150.0
+_STORED = (0, 100)
+_DISPATCH = (("file order", False, False), ("without leaders", True, False), ("ours", True, True))
+_LONGEST_FIRST_SEEDS = 20
 _ORDERS: tuple[tuple[Literal["file", "hash", "prefix"], str], ...] = (
     ("file", "file order"),
     ("hash", "exact hash"),
@@ -21,7 +27,7 @@ _ORDERS: tuple[tuple[Literal["file", "hash", "prefix"], str], ...] = (
 
 
 def measure(options: SectionOptions) -> list[Figure]:
-    return [*_ratios(options), *_cost(options)]
+    return [*_ratios(options), *_leaders(options), *_longest_first(options), *_cost(options)]
 
 
 def _ratios(options: SectionOptions) -> list[Figure]:
@@ -44,6 +50,42 @@ def _ratios(options: SectionOptions) -> list[Figure]:
                               target=Target(0.95, "at least")))  # fmt: skip
         for order, shown in (*_ORDERS, ("best", "the best possible")):
             figures.append(Figure(f"order.{key}.{order}", f"{name}: hit ratio, {shown}", hits[order]))
+    return figures
+
+
+def _leaders(options: SectionOptions) -> list[Figure]:
+    """Return the prompt tokens that an engine with four slots computes, relative to the distinct ones."""
+    computed: dict[tuple[str, int], list[float]] = {}
+    for number in options.turns(_SIMULATED_SECONDS):
+        for stored in _STORED:
+            engine = CachedEngine(stored=stored)
+            for name, is_sorted, is_grouped in _DISPATCH:
+                lines = few_prompts(600, 12, Random(number), is_grouped=is_grouped)
+                if is_sorted:
+                    lines.sort(key=lambda line: line.prompt)
+                stated = engine.slots if is_grouped else None
+                result = run_lines(engine, lines, permits=engine.slots, stated=stated)
+                computed.setdefault((name, stored), []).append(result.computed)
+                options.report(f"round {number}: {name}, {stored} prompts in memory: {result}")
+    return [
+        Figure(f"order.leaders.{name}.{stored}".replace(" ", "-"),
+               f"prompt tokens computed, {name}, {stored} prompts in memory", found,
+               target=Target(1.2, aim=1.1) if name == "ours" else None)
+        for (name, stored), found in computed.items()
+    ]  # fmt: skip
+
+
+def _longest_first(options: SectionOptions) -> list[Figure]:
+    """Return the time of a batch in our order, as a multiple of its time in file order."""
+    figures: list[Figure] = []
+    for name, work in WORKS.items():
+        found = [
+            seconds(work, 384, number, "prefix") / seconds(work, 384, number, "file")
+            for number in range(_LONGEST_FIRST_SEEDS)
+        ]
+        options.report(f"longest first: {name}: {found}")
+        figures.append(Figure(f"order.longest.{name}".replace(" ", "-"),
+                              f"{name}: a batch's time, of that in file order", found))  # fmt: skip
     return figures
 
 
@@ -74,14 +116,12 @@ def _cost(options: SectionOptions) -> list[Figure]:
         for stack in stacks.values():
             batches.measure(stack, path, count)  # the first batch of a process is slower
         for number in options.turns(_SECONDS):
-            seconds: dict[str, float] = {}
+            taken: dict[str, float] = {}
             for order in ("file", "prefix") if number % 2 else ("prefix", "file"):
                 wait_until_quiet(stacks[order])
-                seconds[order] = batches.measure(stacks[order], path, count).seconds
-            slower.append(seconds["prefix"] / seconds["file"])
-            options.report(
-                f"round {number}: {seconds['prefix']:.2f} s, in file order {seconds['file']:.2f} s"
-            )
+                taken[order] = batches.measure(stacks[order], path, count).seconds
+            slower.append(taken["prefix"] / taken["file"])
+            options.report(f"round {number}: {taken['prefix']:.2f} s, in file order {taken['file']:.2f} s")
     path.unlink()
     return [
         Figure("order.unshared", "nothing shared: a batch's time, of that in file order", slower,
@@ -94,8 +134,11 @@ SECTION = Section(
     "Order pays",
     f"4,000 prompts of 4 KB in random order, {REPLICAS} replicas with a prefix cache of {BUDGET_TOKENS:,} "
     "tokens each; a prompt's beginning decides its replica, four slices are sent at once. Computed with the "
-    "simulator's cache, each round with other prompts. Then 50,000 lines with nothing in common, a simulator "
-    "that answers at once, on two stacks in turns: one in our order, one in file order.",
+    "simulator's cache, each round with other prompts. Simulated, too: 600 lines with 12 system prompts at "
+    "an engine with four slots, which has memory for no more prompts or for 100; and 384 lines with 64 "
+    "requests in flight, with and without `max_tokens` that tell how long a response takes. Then 50,000 "
+    "lines with nothing in common, a simulator that answers at once, on two stacks in turns: one in our "
+    "order, one in file order.",
     3.5,
     measure,
 )

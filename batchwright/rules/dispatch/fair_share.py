@@ -181,6 +181,8 @@ class QueuedRequest(Protocol):
         number: number of the slice among the slices of the batch for this model.
         key_id: id of the API key that created the batch; empty if there was none.
         weight: weight of the tenant.
+        must_yield: returns True if another slice of the batch should get the next permit, if one waits. If
+            all return True, the first slice gets it. None is like a function that returns False.
     """
 
     batch_id: str
@@ -188,6 +190,7 @@ class QueuedRequest(Protocol):
     key_id: str
     priority: int
     weight: float
+    must_yield: Callable[[], bool] | None
 
 
 Request = TypeVar("Request", bound=QueuedRequest)
@@ -234,7 +237,11 @@ class _Priority(Generic[Request]):
         self.permits += 1
         batches = self.batches
         slices = batches[batch_id]
-        request = slices.pop()
+        place = -1
+        if len(slices) > 1:
+            in_order = range(len(slices) - 1, -1, -1)
+            place = next((place for place in in_order if not _must_yield(slices[place])), -1)
+        request = slices.pop(place)
         if not slices:
             del batches[batch_id]
         elif len(batches) > 1:
@@ -242,13 +249,18 @@ class _Priority(Generic[Request]):
         return request
 
 
+def _must_yield(request: QueuedRequest) -> bool:
+    return request.must_yield is not None and request.must_yield()
+
+
 class FairQueue(Generic[Request]):
     """Queue of one tenant's permit requests for one model.
 
     Priorities share by weight and time in flight, as tenants do in `FairShare`. Within a priority, the batch
     with the lowest rank goes first. One in five permits goes to the batch that has waited longest, so no
-    batch waits forever. Within a batch, the slice with the lowest number goes first. The slices of a worker
-    therefore end at different times, and while one of them is stored, another slice keeps sending.
+    batch waits forever. Within a batch, the slice with the lowest number goes first, unless it must
+    yield. The slices of a worker therefore end at different times, and while one of them is stored, another
+    slice keeps sending.
 
     Attributes:
         waiting: number of requests in the queue.

@@ -1,5 +1,8 @@
 """Dispatch order: sort a model's lines so that lines with the same prompt prefix are neighbours.
 
+Among lines that have nothing else in common, those whose responses may take longest go first, so that a batch
+does not end with a few long responses.
+
 A line takes 54 bytes of memory until it is written to the plan. Its text stays on disk, and is read again
 only if its sort key (`sort_keys.py`) is equal to the key of another line.
 """
@@ -8,7 +11,7 @@ import heapq
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from itertools import starmap
+from itertools import chain, groupby, starmap
 from typing import Literal
 
 from msgspec import Struct
@@ -17,7 +20,13 @@ from batchwright.rules.input.digest_set import DigestNumbers
 from batchwright.rules.input.lines import reread_body
 from batchwright.rules.planning.plan_format import PlanEntry
 from batchwright.rules.planning.prompt_prefix import Prompt, lexicographic_order, prompt_of, system_hash
-from batchwright.rules.planning.sort_keys import SORT_KEY_BYTES, PromptSortKeys, covered_bytes
+from batchwright.rules.planning.sort_keys import (
+    SORT_KEY_BYTES,
+    PromptSortKeys,
+    common_bytes,
+    common_with_first,
+    covered_bytes,
+)
 
 PlanOrder = Literal["prefix", "hash", "file"]
 ReadLine = Callable[[int, int], bytes]  # called with a line's offset and length; returns its bytes
@@ -32,6 +41,12 @@ _NUMBERED = struct.Struct(f">I{_ROW.size - 4}s")
 _RANK = struct.Struct(">I")
 _PACKED = struct.Struct(f"{_ROW.size}s")
 _RUN = 65_536 * _ROW.size  # bytes sorted at once, to limit the number of Python objects
+_UNITS = struct.Struct(">H")
+# Lines of plans with at most so many lines are sorted by cost. In larger plans, the last responses take only
+# a small part of the time.
+_MAX_BY_COST = 16_384
+# Neighbours that have so many bytes more in common than all lines of their prefix stay together.
+_SHARED_BYTES = 128
 
 
 class PlanLine(Struct, frozen=True, gc=False):
@@ -160,6 +175,8 @@ class ModelLines:
             read_line: returns a line, given its offset and length.
         """
         rows = _in_text_order(self._in_key_order(ranks), read_line)
+        if self._order == "prefix" and len(self) <= _MAX_BY_COST:
+            rows = _longest_first(rows)
         return starmap(PlanLine, map(_PLACE.unpack, rows))
 
     def _in_key_order(self, ranks: "array[int]") -> Iterable[bytes]:
@@ -232,6 +249,35 @@ def _sorted_by_text(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | by
             range(len(rows) // _ROW.size), read, covered_bytes(rows[_KEY - SORT_KEY_BYTES : _KEY])
         ),
     )
+
+
+def _longest_first(rows: Iterable[bytes | bytearray]) -> Iterator[bytes | bytearray]:
+    """Yield packed lines so that of lines with the same prefix, those with the highest cost go first.
+
+    The prefixes keep their order. Lines whose texts share more than all texts with this prefix do stay
+    together, in their order, and go with the line of the highest cost among them.
+
+    Args:
+        rows: packed lines, sorted by the rank of their prefix and then by text.
+    """
+    for _, of_prefix in groupby(rows, key=lambda row: row[: _RANK.size]):
+        lines = [(row[_RANK.size : _KEY], row) for row in of_prefix]
+        least = _SHARED_BYTES + min(common_with_first(key) for key, _ in lines)
+        runs: list[list[bytes | bytearray]] = []
+        before = None
+        for key, row in lines:
+            if before is not None and (key == before or common_bytes(before, key) >= least):
+                runs[-1].append(row)
+            else:
+                runs.append([row])
+            before = key
+        runs.sort(key=lambda run: max(map(_cost, run)), reverse=True)
+        yield from chain.from_iterable(runs)
+
+
+def _cost(row: bytes | bytearray) -> int:
+    (units,) = _UNITS.unpack_from(row, _ROW.size - _UNITS.size)
+    return units
 
 
 def _plan_line(row: bytes | bytearray) -> PlanLine:

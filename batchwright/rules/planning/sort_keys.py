@@ -58,13 +58,32 @@ def covered_bytes(key: bytes | bytearray) -> int:
 
     If two prompts have the same prefix and the same key, their texts are equal in all these bytes.
     """
+    return _FOLLOWING + common_with_first(key)
+
+
+def common_with_first(key: bytes | bytearray) -> int:
+    """Return how many leading bytes a text has in common with the first text with the same prefix.
+
+    `key` is the sort key of the text. The result is at most 1,024.
+    """
     (code,) = _CODE.unpack_from(key)
     if code == _EQUAL:
-        return NEEDED_TEXT_BYTES
-    return _FOLLOWING + (code if code < _EQUAL else _ABOVE - code)
+        return _COMPARED
+    return code if code < _EQUAL else _ABOVE - code
 
 
-def _common_length(one: bytes, other: bytes, width: int) -> int:
+def common_bytes(one: bytes | bytearray, other: bytes | bytearray) -> int:
+    """Return how many leading bytes two texts with the same prefix have in common, from their sort keys.
+
+    If the keys are equal, the texts may have more in common.
+    """
+    common = common_with_first(one)
+    if one[: _CODE.size] != other[: _CODE.size]:
+        return min(common, common_with_first(other))
+    return common + _common_length(one[_CODE.size :], other[_CODE.size :], _FOLLOWING)
+
+
+def _common_length(one: bytes | bytearray, other: bytes | bytearray, width: int) -> int:
     """Return how many leading bytes two different texts of at most `width` bytes have in common."""
     differing = int.from_bytes(one.ljust(width, b"\0")) ^ int.from_bytes(other.ljust(width, b"\0"))
     return width - (differing.bit_length() + 7) // 8

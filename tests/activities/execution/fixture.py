@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -63,16 +63,21 @@ def line_of(number: int) -> bytes:
     return b'{"custom_id":"c-%d","body":%s}' % (number, body_of(number))
 
 
-async def plan_slice(storage: MemoryStorage, lines: list[bytes], prefix: str = "p") -> list[int]:
+async def plan_slice(
+    storage: MemoryStorage, lines: list[bytes], prefix: str = "p", prefix_hashes: Sequence[int] = ()
+) -> list[int]:
     """Store the lines as one slice, with all objects that ingestion writes for it.
 
     Return the offsets of the lines.
+
+    Args:
+        prefix_hashes: The hash of each line's system prompt. By default, no line has one.
     """
     offsets: list[int] = []
     entries, offset = b"", 0
-    for line in lines:
+    for line, prefix_hash in zip(lines, prefix_hashes or [0] * len(lines), strict=True):
         offsets.append(offset)
-        entries += pack_entry(PlanEntry(offset, len(line) + 1, 0))
+        entries += pack_entry(PlanEntry(offset, len(line) + 1, prefix_hash))
         offset += len(line) + 1
     shard = b"".join(line + b"\n" for line in lines)
     record = SliceRecord(0, 0, 0, len(lines), len(shard), len(lines))

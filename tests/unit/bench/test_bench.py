@@ -3,12 +3,16 @@
 import json
 from itertools import permutations
 from pathlib import Path
+from random import Random
+from statistics import median
 
 import pytest
 
 from bench import page
+from bench.cached_engine import CachedEngine, few_prompts, run_lines
 from bench.compare import compared, merged
 from bench.inputs import MODELS, chat_line, write_input, write_unshared
+from bench.longest_first import WORKS, seconds
 from bench.page import bar_chart
 from bench.prefix_order import best_ratio, hit_ratio, in_order, interleaved, mixes
 from bench.profile import read_stacks, report
@@ -218,6 +222,28 @@ def test_the_dispatch_order_is_near_the_best_possible_and_the_file_order_is_not(
     file = hit_ratio(in_order(lines, "file"), replicas=3, budget_tokens=6_000)
     assert file < 0.9 * best
     assert 0.95 * best <= ours <= best
+
+
+@pytest.mark.parametrize("stored", [0, 100])
+def test_an_engine_with_a_prompt_in_each_slot_computes_it_seldom_more_than_once(stored: int) -> None:
+    def computed(*, is_grouped: bool) -> float:
+        lines = few_prompts(600, 12, Random(1), is_grouped=is_grouped)
+        lines.sort(key=lambda line: line.prompt)
+        stated = 4 if is_grouped else None
+        return run_lines(CachedEngine(stored=stored), lines, permits=4, stated=stated).computed
+
+    assert 1.0 <= computed(is_grouped=True) < 1.25 < 2.0 < computed(is_grouped=False)
+
+
+def test_the_longest_lines_first_save_time_where_max_tokens_tells_which_they_are() -> None:
+    def ratio(name: str) -> float:
+        return median(
+            seconds(WORKS[name], 384, seed, "prefix") / seconds(WORKS[name], 384, seed, "file")
+            for seed in range(5)
+        )
+
+    assert ratio("three kinds of lines") < 0.95
+    assert ratio("max_tokens up to eight times the response") < 0.95
 
 
 def test_the_best_ratio_of_a_small_input_is_reached_and_not_exceeded_by_any_order() -> None:

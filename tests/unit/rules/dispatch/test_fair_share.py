@@ -1,6 +1,7 @@
 """Order of one tenant's requests for permits: priorities share, small batches first, none waits forever."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -17,6 +18,7 @@ class Request:
     priority: int = 3
     weight: float = 1.0
     priorities: FairShare | None = None
+    must_yield: Callable[[], bool] | None = None
 
 
 class Traffic:
@@ -52,6 +54,15 @@ class Traffic:
                 sent.append(request)
                 self._queue.add(Request(request.batch_id, 0, request.key_id, request.priority), self._now)
         return sent
+
+
+def test_a_slice_that_must_yield_gets_a_permit_only_if_all_slices_of_its_batch_must() -> None:
+    queue = FairQueue[Request]()
+    full = {0, 2}
+    for number in range(4):
+        queue.add(Request("batch", number, must_yield=lambda number=number: number in full), 0.0)
+    found = [queue.pop(None, BatchRanks(), 0.0) for _ in range(4)]
+    assert [request.number for request in found if request is not None] == [1, 3, 0, 2]
 
 
 @pytest.mark.parametrize("permits", [1, 2, 5, 64])

@@ -1,6 +1,7 @@
 """The order of prompts: those with a common prefix are neighbours."""
 
 import json
+from collections.abc import Sequence
 from itertools import groupby
 
 import pytest
@@ -137,17 +138,18 @@ def test_a_set_of_digests_keeps_its_members_while_it_grows() -> None:
 class Input:
     """An input for one model, from pairs of system prompt and user text."""
 
-    def __init__(self, requests: list[tuple[str | None, str]]) -> None:
+    def __init__(self, requests: list[tuple[str | None, str]], costs: Sequence[int] = ()) -> None:
         self.lines = [self._line(system, text) for system, text in requests]
+        self._costs = costs or [1] * len(requests)
 
     def planned(self, order: PlanOrder) -> list[bytes]:
         prefixes, lines, offset = PromptPrefixes(), ModelLines(order), 0
         self.places: dict[int, bytes] = {}
-        for line in self.lines:
+        for line, cost in zip(self.lines, self._costs, strict=True):
             self.places[offset] = line
             prompt = self.prompt(line)
             number, fnv = prefixes.intern(prompt, offset, len(line))
-            lines.add(offset, len(line), number, fnv, prefixes.sort_key(number, prompt.rest), 1)
+            lines.add(offset, len(line), number, fnv, prefixes.sort_key(number, prompt.rest), cost)
             offset += len(line)
         found = lines.in_order(prefixes.ranks(self._read), self._read)
         return [self._read(line.entry.offset, line.entry.length) for line in found]
@@ -191,6 +193,34 @@ def test_equal_prefixes_are_neighbours_and_all_is_sorted(requests: list[tuple[st
     assert len(groups) == len(set(groups))
     texts = [(prompt.shared, prompt.rest) for prompt in prompts]
     assert texts == sorted(texts)
+
+
+def planned_texts(requests: list[tuple[str | None, str]], costs: list[int]) -> list[str]:
+    found = Input(requests, costs)
+    planned = [json.loads(line)["body"]["messages"] for line in found.planned("prefix")]
+    return ["/".join(turn["content"][-2:] for turn in turns) for turns in planned]
+
+
+def test_of_lines_with_the_same_system_prompt_the_most_expensive_go_first() -> None:
+    requests: list[tuple[str | None, str]] = [("b", "b1"), ("a", "a1"), ("b", "b2"), ("a", "a2"), ("a", "a3")]
+    assert planned_texts(requests, [1, 2, 9, 2, 5]) == ["a/a3", "a/a1", "a/a2", "b/b2", "b/b1"]
+
+
+def test_lines_whose_texts_begin_alike_stay_together_whatever_they_cost() -> None:
+    template = "x" * 200
+    texts = ["b1", template + "t1", "a1", template + "t2", "template" + "c1"]
+    assert planned_texts([(None, text) for text in texts], [4, 1, 2, 5, 3]) == ["t1", "t2", "b1", "c1", "a1"]
+
+
+def test_what_all_texts_of_a_prefix_have_in_common_does_not_keep_lines_together() -> None:
+    texts = ["x" * 300 + end for end in ("a1", "b1", "c1")]
+    assert planned_texts([("s", text) for text in texts], [1, 2, 3]) == ["s/c1", "s/b1", "s/a1"]
+
+
+def test_lines_of_a_large_plan_are_not_sorted_by_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch_order, "_MAX_BY_COST", 2)
+    texts = ["a1", "b1", "c1"]
+    assert planned_texts([(None, text) for text in texts], [1, 2, 3]) == texts
 
 
 @given(REQUESTS)

@@ -1,0 +1,90 @@
+"""Prefix groups of one model: lines with the same system prompt, which backends keep in their prefix caches.
+
+If lines of a group leave together before any of them has a response, each of them makes the backend compute
+the system prompt again. So the first line of a group is sent alone, and the permits go to lines of other
+groups until it has a response.
+"""
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+_WARM_SECONDS = 60.0  # after so long without a request in flight, a cache may have evicted the prompt
+_MAX_WARM = 10_000  # groups that are remembered as warm
+# A backend that takes few requests at once often keeps one prompt for each of them (llama.cpp, Ollama). Lines
+# of so many groups are in flight at once there, and in other caches so many prompts have room.
+_GROUPS_AT_ONCE = 8
+
+
+class PrefixGroups:
+    """The groups of one model in this process, for all its slices.
+
+    A group is named by the hash of its system prompt, which is never 0. It is *cold* until one of its lines
+    has succeeded, and then *warm*. A cold group is full with one line in flight, a warm group with `width`.
+    A line of a full group should wait while another line can be sent.
+
+    Attributes:
+        width: number of lines of a warm group that may be in flight; infinity for no limit.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.width = math.inf
+        self._clock = clock
+        self._in_flight: dict[int, int] = {}  # by group, without groups that have none
+        self._warm: OrderedDict[int, float] = OrderedDict()  # time of the last response, in this order
+
+    def set_width(self, in_flight: Sequence[int | None], *, is_affine: bool) -> None:
+        """Set `width` from the number of requests that each backend of the model takes at once.
+
+        There is no limit if one of the numbers is None: the backend may take fewer requests than this process
+        sends. The others wait in the backend's own queue, and there lines of one group must follow each
+        other.
+
+        Args:
+            in_flight: the number of each backend, as an operator has stated it.
+            is_affine: True if all lines of a group go to the same backend.
+        """
+        stated = [number for number in in_flight if number is not None]
+        if not stated or len(stated) < len(in_flight):
+            self.width = math.inf
+        else:
+            self.width = max(1, (min(stated) if is_affine else sum(stated)) // _GROUPS_AT_ONCE)
+
+    def is_full(self, group: int) -> bool:
+        """Return True if another line of the group should wait. Lines without a group (0) never wait."""
+        in_flight = self._in_flight.get(group)
+        return in_flight is not None and (in_flight >= self.width or group not in self._warm)
+
+    def room(self, group: int) -> float:
+        """Return how many more lines of the group can be sent before it is full."""
+        if not group:
+            return math.inf
+        most = self.width if group in self._warm else 1
+        return max(0, most - self._in_flight.get(group, 0))
+
+    def start(self, group: int) -> None:
+        """Record that a line of the group is in flight."""
+        if not group:
+            return
+        in_flight = self._in_flight.get(group, 0)
+        if not in_flight and self._clock() - self._warm.get(group, math.inf) > _WARM_SECONDS:
+            del self._warm[group]
+        self._in_flight[group] = in_flight + 1
+
+    def succeed(self, group: int) -> None:
+        """Record that a line of the group has a response, so that its system prompt is in the cache."""
+        if group:
+            self._warm[group] = self._clock()
+            self._warm.move_to_end(group)
+            if len(self._warm) > _MAX_WARM:
+                self._warm.popitem(last=False)
+
+    def end(self, group: int) -> None:
+        """Record that a line is no longer in flight. If it was the first and failed, another one follows."""
+        if group:
+            in_flight = self._in_flight[group] - 1
+            if in_flight:
+                self._in_flight[group] = in_flight
+            else:
+                del self._in_flight[group]

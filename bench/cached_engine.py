@@ -1,0 +1,156 @@
+"""Simulates an engine with prompts in its slots, as llama.cpp has it, for lines in different orders.
+
+The lines of a worker are sent with the engine's own rules for the order of lines, on a virtual clock.
+"""
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from batchwright.activities.execution.due_lines import DueLines
+from batchwright.inference.prefix_groups import PrefixGroups
+from bench.limits.backend import Clock
+
+_PROMPT_TOKENS_PER_SECOND = 5_000.0
+_OUTPUT_TOKENS_PER_SECOND = 200.0
+_MAX_SECONDS = 1e9
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A line with the number of its system prompt, and the numbers of tokens that are its own.
+
+    `due_group` is the same number; 0 if the worker should not know it.
+    """
+
+    prompt: int
+    own_tokens: int
+    output_tokens: int
+    due_group: int = 0
+
+
+@dataclass(frozen=True)
+class CachedEngine:
+    """An engine that keeps the last prompt in each of its slots, and `stored` more prompts in memory.
+
+    A request takes the free slot that has its system prompt, or else one that had none for the longest time.
+    Requests that find no free slot wait in the order of their arrival.
+    """
+
+    slots: int = 4
+    stored: int = 0
+    prompt_tokens: int = 1_500
+
+
+@dataclass(frozen=True)
+class EngineResult:
+    """Computed prompt tokens, as a multiple of the distinct ones, and the time of the batch."""
+
+    computed: float
+    seconds: float
+
+
+def few_prompts(count: int, prompts: int, random: Random, *, is_grouped: bool) -> list[Line]:
+    """Return lines with random system prompts. With `is_grouped`, the worker knows the groups."""
+    return [
+        Line(prompt, random.randint(20, 60), random.randint(8, 64), prompt if is_grouped else 0)
+        for prompt in (random.randint(1, prompts) for _ in range(count))
+    ]
+
+
+class _Simulation:
+    def __init__(self, engine: CachedEngine, lines: Sequence[Line], permits: int, stated: int | None) -> None:
+        self._engine, self._clock = engine, Clock()
+        self._prefixes = PrefixGroups(lambda: self._clock.now)
+        self._prefixes.set_width([stated], is_affine=False)
+        self._due = DueLines[Line](self._prefixes)
+        for line in lines:
+            self._due.append(line)
+        self._permits = permits
+        self._waiting: deque[Line] = deque()
+        self._free: OrderedDict[int, int] = OrderedDict((slot, 0) for slot in range(engine.slots))
+        self._stored: OrderedDict[int, int] = OrderedDict()  # copies of each prompt in memory
+        self._computed = 0
+        self._last = 0.0
+
+    def run(self) -> tuple[int, float]:
+        for _ in range(self._permits):
+            self._send()
+        self._clock.run(_MAX_SECONDS)
+        return self._computed, self._last
+
+    def _send(self) -> None:
+        line = self._due.pop()
+        if line is not None:
+            self._prefixes.start(line.due_group)
+            self._waiting.append(line)
+            self._begin()
+
+    def _begin(self) -> None:
+        while self._free and self._waiting:
+            line = self._waiting.popleft()
+            slot = next((slot for slot, prompt in self._free.items() if prompt == line.prompt), None)
+            tokens = line.own_tokens
+            if slot is None:
+                slot = next(iter(self._free))
+                self._store(self._free[slot])
+                if not self._load(line.prompt):
+                    tokens += self._engine.prompt_tokens
+            del self._free[slot]
+            self._computed += tokens
+            seconds = tokens / _PROMPT_TOKENS_PER_SECOND + line.output_tokens / _OUTPUT_TOKENS_PER_SECOND
+            self._clock.after(seconds, lambda line=line, slot=slot: self._end(line, slot))
+
+    def _store(self, prompt: int) -> None:
+        if prompt:
+            self._stored[prompt] = self._stored.pop(prompt, 0) + 1
+            while sum(self._stored.values()) > self._engine.stored:
+                self._stored.popitem(last=False)
+
+    def _load(self, prompt: int) -> bool:
+        copies = self._stored.pop(prompt, 0)
+        if copies > 1:
+            self._stored[prompt] = copies - 1
+        return copies > 0
+
+    def _end(self, line: Line, slot: int) -> None:
+        self._free[slot] = line.prompt
+        self._last = self._clock.now
+        self._prefixes.succeed(line.due_group)
+        self._prefixes.end(line.due_group)
+        self._begin()
+        self._send()
+
+
+def run_lines(
+    engine: CachedEngine, lines: Sequence[Line], *, permits: int, stated: int | None = None
+) -> EngineResult:
+    """Send the lines, `permits` at a time.
+
+    Args:
+        stated: number of requests that the engine takes at once, if the operator has stated it.
+    """
+    computed, seconds = _Simulation(engine, lines, permits, stated).run()
+    distinct = sum(line.own_tokens for line in lines)
+    distinct += engine.prompt_tokens * len({line.prompt for line in lines})
+    return EngineResult(computed / distinct, seconds)
+
+
+def makespan(seconds: Sequence[float], permits: int) -> float:
+    """Return how long responses take that are requested in this order, `permits` at a time."""
+    clock, waiting = Clock(), iter(seconds)
+    last = 0.0
+
+    def send() -> None:
+        nonlocal last
+        last = clock.now
+        taken = next(waiting, math.inf)
+        if taken < math.inf:
+            clock.after(taken, send)
+
+    for _ in range(permits):
+        send()
+    clock.run(_MAX_SECONDS)
+    return last

@@ -1,0 +1,57 @@
+"""The due lines of a slice: lines of full prefix groups are passed over while there are others."""
+
+from dataclasses import dataclass
+
+from batchwright.activities.execution.due_lines import DueLines
+from batchwright.inference.prefix_groups import PrefixGroups
+
+
+@dataclass(frozen=True)
+class Due:
+    name: str
+    due_group: int
+
+
+def due(prefixes: PrefixGroups, names: str) -> DueLines[Due]:
+    """Return due lines with these names. The group of `a1` is 1, that of `b1` is 2; `-` has no group."""
+    lines = DueLines[Due](prefixes)
+    for name in names.split():
+        lines.append(Due(name, "-abcdefgh".index(name[0])))
+    return lines
+
+
+def names(lines: DueLines[Due], prefixes: PrefixGroups) -> list[str]:
+    """Send all lines, and return their names in the order in which they are sent."""
+    sent: list[str] = []
+    while (line := lines.pop()) is not None:
+        prefixes.start(line.due_group)
+        sent.append(line.name)
+    return sent
+
+
+def test_the_first_lines_of_all_groups_are_sent_before_any_second_line() -> None:
+    prefixes = PrefixGroups()
+    sent = names(due(prefixes, "- a1 a2 b1 b2 b3 c1"), prefixes)
+    assert sent == ["-", "a1", "b1", "c1", "a2", "b2", "b3"]
+
+
+def test_lines_of_a_warm_group_follow_before_other_groups_begin() -> None:
+    prefixes = PrefixGroups()
+    prefixes.succeed(1)
+    assert names(due(prefixes, "a1 a2 a3 b1 b2 c1"), prefixes) == ["a1", "a2", "a3", "b1", "c1", "b2"]
+
+
+def test_a_line_that_is_put_back_keeps_its_place_and_that_of_its_group() -> None:
+    lines = due(PrefixGroups(), "a1 b1 b2")
+    first = lines.pop()
+    assert first is not None
+    lines.push_front(first)
+    assert [line.name for line in lines] == ["a1", "b1", "b2"]
+
+
+def test_lines_of_full_groups_are_not_counted() -> None:
+    prefixes = PrefixGroups()
+    prefixes.start(1)
+    lines = due(prefixes, "a1 a2 b1 b2 b3 -1 -2")
+    assert (lines.count_preferred(), lines.only_full_groups()) == (3, False)
+    assert due(prefixes, "a1 a2").only_full_groups()

@@ -1,0 +1,144 @@
+"""Order of lines with system prompts: the first line of each goes ahead, and no permit waits for it."""
+
+import asyncio
+from collections import Counter
+
+import httpx
+import pytest
+
+from batchwright.contracts.registry import GatewayConfig, ModelConfig
+from tests.activities.execution.fixture import (
+    BATCH,
+    MODEL,
+    ONE_BACKEND,
+    TENANT,
+    ExecutionFixture,
+    content_of,
+    eventually,
+    line_of,
+    ok,
+    plan_slice,
+    request,
+    status,
+)
+from tests.fakes.permit_requests import PermitWaiter
+
+pytestmark = pytest.mark.usefixtures("skipped_waits")
+
+STATED = ModelConfig(backends=[GatewayConfig(url="http://backend", in_flight=4)])
+
+
+class HeldExecution(ExecutionFixture):
+    """A worker whose backend responds to a line when `respond` is called.
+
+    Line 23 has the system prompt 2, line 7 has none.
+    """
+
+    def __init__(self, lines: list[int], **settings: object) -> None:
+        super().__init__(ok, **settings)
+        self._lines = lines
+        self._responses: dict[str, asyncio.Future[httpx.Response]] = {}
+        self.answer = self._held
+
+    async def begin(self) -> None:
+        lines = [line_of(number) for number in self._lines]
+        await plan_slice(self.storage, lines, prefix_hashes=[number // 10 for number in self._lines])
+        self.running = self.start(request())
+
+    async def sent_after(self, count: int) -> list[str]:
+        await eventually(lambda: len(self.sent) == count)
+        return self.sent
+
+    def respond(self, line: str, response: httpx.Response | None = None) -> None:
+        self._responses.pop(line).set_result(response or ok(line))
+
+    async def respond_to_all(self) -> None:
+        def responded() -> bool:
+            for line in list(self._responses):
+                self.respond(line)
+            return self.running.done()
+
+        await eventually(responded)
+
+    async def _held(self, sent: httpx.Request) -> httpx.Response:
+        response = self._responses[content_of(sent)] = asyncio.get_running_loop().create_future()
+        return await response
+
+
+async def test_a_permit_goes_to_another_group_until_the_first_response_and_none_stays_idle() -> None:
+    execution = HeldExecution([11, 12, 13, 21, 22, 31], model_in_flight=4)
+    await execution.begin()
+    assert await execution.sent_after(4) == ["11", "21", "31", "12"]
+    execution.respond("21")
+    assert (await execution.sent_after(5))[-1] == "22"
+    await execution.respond_to_all()
+    assert (await execution.running).completed == 6
+    assert Counter(execution.sent) == Counter(["11", "12", "13", "21", "22", "31"])
+
+
+async def test_after_the_first_response_all_lines_of_the_group_follow_before_another_group_begins() -> None:
+    execution = HeldExecution([11, 12, 13, 21, 31], model_in_flight=2)
+    await execution.begin()
+    assert await execution.sent_after(2) == ["11", "21"]
+    execution.respond("11")
+    assert (await execution.sent_after(3))[-1] == "12"
+    execution.respond("21")
+    assert (await execution.sent_after(4))[-1] == "13"
+    await execution.respond_to_all()
+
+
+async def test_if_the_first_line_of_a_group_fails_the_next_one_goes_ahead() -> None:
+    execution = HeldExecution([11, 12, 13, 21], model_in_flight=2)
+    await execution.begin()
+    assert await execution.sent_after(2) == ["11", "21"]
+    execution.respond("11", status(400))
+    assert (await execution.sent_after(3))[-1] == "12"
+    await execution.respond_to_all()
+    result = await execution.running
+    assert (result.completed, result.failed) == (3, 1)
+
+
+async def test_a_permit_stays_with_its_group_if_the_backend_states_how_much_it_takes_at_once() -> None:
+    lines = [11, 12, 13, 21, 22, 31, 32, 41, 51]
+    execution = HeldExecution(lines, model_in_flight=4, config=STATED)
+    await execution.begin()
+    assert await execution.sent_after(4) == ["11", "21", "31", "41"]
+    execution.respond("31")
+    assert (await execution.sent_after(5))[-1] == "32"
+    execution.respond("11")
+    assert (await execution.sent_after(6))[-1] == "12"
+    execution.respond("41")
+    assert (await execution.sent_after(7))[-1] == "51"
+    await execution.respond_to_all()
+    assert (await execution.running).completed == len(lines)
+
+
+async def test_a_slice_whose_groups_are_all_full_leaves_the_permit_to_another_slice_of_its_batch() -> None:
+    execution = HeldExecution([11, 12, 13], model_in_flight=2, config=STATED)
+    await execution.begin()
+    await execution.sent_after(2)
+    other = PermitWaiter(execution.context.permits, MODEL, TENANT, batch=BATCH, number=1)
+    execution.respond("12", status(400))  # the group is still cold, with a line in flight
+    await eventually(lambda: other.done)
+    assert execution.sent == ["11", "12"]
+    other.permit.release()
+    assert (await execution.sent_after(3))[-1] == "13"
+    await execution.respond_to_all()
+
+
+@pytest.mark.parametrize("is_stated", [True, False])
+async def test_a_worker_takes_more_slices_if_the_groups_of_those_it_has_are_full(is_stated: bool) -> None:
+    config = STATED if is_stated else ONE_BACKEND
+    execution = HeldExecution([11, 12, 13, 14, 15, 16, 17, 18], model_in_flight=4, config=config)
+    await execution.begin()
+    await execution.sent_after(4)
+    assert execution.context.demand.wants_another(MODEL) is is_stated
+    await execution.respond_to_all()
+
+
+async def test_lines_are_sent_in_the_order_of_the_file_if_the_operator_wants_that() -> None:
+    execution = HeldExecution([11, 12, 21, 13], model_in_flight=3, plan_order="file")
+    await execution.begin()
+    assert await execution.sent_after(3) == ["11", "12", "21"]
+    await execution.respond_to_all()
+    assert (await execution.running).completed == 4

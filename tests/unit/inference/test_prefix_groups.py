@@ -1,0 +1,90 @@
+"""Prefix groups: of a system prompt that is in no cache yet, one line is sent first."""
+
+import pytest
+
+from batchwright.inference.prefix_groups import PrefixGroups
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_group_is_full_with_one_line_until_a_response_arrives() -> None:
+    groups = PrefixGroups()
+    assert not groups.is_full(1)
+    groups.start(1)
+    assert (groups.is_full(1), groups.is_full(2)) == (True, False)
+    groups.succeed(1)
+    assert not groups.is_full(1)
+
+
+def test_after_a_first_line_that_failed_one_more_is_sent() -> None:
+    groups = PrefixGroups()
+    groups.start(1)
+    groups.end(1)
+    assert (groups.is_full(1), groups.room(1)) == (False, 1)
+    groups.start(1)
+    assert groups.is_full(1)
+
+
+def test_a_group_stays_warm_while_its_lines_are_in_flight_and_for_a_minute_after_them() -> None:
+    clock = Clock()
+    groups = PrefixGroups(clock)
+    groups.start(1)
+    groups.succeed(1)
+    clock.now += 600
+    groups.start(1)
+    assert not groups.is_full(1)
+    for _ in range(2):
+        groups.end(1)
+    clock.now += 61
+    groups.start(1)
+    assert groups.is_full(1)
+
+
+def test_lines_without_a_system_prompt_never_wait() -> None:
+    groups = PrefixGroups()
+    groups.set_width([1], is_affine=False)
+    for _ in range(5):
+        groups.start(0)
+    assert not groups.is_full(0)
+    groups.end(0)
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "is_affine", "expected"),
+    [
+        ([4], False, 1),
+        ([8], False, 1),
+        ([64], False, 8),
+        ([64, 32], False, 12),
+        ([64, 32], True, 4),
+        ([64, None], False, None),
+        ([None], True, None),
+        ([], False, None),
+    ],
+)
+def test_a_warm_group_has_a_limit_only_if_every_backend_states_its_own(
+    in_flight: list[int | None], is_affine: bool, expected: int | None
+) -> None:
+    groups = PrefixGroups()
+    groups.set_width(in_flight, is_affine=is_affine)
+    groups.start(1)
+    groups.succeed(1)
+    for _ in range(19 if expected is None else expected - 1):
+        assert not groups.is_full(1)
+        groups.start(1)
+    assert groups.is_full(1) is (expected is not None)
+
+
+def test_of_warm_groups_that_are_idle_only_the_last_ten_thousand_are_remembered() -> None:
+    groups = PrefixGroups()
+    for group in range(1, 10_002):
+        groups.succeed(group)
+    for group in (1, 2):
+        groups.start(group)
+    assert (groups.is_full(1), groups.is_full(2)) == (True, False)
