@@ -6,6 +6,8 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.params import Depends as DependsOn
 from fastapi.security import APIKeyHeader, HTTPBearer
 
+from batchwright.api.audit_log.denials import DenialRecorder
+from batchwright.api.audit_log.recorder import AuditLog
 from batchwright.api.auth.authenticators import AZURE_KEY_HEADER, build_authenticator
 from batchwright.api.auth.caller import tenant_header_parameter
 from batchwright.api.dependencies import ApiDependencies
@@ -19,6 +21,7 @@ from batchwright.api.middleware.query_parameters import QueryParametersMiddlewar
 from batchwright.api.middleware.request_id import RequestIdMiddleware
 from batchwright.api.middleware.request_limits import RequestLimitsMiddleware
 from batchwright.api.openapi import DocumentedApp, auth_error_responses, error_responses
+from batchwright.api.routes.admin.audit_log import AuditLogRoutes
 from batchwright.api.routes.admin.batches import OperatorBatchRoutes
 from batchwright.api.routes.admin.budget_groups import BudgetGroupRoutes
 from batchwright.api.routes.admin.dead_letters import DeadLetterRoutes
@@ -52,6 +55,7 @@ _TENANT_ROUTES = (
 _OPERATOR_ROUTES = (
     *(RateRoutes, HoldRoutes, QuotaRoutes, BudgetGroupRoutes),
     *(ModelRegistryRoutes, OperatorBatchRoutes, DeadLetterRoutes, StatsRoutes),
+    AuditLogRoutes,
 )
 
 
@@ -110,7 +114,10 @@ def _add_middleware(app: FastAPI, deps: ApiDependencies, routers: list[APIRouter
     app.add_middleware(HeadMethodMiddleware)
     authenticator = build_authenticator(deps)
     if authenticator is not None:
-        app.add_middleware(AuthenticationMiddleware, authenticator=authenticator, metrics=deps.metrics)
+        denials = DenialRecorder(AuditLog(deps), routers)
+        app.add_middleware(
+            AuthenticationMiddleware, authenticator=authenticator, metrics=deps.metrics, denials=denials
+        )
     if settings.auth != "api_key":
         app.add_middleware(
             BrowserGuardMiddleware, origins=settings.api_cors_origins, hosts=settings.api_hosts

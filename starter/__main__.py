@@ -28,7 +28,11 @@ COMMANDS = (
     LazyCommand("dlq", "batches.dead_letters:dlq", "List, retry and delete dead letters."),
     LazyCommand("results", "batches.results:results", "Print the output lines of a batch in input order."),
     LazyCommand("validate", "batches.validate:validate", "Check FILE as the input of a batch, offline."),
-    LazyCommand("admin", "fleet.batches:admin", "Control the batches of all tenants; hold tenants."),
+    LazyCommand(
+        "admin",
+        "fleet.batches:admin",
+        "Manage batches of all tenants and holds; show the audit log.",
+    ),
     LazyCommand("rates", "fleet.rates:rates", "Show or change the rate limits of the fleet."),
     LazyCommand("quotas", "tenants.quotas:quotas", "Show or change quotas, shares and models of tenants."),
     LazyCommand(

@@ -190,7 +190,13 @@ class Client:
     @contextmanager
     def content(self, file_id: str) -> Generator[Iterator[bytes]]:
         """Context manager that downloads a file. It yields an iterator over the file's bytes."""
-        with self._translated_errors(), self._http.stream("GET", f"/v1/files/{file_id}/content") as response:
+        with self.download(f"/v1/files/{file_id}/content") as pieces:
+            yield pieces
+
+    @contextmanager
+    def download(self, path: str) -> Generator[Iterator[bytes]]:
+        """Context manager that sends a GET request. It yields an iterator over the bytes of the response."""
+        with self._translated_errors(), self._http.stream("GET", path) as response:
             if response.is_error:
                 response.read()
                 raise self._error_of(response)

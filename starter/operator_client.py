@@ -1,10 +1,12 @@
-"""Calls of the operators' routes for the CLI: batches, dead letters, models, quotas, rates, holds."""
+"""Calls of the operators' routes for the CLI: batches, models, quotas, rates, holds, audit log."""
 
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from urllib.parse import quote
 
 from httpx import QueryParams
 
+from batchwright.contracts.audit_log import AuditLogPage
 from batchwright.contracts.openai_objects import BatchObject
 from batchwright.contracts.operator_objects import (
     BatchCountsObject,
@@ -30,10 +32,11 @@ _HOLDS = "/admin/holds"
 _MODELS = "/admin/models"
 _DEAD_LETTERS = "/admin/dlq"
 _BATCHES = "/admin/batches"
+_AUDIT_LOG = "/admin/audit-log"
 
 
 class OperatorClient:
-    """Calls of the API that need the scope `admin`. Each raises ClientError if it fails."""
+    """Calls of the API that need the role of an operator. Each raises ClientError if it fails."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -168,3 +171,13 @@ class OperatorClient:
 
     def revert_model(self, model: str) -> RegisteredModels:
         return self._client.call("DELETE", f"/admin/model-configs/{quote(model, safe='')}", RegisteredModels)
+
+    def audit_log(self, query: Mapping[str, str | int]) -> AuditLogPage:
+        """Return a page of the audit log. `query` has parameters of the API, such as `action`."""
+        return self._client.call("GET", f"{_AUDIT_LOG}?{QueryParams(dict(query))}", AuditLogPage)
+
+    @contextmanager
+    def exported_audit_log(self, query: Mapping[str, str | int]) -> Generator[Iterator[bytes]]:
+        """Context manager that yields an iterator over the bytes of the export, which are JSON lines."""
+        with self._client.download(f"{_AUDIT_LOG}/export?{QueryParams(dict(query))}") as pieces:
+            yield pieces

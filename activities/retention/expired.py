@@ -1,5 +1,5 @@
-"""Delete what has expired: files, uploads, intermediate objects of batches, old rows, idempotency keys and
-webhook deliveries.
+"""Delete what has expired: files, uploads, intermediate objects of batches, old rows, idempotency keys,
+webhook deliveries and entries of the audit log.
 
 An object is deleted before the row that names it. If the process crashes between the two, the next turn still
 finds the row, and through the row the object.
@@ -130,6 +130,18 @@ async def idempotency_keys(turn: RetentionTurn, position: SweepPosition) -> Swee
 
 async def webhooks(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
     table, before = turn.database.webhook_deliveries, turn.cutoffs.webhooks
+    if turn.dry_run:
+        turn.count_deleted(await table.count_old(before))
+        return None
+    while gone := await table.remove_old(before, _KEYS_AT_ONCE):
+        turn.count_deleted(gone)
+        if turn.is_over:
+            return position
+    return None
+
+
+async def audit_log(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
+    table, before = turn.database.audit_log, turn.cutoffs.audit_log
     if turn.dry_run:
         turn.count_deleted(await table.count_old(before))
         return None

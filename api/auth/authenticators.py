@@ -10,15 +10,15 @@ from typing import Protocol
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from batchwright.api.auth.caller import SCOPE_KEY_ID, scopes_from_headers, tenant_from_headers
-from batchwright.api.auth.failure_limiter import AuthFailureLimiter
+from batchwright.api.auth.caller import SCOPE_KEY_ID, SCOPE_TENANT, scopes_from_headers, tenant_from_headers
+from batchwright.api.auth.failure_limiter import FailureLimiter
 from batchwright.api.auth.key_cache import CACHE_SECONDS, KeyCache, KeyUsageRecorder
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ApiKeyRow
 from batchwright.database.tenants.tenants import TenantsTable
-from batchwright.rules.api_keys import ApiKey, parse_key, required_scope
+from batchwright.rules.api_keys import ApiKey, is_granted, parse_key, required_scope
 from batchwright.rules.api_keys import Scope as ApiScope
 from batchwright.settings import Settings
 from batchwright.telemetry.context import add_fields
@@ -44,7 +44,9 @@ class AccessDenied(ApiError):
 
 class Authenticator(Protocol):
     async def authenticate(self, scope: Scope) -> str:
-        """Return the tenant of the request.
+        """Return the tenant of the request, and store it in the ASGI scope.
+
+        If the caller is known but lacks the scope of the route, the tenant is stored, too.
 
         Raises:
             ApiError: the caller has no access, or a header is not valid.
@@ -71,7 +73,7 @@ class ApiKeyAuthenticator:
         self._settings = deps.settings
         self._clock = deps.clock
         self._keys = KeyCache(deps.database.api_keys, deps.clock, monotonic)
-        self._failures = AuthFailureLimiter(deps.settings.auth_failures_per_minute, monotonic)
+        self._failures = FailureLimiter(deps.settings.auth_failures_per_minute, monotonic)
         self._warned_of_proxies = False
         self.usage = KeyUsageRecorder(deps.database.api_keys)
 
@@ -89,8 +91,8 @@ class ApiKeyAuthenticator:
                 f"The API key belongs to another tenant than the header {name} names; leave the header out."
             )
             raise AccessDenied("tenant", 403, message, code="tenant_mismatch")
+        scope[SCOPE_TENANT], scope[SCOPE_KEY_ID] = row.tenant, row.id
         _check_scope(row.scopes, scope, "This API key")
-        scope[SCOPE_KEY_ID] = row.id
         return row.tenant
 
     async def _row_of(self, key: ApiKey | None, address: str) -> ApiKeyRow:
@@ -168,6 +170,7 @@ class TrustedHeaderAuthenticator:
         add_fields(tenant=tenant)
         if not await self._is_enabled(tenant):
             raise AccessDenied("tenant", 403, f"The tenant '{tenant}' is disabled.", code="tenant_disabled")
+        scope[SCOPE_TENANT] = tenant
         name = self._settings.scopes_header
         if name:
             _check_scope(scopes_from_headers(headers, name), scope, f"The header {name}")
@@ -223,6 +226,6 @@ def _invalid_key() -> AccessDenied:
 
 def _check_scope(scopes: Collection[str], scope: Scope, what: str) -> None:
     required = required_scope(scope["method"], scope["path"])
-    if required not in scopes:
+    if not is_granted(required, scopes):
         message = f"{what} lacks the scope '{required}', which {scope['method']} on this path needs."
         raise AccessDenied("scope", 403, message, code="missing_scope")

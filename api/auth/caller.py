@@ -19,6 +19,7 @@ from batchwright.telemetry.redaction import Redactor
 _HEADER_PATTERN = r"^(.*,)?[ \t]*[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 SCOPE_TENANT = "batchwright.tenant"  # key of the authenticated tenant in the ASGI scope
 SCOPE_KEY_ID = "batchwright.key"  # key of the API key's id in the ASGI scope
+SCOPE_USER = "batchwright.user"  # key of the user's name in the ASGI scope
 
 
 def tenant_of(request: Request, settings: Settings) -> str:
@@ -41,6 +42,12 @@ def tenant_of(request: Request, settings: Settings) -> str:
 def key_id_of(request: Request) -> str:
     """Return the id of the request's API key; empty if the request was accepted without a key."""
     found: str = request.scope.get(SCOPE_KEY_ID, "")
+    return found
+
+
+def user_of(request: Request) -> str:
+    """Return the user whose token the request has; empty if it has none."""
+    found: str = request.scope.get(SCOPE_USER, "")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Limit the failed authentications of each client address, with a leaky bucket."""
+"""Limit the failures of each client with a leaky bucket, such as the wrong keys of each client address."""
 
 import ipaddress
 import math
@@ -16,13 +16,13 @@ class _FailureLevel(NamedTuple):
     at: float
 
 
-class AuthFailureLimiter:
+class FailureLimiter:
     def __init__(self, per_minute: int, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Create the limiter.
 
         Args:
-            per_minute: number of wrong keys that an address may send at once, and then per minute; 0 disables
-                the limit.
+            per_minute: number of failures that a client may have at once, and then per minute; 0 disables the
+                limit.
             monotonic: returns the current time in seconds.
         """
         self._per_minute = per_minute
@@ -30,16 +30,17 @@ class AuthFailureLimiter:
         self._levels: OrderedDict[str, _FailureLevel] = OrderedDict()
 
     def wait_seconds(self, address: str) -> int:
-        """Return the seconds until a key from this address may be looked up; 0 means now."""
+        """Return the seconds until this address, or other name of a client, may try again; 0 means now."""
         too_many = self._failures(_network(address)) + 1 - self._per_minute
         if not self._per_minute or too_many <= 0:
             return 0
         return math.ceil(too_many * 60 / self._per_minute)
 
     def acquire(self, address: str) -> None:
-        """Count a failure of this address before its key is looked up. Call `release` if the key is valid.
+        """Count a failure of this address.
 
-        The failure is counted before the lookup, so that concurrent lookups cannot exceed the limit.
+        If it is counted before its key is looked up, concurrent lookups cannot exceed the limit. Then call
+        `release` if the key is valid.
         """
         self._change(address, 1)
 

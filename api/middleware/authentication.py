@@ -2,6 +2,7 @@
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from batchwright.api.audit_log.denials import DenialRecorder
 from batchwright.api.auth.authenticators import AccessDenied, Authenticator
 from batchwright.api.auth.caller import SCOPE_TENANT
 from batchwright.api.error_handlers import unavailable_response
@@ -21,10 +22,12 @@ class AuthenticationMiddleware:
     Requests for `PUBLIC_PATHS` and callbacks of backends are not checked, and get no tenant.
     """
 
-    def __init__(self, app: ASGIApp, authenticator: Authenticator, metrics: Metrics) -> None:
+    def __init__(
+        self, app: ASGIApp, authenticator: Authenticator, metrics: Metrics, denials: DenialRecorder
+    ) -> None:
         self._app = app
         self._authenticator = authenticator
-        self._metrics = metrics
+        self._metrics, self._denials = metrics, denials
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # The path of a backend callback contains a signed token instead.
@@ -39,6 +42,8 @@ class AuthenticationMiddleware:
                 reason = error.reason if isinstance(error, AccessDenied) else "header"
                 add_fields(refused=reason)
                 self._metrics.api_refusals.labels(reason).inc()
+                if reason == "scope":  # the caller is known
+                    await self._denials.record(scope, str(error.code))
                 return await error_response(error)(scope, receive, send)
             except DatabaseUnavailable as error:
                 return await unavailable_response(error)(scope, receive, send)

@@ -5,6 +5,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from batchwright.api.audit_log.recorder import AuditLog, exists
+from batchwright.api.audit_log.targets import BatchTarget, State
 from batchwright.api.auth.caller import caller_of, key_id_of, tenant_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, batch_not_found, one_of
@@ -31,6 +33,7 @@ from batchwright.api.services.idempotency import (
     idempotency_key_of,
     idempotency_key_parameter,
 )
+from batchwright.contracts.audit_log import AuditAction
 from batchwright.contracts.batch import BatchState
 from batchwright.contracts.openai import BatchStatus
 from batchwright.contracts.openai_objects import BatchObject, BatchPage, DeletedBatch
@@ -43,6 +46,7 @@ from batchwright.rules.batch_filters import (
     status_filter,
     time_filter,
 )
+from batchwright.rules.batch_states import LIVE_STATES
 from batchwright.rules.ids import is_batch_id
 from batchwright.rules.pagination import page_limit
 
@@ -76,6 +80,7 @@ class BatchRoutes:
         self._creator = BatchCreator(deps)
         self._reruns = BatchReruns(deps)
         self._control, self._deletion = BatchControl(deps), BatchDeletion(deps)
+        self._audit_log = AuditLog(deps)
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/batches", tags=["Batches"])
@@ -103,15 +108,18 @@ class BatchRoutes:
             methods=["DELETE"],
             response_model=DeletedBatch,
             responses=error_responses(404, 409),
+            dependencies=self._audit_log.of_tenant(AuditAction.BATCH_DELETE, BatchTarget, ends=exists),
         )
         resume, retry = optional_body_spec(RerunBody), optional_body_spec(RetryBody)
-        for name, endpoint in {"cancel": self.cancel, "x/pause": self.pause}.items():
+        cancel = self._audit_log.of_tenant(AuditAction.BATCH_CANCEL, BatchTarget, ends=_is_cancellable)
+        for name, endpoint, audited in (("cancel", self.cancel, cancel), ("x/pause", self.pause, None)):
             router.add_api_route(
                 f"{one}/{name}",
                 endpoint,
                 methods=["POST"],
                 response_model=BatchObject,
                 responses=error_responses(404, 409),
+                dependencies=audited,
             )
         for name, endpoint, body in (("x/resume", self.resume, resume), ("x/retry", self.retry, retry)):
             router.add_api_route(
@@ -230,3 +238,7 @@ class BatchRoutes:
 
     async def _row(self, request: Request, batch_id: str) -> BatchRow:
         return await self._control.row(tenant_of(request, self._deps.settings), batch_id)
+
+
+def _is_cancellable(batch: State) -> bool:
+    return batch["status"] in LIVE_STATES

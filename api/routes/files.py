@@ -6,6 +6,8 @@ from typing import Annotated, get_args
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from batchwright.api.audit_log.recorder import AuditLog, exists
+from batchwright.api.audit_log.targets import FileTarget
 from batchwright.api.auth.caller import tenant_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, conflict, file_not_found
@@ -17,6 +19,7 @@ from batchwright.api.services.file_download import conditional_headers, file_res
 from batchwright.api.services.file_upload import FileUpload, discard_object, store_file
 from batchwright.api.services.idempotency import idempotency_key_of, idempotency_key_parameter
 from batchwright.api.services.request_body import stream_body
+from batchwright.contracts.audit_log import AuditAction
 from batchwright.contracts.openai_objects import DeletedFile, FileObject, FilePage
 from batchwright.database.errors import FileInUse, UnknownCursor
 from batchwright.database.records import FileRow, Purpose
@@ -33,6 +36,7 @@ class FileRoutes:
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
         self._files = deps.database.files
+        self._audit_log = AuditLog(deps)
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/files", tags=["Files"])
@@ -54,6 +58,7 @@ class FileRoutes:
             methods=["DELETE"],
             response_model=DeletedFile,
             responses=error_responses(404, 409),
+            dependencies=self._audit_log.of_tenant(AuditAction.FILE_DELETE, FileTarget, ends=exists),
         )
         router.add_api_route(
             one + "/content",

@@ -100,7 +100,7 @@ class HealthRoutes:
         )
 
     async def _may_read_tenants(self, request: Request, authenticator: Authenticator | None) -> bool:
-        """Return True if the caller may see tenant names in the metrics, because it has the scope `admin`.
+        """Return True if the caller may see tenant names in the metrics, because it has the scope `viewer`.
 
         The result is True if the API runs without authentication, and False for a caller without credentials
         and while the database is unavailable.

@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from batchwright.api.audit_log.recorder import AuditLog
+from batchwright.api.audit_log.targets import UploadTarget
 from batchwright.api.auth.caller import tenant_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, upload_not_found
@@ -31,6 +33,7 @@ from batchwright.api.services.idempotency import (
 from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.api.services.request_body import stream_body
 from batchwright.api.services.upload_assembly import MAX_PART_BYTES, assemble, store_part
+from batchwright.contracts.audit_log import AuditAction
 from batchwright.contracts.openai_objects import PartObject, UploadObject
 from batchwright.database.errors import UnknownUpload, UploadClosed, UploadFull
 from batchwright.database.records import UploadRow
@@ -48,6 +51,7 @@ class UploadRoutes:
         self._deps = deps
         self._uploads = deps.database.uploads
         self._limiter = TenantLimiter(_ASSEMBLIES, _ASSEMBLY_WAIT_SECONDS)
+        self._audit_log = AuditLog(deps)
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/uploads", tags=["Uploads"])
@@ -83,6 +87,9 @@ class UploadRoutes:
             methods=["POST"],
             response_model=UploadObject,
             responses=error_responses(404),
+            dependencies=self._audit_log.of_tenant(
+                AuditAction.UPLOAD_CANCEL, UploadTarget, ends=lambda upload: upload["status"] == "pending"
+            ),
         )
         return router
 

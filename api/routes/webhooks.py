@@ -4,6 +4,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
+from batchwright.api.audit_log.recorder import AuditLog, exists
+from batchwright.api.audit_log.targets import WebhookTarget
 from batchwright.api.auth.caller import tenant_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import delivery_not_found, invalid_value, webhook_not_found
@@ -34,6 +36,7 @@ from batchwright.api.schemas.webhooks import (
     webhook_page,
 )
 from batchwright.api.services.webhooks import Webhooks
+from batchwright.contracts.audit_log import AuditAction
 from batchwright.contracts.webhook_objects import (
     DeletedWebhook,
     DeliveryObject,
@@ -59,7 +62,7 @@ class WebhookRoutes:
         self._settings, self._clock = deps.settings, deps.clock
         self._endpoints = deps.database.webhook_endpoints
         self._deliveries = deps.database.webhook_deliveries
-        self._webhooks = Webhooks(deps)
+        self._webhooks, self._audit_log = Webhooks(deps), AuditLog(deps)
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/x/webhooks", tags=["Webhooks"])
@@ -82,9 +85,15 @@ class WebhookRoutes:
             response_model=WebhookObject,
             openapi_extra=changes,
             responses=missing,
+            dependencies=self._audit_log.of_tenant(AuditAction.WEBHOOK_CHANGE, WebhookTarget),
         )
         router.add_api_route(
-            one, self.delete, methods=["DELETE"], response_model=DeletedWebhook, responses=missing
+            one,
+            self.delete,
+            methods=["DELETE"],
+            response_model=DeletedWebhook,
+            responses=missing,
+            dependencies=self._audit_log.of_tenant(AuditAction.WEBHOOK_DELETE, WebhookTarget, ends=exists),
         )
         router.add_api_route(
             f"{one}/rotate",
@@ -93,6 +102,7 @@ class WebhookRoutes:
             response_model=WebhookObject,
             openapi_extra=optional_body_spec(RotateBody),
             responses=missing,
+            dependencies=self._audit_log.of_tenant(AuditAction.WEBHOOK_ROTATE, WebhookTarget),
         )
         router.add_api_route(
             f"{one}/test",

@@ -23,6 +23,7 @@ from batchwright.rules.json_text import RepeatedKey, check_unique_keys
 _OBJECT = TypeAdapter(dict[str, object])
 _LIST = TypeAdapter(list[object])
 MAX_BODY_BYTES = 1024 * 1024
+_SCOPE_BODY = "batchwright.body"  # key of the body in the ASGI scope
 _BEYOND_64_BITS = 2.0**63
 _KINDS: list[tuple[type, str]] = [
     (bool, "a boolean"),  # before int, because a Python bool is an int
@@ -170,6 +171,10 @@ def _inlined(node: object, definitions: Mapping[str, object]) -> object:
 
 
 async def _read(request: Request) -> bytes:
+    """Return the body. It is read once: the audit log reads it before the route does."""
+    if _SCOPE_BODY in request.scope:
+        read: bytes = request.scope[_SCOPE_BODY]
+        return read
     body = bytearray()
     try:
         async for piece in request.stream():
@@ -178,4 +183,5 @@ async def _read(request: Request) -> bytes:
                 raise ApiError(413, f"The body of this request may hold at most {MAX_BODY_BYTES} bytes.")
     except ClientDisconnect:
         raise ApiError(400, "The request ended before its body did.") from None
+    request.scope[_SCOPE_BODY] = bytes(body)
     return bytes(body)

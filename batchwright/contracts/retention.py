@@ -22,6 +22,7 @@ class RetentionKind(StrEnum):
     METADATA = "metadata"  # rows of batches and uploads that ended long ago
     KEYS = "keys"  # idempotency keys
     WEBHOOKS = "webhooks"  # old rows of webhook deliveries, and endpoints of deleted batches
+    AUDIT_LOG = "audit_log"  # old entries of the audit log
     UNFINISHED = "unfinished"  # unfinished writes of crashed processes
     ORPHANS = "orphans"  # objects that no database row refers to
     LOST = "lost"  # rows of files whose object is gone
@@ -34,6 +35,7 @@ EXPIRED_KINDS = [
     RetentionKind.METADATA,
     RetentionKind.KEYS,
     RetentionKind.WEBHOOKS,
+    RetentionKind.AUDIT_LOG,
 ]
 LITTER_KINDS = [RetentionKind.UNFINISHED, RetentionKind.ORPHANS, RetentionKind.LOST]
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from batchwright.database.tables.audit_log import AuditLogTable
 from batchwright.database.tables.audits import AuditsTable
 from batchwright.database.tables.batch_deletions import BatchDeletions
 from batchwright.database.tables.batch_snapshots import BatchSnapshots
@@ -73,6 +74,7 @@ class Database:
     webhook_deliveries: WebhookDeliveriesTable
     retention: RetentionTable
     audits: AuditsTable
+    audit_log: AuditLogTable
     tenants: TenantsTable
     api_keys: ApiKeysTable
     budget_groups: BudgetGroupsTable

@@ -4,6 +4,7 @@ from batchwright.database.database import Database
 from batchwright.database.errors import SchemaMismatch
 from batchwright.database.migrate import missing_names
 from batchwright.database.pool import ConnectionPool, open_connection_pool
+from batchwright.database.tables.audit_log import PostgresAuditLog
 from batchwright.database.tables.audits import PostgresAudits
 from batchwright.database.tables.batch_deletions import PostgresBatchDeletions
 from batchwright.database.tables.batch_snapshots import PostgresBatchSnapshots
@@ -95,6 +96,7 @@ def postgres_database(pool: ConnectionPool) -> Database:
         webhook_deliveries=PostgresWebhookDeliveries(pool),
         retention=PostgresRetention(pool),
         audits=PostgresAudits(pool),
+        audit_log=PostgresAuditLog(pool),
         tenants=PostgresTenants(pool),
         api_keys=PostgresApiKeys(pool, budget_groups),
         budget_groups=budget_groups,

@@ -7,6 +7,7 @@ secret is stored only as a salted hash. A fast hash is enough, because 40 random
 import hmac
 import re
 import string
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import sha256
@@ -25,11 +26,22 @@ _UNITS = {"h": "hours", "d": "days"}
 
 
 class Scope(StrEnum):
-    """Permission that an API key grants to its owner."""
+    """Permission that an API key grants to its owner.
+
+    `read` and `write` are for the data of the key's tenant. The others are the roles of operators.
+    """
 
     READ = "read"
     WRITE = "write"
+    VIEWER = "viewer"
+    OPERATOR = "operator"
     ADMIN = "admin"
+
+
+# Each role of operators includes those before it. No other scope includes another one.
+_ROLES = (Scope.VIEWER, Scope.OPERATOR, Scope.ADMIN)
+# Areas of /admin whose changes need `operator`: they affect batches now, but no rights and no models.
+_OPERATOR_AREAS = frozenset({"batches", "dlq", "holds", "rates"})
 
 
 class ApiKey(NamedTuple):
@@ -95,14 +107,30 @@ def secret_matches(key: ApiKey, stored_hash: SecretHash | None) -> bool:
 
 
 def required_scope(method: str, path: str) -> Scope:
-    """Return the scope that an API key needs for a request: `admin`, `read` or `write`.
+    """Return the scope that a request needs. `is_granted` checks it.
 
-    `/admin`, `/v1/stats` and `/metrics` need `admin`. On all other paths, GET and HEAD need `read`, and other
-    methods need `write`.
+    Below `/admin`, GET and HEAD need `viewer`. Other methods need `operator` for batches, dead letters, holds
+    and rates, and `admin` for everything else. `/v1/stats` and `/metrics` need `viewer`. On all other paths,
+    GET and HEAD need `read`, and other methods need `write`.
     """
-    if path in ("/admin", "/v1/stats", "/metrics") or path.startswith("/admin/"):
-        return Scope.ADMIN
-    return Scope.READ if method in ("GET", "HEAD") else Scope.WRITE
+    reads = method in ("GET", "HEAD")
+    if path in ("/v1/stats", "/metrics"):
+        return Scope.VIEWER
+    if path != "/admin" and not path.startswith("/admin/"):
+        return Scope.READ if reads else Scope.WRITE
+    if reads:
+        return Scope.VIEWER
+    area = path.removeprefix("/admin/").partition("/")[0]
+    return Scope.OPERATOR if area in _OPERATOR_AREAS else Scope.ADMIN
+
+
+def is_granted(required: Scope, scopes: Collection[str]) -> bool:
+    """Return True if a caller with `scopes` has the scope `required`, or a role that includes it.
+
+    Unknown words in `scopes` are ignored.
+    """
+    sufficient = _ROLES[_ROLES.index(required) :] if required in _ROLES else (required,)
+    return any(scope in scopes for scope in sufficient)
 
 
 def parse_lifetime(text: str) -> timedelta:

@@ -14,6 +14,7 @@ _FILE_ID = re.compile(r"file-[0-9a-f]{32}")
 _UPLOAD_ID = re.compile(r"upload_[0-9a-f]{32}")
 _WEBHOOK_ID = re.compile(r"webhook_[0-9a-f]{32}")
 _DELIVERY_ID = re.compile(r"wh_[0-9a-f]{32}")
+_AUDIT_ENTRY_ID = re.compile(r"act_[0-9a-f]{32}")
 _SAFE_CHARACTERS = 100
 MAX_MODEL_NAME_CHARACTERS = 256
 _REPLACEMENT = "\ufffd"
@@ -59,6 +60,10 @@ def new_delivery_id() -> str:
 
 def new_event_id() -> str:
     return "evt_" + uuid_utils.uuid7().hex
+
+
+def new_audit_entry_id() -> str:
+    return "act_" + uuid_utils.uuid7().hex
 
 
 def request_id(batch_id: str, offset: int) -> str:
@@ -114,6 +119,10 @@ def is_webhook_id(text: str) -> bool:
 
 def is_delivery_id(text: str) -> bool:
     return _DELIVERY_ID.fullmatch(text) is not None
+
+
+def is_audit_entry_id(text: str) -> bool:
+    return _AUDIT_ENTRY_ID.fullmatch(text) is not None
 
 
 def is_tenant(text: str) -> bool:

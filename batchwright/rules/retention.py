@@ -25,11 +25,12 @@ class RetentionCutoffs:
     metadata: datetime  # compared with the end
     keys: datetime  # compared with the creation
     webhooks: datetime  # compared with the creation; far longer than a delivery may take
+    audit_log: datetime  # compared with the creation
     orphans: datetime  # compared with the last change of the object, or the creation of the row
 
 
 def retention_cutoffs(
-    now: datetime, *, grace: timedelta, metadata: timedelta, orphans: timedelta
+    now: datetime, *, grace: timedelta, metadata: timedelta, audit_log: timedelta, orphans: timedelta
 ) -> RetentionCutoffs:
     return RetentionCutoffs(
         files=now - grace,
@@ -38,6 +39,7 @@ def retention_cutoffs(
         metadata=now - max(metadata, MAX_WRITE_TIME),
         keys=now - IDEMPOTENCY_KEY_LIFETIME,
         webhooks=now - WEBHOOK_DELIVERY_LIFETIME,
+        audit_log=now - audit_log,
         orphans=now - max(orphans, MAX_WRITE_TIME),
     )
 

@@ -74,6 +74,12 @@ class RetentionSettings(BaseSettings):
         "long as its files.",
         json_schema_extra=TUNING,
     )
+    audit_log_retention_days: int = Field(
+        400,
+        ge=1,
+        description="Days that entries of the audit log are kept.",
+        json_schema_extra=TUNING,
+    )
     audit_repair: bool = Field(
         False,
         description="If true, the daily audit makes the repairs of `batchwright audit --repair`. "

@@ -10,21 +10,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from batchwright.database.database import Database
-from batchwright.database.errors import (
-    DatabaseError,
-    InOtherOrganization,
-    UnknownApiKey,
-    UnknownBudgetGroup,
-    UnknownTenant,
-)
+from batchwright.database.errors import DatabaseError
 from batchwright.database.postgres import open_database
 from batchwright.settings import Settings, SettingsError
 from batchwright.starter.options import settings_or_stop
 from batchwright.starter.output import ExitCode, stop
+from batchwright.starter.recorded_command import REFUSALS, CommandRefused
 
 _Result = TypeVar("_Result")
-# The database is available, but rejects the operation.
-_REFUSALS = (UnknownTenant, UnknownBudgetGroup, UnknownApiKey, InOtherOrganization)
 _DEV_ENV = Path(".batchwright") / "dev.env"
 
 
@@ -47,7 +40,7 @@ def run_or_stop(
         return asyncio.run(run())
     except SettingsError as error:
         stop(str(error))
-    except _REFUSALS as error:
+    except (CommandRefused, *REFUSALS) as error:
         stop(str(error), ExitCode.FAILED)
     except (DatabaseError, *failures) as error:
         stop(f"{str(error).rstrip('.')}{_dev_stack_hint() or '.'}", code)

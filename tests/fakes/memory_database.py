@@ -17,6 +17,7 @@ from batchwright.database.tables.waiting_reasons import WaitingRow
 from batchwright.rules.batch_filters import NO_FILTERS, BatchFilters
 from batchwright.rules.batch_states import LIVE_STATES, cancel_takes_precedence, visible_status
 from batchwright.rules.dispatch.fair_share import fresh_fairness_key
+from tests.fakes.tables.audit_log import MemoryAuditLog
 from tests.fakes.tables.audits import MemoryAudits
 from tests.fakes.tables.batch_deletions import MemoryBatchDeletions
 from tests.fakes.tables.callbacks import MemoryCallbacks
@@ -367,6 +368,7 @@ class MemoryDatabase(Database):
             webhook_deliveries=MemoryWebhookDeliveries(rows),
             retention=MemoryRetention(rows),
             audits=MemoryAudits(rows),
+            audit_log=MemoryAuditLog(rows),
             tenants=MemoryTenants(rows),
             api_keys=MemoryApiKeys(rows),
             budget_groups=MemoryBudgetGroups(rows),

@@ -8,6 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from batchwright.api.audit_log.recorder import AuditLog
+from batchwright.api.audit_log.targets import OperatorBatchTarget
 from batchwright.api.auth.caller import operator_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import batch_not_found, conflict, invalid_value, one_of
@@ -24,6 +26,7 @@ from batchwright.api.schemas.operator_batches import batch_counts, operator_batc
 from batchwright.api.schemas.responses import FORECAST_AGE, json_response
 from batchwright.api.services.batch_control import BatchControl
 from batchwright.api.services.batch_slices import BatchSlices
+from batchwright.contracts.audit_log import AuditAction
 from batchwright.contracts.batch import MAX_PRIORITY, MIN_PRIORITY, WindowFit
 from batchwright.contracts.openai import BatchStatus
 from batchwright.contracts.openai_objects import BatchObject
@@ -55,6 +58,7 @@ class OperatorBatchRoutes:
         self._clock = deps.clock
         self._batches = deps.database.operator_batches
         self._control, self._slices = BatchControl(deps), BatchSlices(deps)
+        self._audit_log = AuditLog(deps)
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/admin/batches", tags=["Operation"])
@@ -65,11 +69,16 @@ class OperatorBatchRoutes:
         router.add_api_route(
             one + "/slices", self.slices, response_model=BatchSlicesObject, responses=error_responses(404)
         )
-        acts = {"cancel": self.cancel, "pause": self.pause, "resume": self.resume, "abandon": self.abandon}
-        for name, endpoint in acts.items():
+        for name, endpoint, action in (
+            ("cancel", self.cancel, AuditAction.BATCH_CANCEL),
+            ("pause", self.pause, AuditAction.BATCH_PAUSE),
+            ("resume", self.resume, AuditAction.BATCH_RESUME),
+            ("abandon", self.abandon, AuditAction.BATCH_ABANDON),
+        ):
             router.add_api_route(
                 f"{one}/{name}",
                 endpoint,
+                dependencies=self._audit_log.of_operator(action, OperatorBatchTarget),
                 methods=["POST"],
                 response_model=OperatorBatch,
                 responses=error_responses(404, 409),
@@ -80,6 +89,7 @@ class OperatorBatchRoutes:
             methods=["POST"],
             response_model=OperatorBatch,
             openapi_extra=json_body_spec(PriorityUpdate),
+            dependencies=self._audit_log.of_operator(AuditAction.BATCH_PRIORITIZE, OperatorBatchTarget),
             responses=error_responses(404, 409),
         )
         return router

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from batchwright.api.audit_log.recorder import AuditLog
+from batchwright.api.audit_log.targets import BudgetGroupTarget
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, conflict, invalid_value, missing_parameter
 from batchwright.api.openapi import error_responses, pattern_schema
@@ -21,6 +23,7 @@ from batchwright.api.schemas.budgets import (
 )
 from batchwright.api.schemas.json_body import json_body_spec, read_json_object, reject_unknown
 from batchwright.api.schemas.responses import json_response
+from batchwright.contracts.audit_log import AuditAction
 from batchwright.contracts.openai import GroupKind
 from batchwright.database.errors import InOtherOrganization, UnknownBudgetGroup, UnknownTenant
 from batchwright.database.tenants.budget_groups import tokens_by_group
@@ -78,7 +81,7 @@ class BudgetGroupRoutes:
     def __init__(self, deps: ApiDependencies) -> None:
         self._clock = deps.clock
         self._groups, self._api_keys = deps.database.budget_groups, deps.database.api_keys
-        self._quotas = deps.database.quotas
+        self._quotas, self._audit_log = deps.database.quotas, AuditLog(deps)
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/admin/budget-groups", tags=["Operation"])
@@ -92,6 +95,7 @@ class BudgetGroupRoutes:
             response_model=BudgetGroupObject,
             openapi_extra=update,
             responses=error_responses(404, 409),
+            dependencies=self._audit_log.of_operator(AuditAction.BUDGET_GROUP_SET, BudgetGroupTarget),
         )
         router.add_api_route(
             one,
@@ -99,6 +103,7 @@ class BudgetGroupRoutes:
             methods=["DELETE"],
             response_model=DeletedBudgetGroup,
             responses=error_responses(404),
+            dependencies=self._audit_log.of_operator(AuditAction.BUDGET_GROUP_DELETE, BudgetGroupTarget),
         )
         return router
 

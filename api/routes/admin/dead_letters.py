@@ -7,6 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
+from batchwright.api.audit_log.recorder import AuditLog
+from batchwright.api.audit_log.targets import DeadLettersTarget, DeadLetterTarget
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
 from batchwright.api.openapi import error_responses, limit_schema, pattern_schema
@@ -19,6 +21,7 @@ from batchwright.api.schemas.json_body import (
 )
 from batchwright.api.schemas.responses import batch_object, json_response
 from batchwright.api.services.dead_letter_retry import DeadLetterRetries
+from batchwright.contracts.audit_log import AuditAction
 from batchwright.contracts.openai_objects import BatchObject
 from batchwright.contracts.operator_objects import (
     DeadLetterError,
@@ -50,7 +53,7 @@ _TextQuery = Annotated[str | None, Query(), pattern_schema(NO_NUL)]
 class DeadLetterRoutes:
     def __init__(self, deps: ApiDependencies) -> None:
         self._settings, self._dead_letters = deps.settings, deps.database.dead_letters
-        self._retries = DeadLetterRetries(deps)
+        self._retries, self._audit_log = DeadLetterRetries(deps), AuditLog(deps)
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/admin/dlq", tags=["Operation"])
@@ -63,6 +66,7 @@ class DeadLetterRoutes:
             response_model=DeadLetterRetryPage,
             openapi_extra=optional_body_spec(RetryAllBody),
             responses=error_responses(),
+            dependencies=self._audit_log.of_operator(AuditAction.DEAD_LETTER_RETRY_ALL, DeadLettersTarget),
         )
         router.add_api_route(
             one + "/retry",
@@ -71,6 +75,7 @@ class DeadLetterRoutes:
             response_model=BatchObject,
             openapi_extra=optional_body_spec(RerunBody),
             responses=error_responses(404, 409, 429),
+            dependencies=self._audit_log.of_operator(AuditAction.DEAD_LETTER_RETRY, DeadLetterTarget),
         )
         router.add_api_route(
             one,
@@ -78,6 +83,7 @@ class DeadLetterRoutes:
             methods=["DELETE"],
             response_model=DeletedDeadLetter,
             responses=error_responses(404),
+            dependencies=self._audit_log.of_operator(AuditAction.DEAD_LETTER_DELETE, DeadLetterTarget),
         )
         return router
 

@@ -7,6 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from batchwright.api.audit_log.recorder import AuditLog
+from batchwright.api.audit_log.targets import HoldTarget
 from batchwright.api.auth.caller import operator_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import invalid_value, missing_parameter
@@ -14,6 +16,7 @@ from batchwright.api.openapi import pattern_schema
 from batchwright.api.schemas.budgets import NAME_PATTERN, checked_name
 from batchwright.api.schemas.json_body import check_text, json_body_spec, read_json_object, reject_unknown
 from batchwright.api.schemas.responses import json_response
+from batchwright.contracts.audit_log import AuditAction
 from batchwright.contracts.openai import HoldKind
 from batchwright.contracts.operator_objects import HoldList, HoldObject
 
@@ -32,14 +35,26 @@ class NewHold(BaseModel):
 class HoldRoutes:
     def __init__(self, deps: ApiDependencies) -> None:
         self._clock, self._holds = deps.clock, deps.database.holds
+        self._audit_log = AuditLog(deps)
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/admin/holds", tags=["Operation"])
         router.add_api_route("", self.list, response_model=HoldList)
         router.add_api_route(
-            "", self.put, methods=["PUT"], response_model=HoldList, openapi_extra=json_body_spec(NewHold)
+            "",
+            self.put,
+            methods=["PUT"],
+            response_model=HoldList,
+            openapi_extra=json_body_spec(NewHold),
+            dependencies=self._audit_log.of_operator(AuditAction.HOLD_SET, HoldTarget),
         )
-        router.add_api_route("", self.delete, methods=["DELETE"], response_model=HoldList)
+        router.add_api_route(
+            "",
+            self.delete,
+            methods=["DELETE"],
+            response_model=HoldList,
+            dependencies=self._audit_log.of_operator(AuditAction.HOLD_RELEASE, HoldTarget),
+        )
         return router
 
     async def list(self) -> Response:

@@ -6,7 +6,10 @@ from contextlib import contextmanager
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
+from fastapi.params import Depends as DependsOn
 
+from batchwright.api.audit_log.recorder import AuditLog
+from batchwright.api.audit_log.targets import ModelTarget
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, invalid_value
 from batchwright.api.openapi import error_responses
@@ -28,6 +31,7 @@ from batchwright.api.schemas.model_update import (
     version_conflict,
 )
 from batchwright.api.schemas.responses import json_response
+from batchwright.contracts.audit_log import AuditAction
 from batchwright.contracts.operator_objects import ModelSettingsObject, RegisteredModels
 from batchwright.contracts.registry import ModelConfig, ModelNameConflict, check_model_names
 from batchwright.database.errors import VersionConflict
@@ -45,7 +49,7 @@ class ModelRegistryRoutes:
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
         self._changes = deps.database.model_changes
-        self._catalog = Catalog(deps.settings)
+        self._catalog, self._audit_log = Catalog(deps.settings), AuditLog(deps)
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/admin", tags=["Operation"])
@@ -62,6 +66,7 @@ class ModelRegistryRoutes:
             response_model=RegisteredModels,
             openapi_extra=json_body_spec(ModelConfig),
             responses=stale,
+            dependencies=self._audited(AuditAction.MODEL_REGISTER),
         )
         router.add_api_route(
             one,
@@ -70,9 +75,15 @@ class ModelRegistryRoutes:
             response_model=ModelSettingsObject,
             openapi_extra=json_body_spec(ModelConfig),
             responses=stale,
+            dependencies=self._audited(AuditAction.MODEL_CHANGE),
         )
         router.add_api_route(
-            one, self.delete, methods=["DELETE"], response_model=RegisteredModels, responses=stale
+            one,
+            self.delete,
+            methods=["DELETE"],
+            response_model=RegisteredModels,
+            responses=stale,
+            dependencies=self._audited(AuditAction.MODEL_REMOVE),
         )
         router.add_api_route(config, self.get_config, response_model=ModelConfigObject, responses=missing)
         router.add_api_route(
@@ -82,11 +93,20 @@ class ModelRegistryRoutes:
             response_model=ModelConfigObject,
             openapi_extra=json_body_spec(ModelConfigBody),
             responses=stale,
+            dependencies=self._audited(AuditAction.MODEL_CHANGE),
         )
         router.add_api_route(
-            config, self.revert, methods=["DELETE"], response_model=RegisteredModels, responses=stale
+            config,
+            self.revert,
+            methods=["DELETE"],
+            response_model=RegisteredModels,
+            responses=stale,
+            dependencies=self._audited(AuditAction.MODEL_REVERT),
         )
         return router
+
+    def _audited(self, action: AuditAction) -> list[DependsOn]:
+        return self._audit_log.of_operator(action, ModelTarget)
 
     async def list(self) -> Response:
         """List the registered models with their backends. Workers apply changes within seconds."""

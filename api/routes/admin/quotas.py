@@ -8,6 +8,8 @@ from typing import Annotated, TypeVar
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field, TypeAdapter
 
+from batchwright.api.audit_log.recorder import AuditLog
+from batchwright.api.audit_log.targets import QuotaTarget
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import invalid_value
 from batchwright.api.openapi import error_responses, pattern_schema
@@ -23,6 +25,7 @@ from batchwright.api.schemas.json_body import (
     wrong_type,
 )
 from batchwright.api.schemas.responses import json_response
+from batchwright.contracts.audit_log import AuditAction
 from batchwright.contracts.batch import MAX_PRIORITY, MIN_PRIORITY
 from batchwright.contracts.openai import AdmissionPolicy, OverQuota, Quota
 from batchwright.contracts.operator_objects import DefaultQuotas, LimitsObject, QuotaList, QuotaObject
@@ -72,13 +75,27 @@ class QuotaRoutes:
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
         self._quotas = deps.database.quotas
+        self._audit_log = AuditLog(deps)
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/admin/quotas", tags=["Operation"])
         router.add_api_route("", self.list, response_model=QuotaList)
         update = json_body_spec(QuotaUpdate)
-        router.add_api_route("", self.put, methods=["PUT"], response_model=QuotaList, openapi_extra=update)
-        router.add_api_route("", self.delete, methods=["DELETE"], response_model=QuotaList)
+        router.add_api_route(
+            "",
+            self.put,
+            methods=["PUT"],
+            response_model=QuotaList,
+            openapi_extra=update,
+            dependencies=self._audit_log.of_operator(AuditAction.QUOTA_SET, QuotaTarget),
+        )
+        router.add_api_route(
+            "",
+            self.delete,
+            methods=["DELETE"],
+            response_model=QuotaList,
+            dependencies=self._audit_log.of_operator(AuditAction.QUOTA_RESET, QuotaTarget),
+        )
         router.add_api_route("/{tenant}", self.get, response_model=LimitsObject, responses=error_responses())
         return router
 

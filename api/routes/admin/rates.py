@@ -7,6 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from batchwright.api.audit_log.recorder import AuditLog
+from batchwright.api.audit_log.targets import RateTarget
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, invalid_value, missing_parameter
 from batchwright.api.openapi import error_responses
@@ -18,6 +20,7 @@ from batchwright.api.schemas.json_body import (
     wrong_type,
 )
 from batchwright.api.schemas.responses import json_response
+from batchwright.contracts.audit_log import AuditAction
 from batchwright.contracts.operator_objects import RateList, RateObject
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE
 from batchwright.database.records import RateChange
@@ -46,7 +49,7 @@ class RateUpdate(BaseModel):
 class RateRoutes:
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
-        self._changes = deps.database.rates
+        self._changes, self._audit_log = deps.database.rates, AuditLog(deps)
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/admin/rates", tags=["Operation"])
@@ -58,8 +61,15 @@ class RateRoutes:
             response_model=RateList,
             openapi_extra=json_body_spec(RateUpdate),
             responses=error_responses(404),
+            dependencies=self._audit_log.of_operator(AuditAction.RATE_SET, RateTarget),
         )
-        router.add_api_route("", self.delete, methods=["DELETE"], response_model=RateList)
+        router.add_api_route(
+            "",
+            self.delete,
+            methods=["DELETE"],
+            response_model=RateList,
+            dependencies=self._audit_log.of_operator(AuditAction.RATE_RESET, RateTarget),
+        )
         return router
 
     async def list(self) -> Response:

@@ -24,7 +24,8 @@ CREATE TABLE api_keys (
     prefix         text        NOT NULL UNIQUE, -- the visible part of the key
     salt           bytea       NOT NULL,
     hash           bytea       NOT NULL,        -- of the salt and the secret part
-    scopes         text[]      NOT NULL CHECK (scopes <@ ARRAY['read', 'write', 'admin'] AND cardinality(scopes) > 0),
+    scopes         text[]      NOT NULL CHECK (cardinality(scopes) > 0
+        AND scopes <@ ARRAY['read', 'write', 'viewer', 'operator', 'admin']),
     label          text        NOT NULL,        -- its purpose, in the words of its creator
     created_at     timestamptz NOT NULL,
     expires_at     timestamptz,
@@ -628,7 +629,7 @@ CREATE TABLE retention (
     succeeded_at timestamptz NOT NULL
 );
 INSERT INTO retention
-SELECT kind, now() FROM unnest(ARRAY['files', 'uploads', 'batches', 'metadata', 'keys', 'webhooks',
+SELECT kind, now() FROM unnest(ARRAY['files', 'uploads', 'batches', 'metadata', 'keys', 'webhooks', 'audit_log',
                                      'unfinished', 'orphans', 'lost']) AS kind;
 
 -- Findings of the last audit of each kind. Kinds without an audit count from now on.
@@ -641,6 +642,53 @@ CREATE TABLE audits (
 INSERT INTO audits
 SELECT kind, 0, 0, now() FROM unnest(ARRAY['run_missing', 'run_ended', 'row_missing', 'run_open',
                                            'file_missing', 'counts']) AS kind;
+
+-- The audit log: an act of an operator, or a destructive act of a tenant. The row is inserted before the act. Fields
+-- that do not apply are empty.
+CREATE TABLE audit_log (
+    id            text        PRIMARY KEY,
+    created_at    timestamptz NOT NULL,
+    source        text        NOT NULL CHECK (source IN ('api', 'cli')),
+    actor_tenant  text        NOT NULL,
+    actor_key     text        NOT NULL, -- id of the API key
+    actor_user    text        NOT NULL, -- of the request, or of the operating system
+    address       text        NOT NULL, -- of the client, or the name of the host
+    request_id    text        NOT NULL,
+    action        text        NOT NULL,
+    target_type   text        NOT NULL,
+    target_id     text        NOT NULL,
+    target_tenant text        NOT NULL, -- the tenant to which the target belongs
+    before        json                  -- the target before the act, without secrets; null: there was none
+);
+CREATE INDEX audit_log_by_time ON audit_log (created_at, id);
+CREATE INDEX audit_log_of_target ON audit_log (target_id, created_at, id);
+CREATE INDEX audit_log_of_tenant ON audit_log (target_tenant, created_at, id);
+
+-- The outcome of an act. An act without a row is running, or its process ended before it recorded the outcome.
+CREATE TABLE audit_log_outcomes (
+    id      text PRIMARY KEY REFERENCES audit_log (id) ON DELETE CASCADE,
+    outcome text NOT NULL CHECK (outcome IN ('ok', 'refused', 'failed')),
+    code    text NOT NULL, -- why it was refused or failed
+    after   json           -- the target after the act; null: there is none
+);
+
+-- The audit log is append-only. Retention deletes old rows in transactions with a setting of its own.
+CREATE FUNCTION refuse_audit_log_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'DELETE' AND current_setting('batchwright.audit_log_retention', true) = 'on' THEN
+        RETURN OLD;
+    END IF;
+    RAISE EXCEPTION 'The audit log is append-only: % of % is refused.', TG_OP, TG_TABLE_NAME;
+END
+$$;
+CREATE TRIGGER refuse_change BEFORE UPDATE OR DELETE ON audit_log
+    FOR EACH ROW EXECUTE FUNCTION refuse_audit_log_change();
+CREATE TRIGGER refuse_truncate BEFORE TRUNCATE ON audit_log
+    FOR EACH STATEMENT EXECUTE FUNCTION refuse_audit_log_change();
+CREATE TRIGGER refuse_change BEFORE UPDATE OR DELETE ON audit_log_outcomes
+    FOR EACH ROW EXECUTE FUNCTION refuse_audit_log_change();
+CREATE TRIGGER refuse_truncate BEFORE TRUNCATE ON audit_log_outcomes
+    FOR EACH STATEMENT EXECUTE FUNCTION refuse_audit_log_change();
 
 -- Identity of this database. The object storage has an object with the same id: only then are rows and objects
 -- compared.

@@ -13,6 +13,7 @@ from batchwright.contracts.operator_objects import (
     TenantBatchCounts,
 )
 from batchwright.starter.commands.fleet import holds
+from batchwright.starter.commands.fleet.audit_log import audit_log
 from batchwright.starter.options import BatchId, Json, Tenant, Url, operator_client
 from batchwright.starter.output import (
     batch_table,
@@ -26,7 +27,7 @@ from batchwright.starter.output import (
 )
 
 admin = typer.Typer(
-    help="Control the batches of all tenants; hold tenants.",
+    help="Manage batches of all tenants and holds; show the audit log.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -34,6 +35,7 @@ admin = typer.Typer(
 )
 batches = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 admin.add_typer(batches, name="batches", help="List and control the batches of all tenants.")
+admin.add_typer(audit_log, name="audit-log", help="List and export who changed or destroyed what.")
 admin.command("hold")(holds.hold)
 admin.command("release")(holds.release)
 admin.command("holds")(holds.holds)

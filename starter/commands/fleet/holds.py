@@ -23,7 +23,7 @@ _Model = Annotated[str | None, typer.Option("--model", help="This model.", show_
 def hold(
     of: _Of = None, model: _Model = None, json: Json = False, url: Url = None, tenant: Tenant = None
 ) -> None:
-    """Stop sending lines of a tenant or of a model, until it is released.
+    """Stop sending lines of a tenant or a model until its release.
 
     Requests in flight complete. Completion windows keep running.
     """

@@ -5,17 +5,21 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
+from pydantic import JsonValue
 from temporalio.service import RPCError
 
 from batchwright.activities.audit.activity import store_counts
 from batchwright.activities.audit.compare import Audit, AuditSources
 from batchwright.activities.audit.differences import AuditReport
 from batchwright.activities.audit.runs import TemporalBatchRunSource
+from batchwright.contracts.audit_log import AuditAction, AuditTargetType
 from batchwright.database.database import Database
+from batchwright.database.tables.audit_log import AuditTarget
 from batchwright.settings import Settings
 from batchwright.starter.diagnostics.connections import run_or_stop, with_database
 from batchwright.starter.options import JsonLine, settings_or_stop
 from batchwright.starter.output import ExitCode, column_table, escaped, print_json, stderr, stdout
+from batchwright.starter.recorded_command import recorded_command
 from batchwright.storage.base import StorageError
 from batchwright.storage.factory import open_storage
 from batchwright.storage.observed import StorageComponent
@@ -73,8 +77,17 @@ async def _audit(settings: Settings, repair: bool, progress: AuditProgress) -> A
             await store_counts(database, report)
             return report
 
+    async def record(database: Database) -> AuditReport:
+        """Compare and repair, and record the repair in the audit log, without a state of its target."""
+
+        async def read() -> JsonValue:
+            return None
+
+        action, target = AuditAction.CONSISTENCY_REPAIR, AuditTarget(type=AuditTargetType.DEPLOYMENT)
+        return await recorded_command(database, action, target, read, lambda: compare(database))
+
     try:
-        return await with_database(settings, compare)
+        return await with_database(settings, record if repair else compare)
     except RPCError as error:
         raise from_rpc_error(settings, error) from error
 

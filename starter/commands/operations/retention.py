@@ -8,12 +8,13 @@ from secrets import token_hex
 from typing import Annotated
 
 import typer
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from batchwright.activities.retention.storage_mark import adopt_storage
+from batchwright.contracts.audit_log import AuditAction, AuditTargetType
 from batchwright.contracts.retention import (
     EXPIRED_KINDS,
     LITTER_KINDS,
@@ -24,10 +25,12 @@ from batchwright.contracts.retention import (
 )
 from batchwright.contracts.temporal_names import CONTROL_QUEUE
 from batchwright.database.database import Database
+from batchwright.database.tables.audit_log import AuditTarget
 from batchwright.settings import Settings
 from batchwright.starter.diagnostics.connections import query_database, run_or_stop, with_database
 from batchwright.starter.options import JsonLine, settings_or_stop
 from batchwright.starter.output import ExitCode, column_table, local_time, print_json, stderr, stdout, stop
+from batchwright.starter.recorded_command import recorded_command
 from batchwright.storage.base import StorageError
 from batchwright.storage.factory import open_storage
 from batchwright.storage.observed import StorageComponent
@@ -109,7 +112,15 @@ def adopt() -> None:
         async with open_storage(settings, Metrics(), StorageComponent.COLLECTOR) as storage:
             await adopt_storage(database, storage, datetime.now(UTC))
 
-    run_or_stop(with_database(settings, mark_storage), StorageError)
+    async def record(database: Database) -> None:
+        async def read() -> JsonValue:
+            mark = await database.retention.mark()
+            return {"database": mark.id, "marked": mark.marked_at is not None}
+
+        action, target = AuditAction.STORAGE_ADOPT, AuditTarget(type=AuditTargetType.DEPLOYMENT)
+        await recorded_command(database, action, target, read, lambda: mark_storage(database))
+
+    run_or_stop(with_database(settings, record), StorageError)
     print("The storage belongs to this database.")
 
 

@@ -1,15 +1,18 @@
 """`batchwright budget-groups`: organizations, teams and users that share a token budget, in the database."""
 
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 
+from batchwright.contracts.audit_log import AuditAction, AuditTargetType
 from batchwright.contracts.openai import GroupKind
 from batchwright.database.database import Database
 from batchwright.database.errors import UnknownBudgetGroup
 from batchwright.database.records import ApiKeyRow, BudgetGroupRow
+from batchwright.database.tables.audit_log import AuditTarget
 from batchwright.database.tenants.budget_groups import tokens_by_group
 from batchwright.rules.quotas import BudgetGroup
 from batchwright.starter.commands.tenants.budget_output import (
@@ -32,7 +35,9 @@ from batchwright.starter.output import (
     stdout,
     stop,
 )
+from batchwright.starter.recorded_command import CommandRefused, recorded_command
 
+_Result = TypeVar("_Result")
 budget_groups = typer.Typer(
     help="Create and change groups that share a token budget.",
     no_args_is_help=True,
@@ -93,18 +98,15 @@ def create(
     check_name(name, "a group's")
     group = _group(kind, tenant, name)
 
-    async def make(database: Database) -> BudgetGroupOutput | None:
-        made = await database.budget_groups.create(group, tokens_per_day, datetime.now(UTC))
-        return await _load(database, group) if made else None
+    async def make(database: Database) -> BudgetGroupOutput:
+        if not await database.budget_groups.create(group, tokens_per_day, datetime.now(UTC)):
+            subject = f"Tenant {tenant!r} has" if tenant else "There is"
+            article = "an" if kind is GroupKind.ORGANIZATION else "a"
+            message = f"{subject} {article} {kind} {name!r} already."
+            raise CommandRefused("budget_group_exists", message)
+        return await _load(database, group)
 
-    found = query_database(make)
-    if found is None:
-        subject = f"Tenant {tenant!r} has" if tenant else "There is"
-        stop(
-            f"{subject} {'an' if kind is GroupKind.ORGANIZATION else 'a'} {kind} {name!r} already.",
-            ExitCode.FAILED,
-        )
-    _print(found, json)
+    _print(_recorded(AuditAction.BUDGET_GROUP_SET, group, make), json)
 
 
 @budget_groups.command("list")
@@ -178,7 +180,7 @@ def limit(
         await database.budget_groups.limit(group, tokens_per_day or None)
         return await _load(database, group)
 
-    _print(query_database(change), json)
+    _print(_recorded(AuditAction.BUDGET_GROUP_SET, group, change), json)
 
 
 @budget_groups.command("add")
@@ -197,7 +199,7 @@ def add(kind: _Kind, name: _Name, members: _Members, tenant: _Tenant = None, jso
         await database.budget_groups.add(group, await _member_ids(database, group, members))
         return await _load(database, group)
 
-    _print(query_database(change), json)
+    _print(_recorded(AuditAction.BUDGET_GROUP_SET, group, change), json)
 
 
 @budget_groups.command("remove")
@@ -212,7 +214,7 @@ def remove(
         removed = await database.budget_groups.remove(group, ids)
         return [id for id in ids if id not in removed], await _load(database, group)
 
-    others, found = query_database(change)
+    others, found = _recorded(AuditAction.BUDGET_GROUP_SET, group, change)
     if others:
         stop(f"Not in the {kind} {name}: {', '.join(map(repr, others))}.", ExitCode.FAILED)
     _print(found, json)
@@ -225,8 +227,27 @@ def delete(kind: _Kind, name: _Name, tenant: _Tenant = None) -> None:
     Only their own budgets apply from then on.
     """
     group = _group(kind, tenant, name)
-    query_database(lambda database: database.budget_groups.delete(group))
+    _recorded(AuditAction.BUDGET_GROUP_DELETE, group, lambda database: database.budget_groups.delete(group))
     stderr().print(f"Deleted the {kind} {_title(group)}.", markup=False)
+
+
+def _recorded(
+    action: AuditAction, group: BudgetGroup, change: Callable[[Database], Awaitable[_Result]]
+) -> _Result:
+    """Call `change` on the database, record it in the audit log, and return its result."""
+
+    async def run(database: Database) -> _Result:
+        async def read() -> JsonValue:
+            for row in await database.budget_groups.all(group.kind, group.tenant or None):
+                if row.group == group:
+                    return {"tokens_per_day": row.tokens_per_day, "members": [*row.members]}
+            return None
+
+        id = f"{group.kind}/{group.name}"
+        target = AuditTarget(type=AuditTargetType.BUDGET_GROUP, id=id, tenant=group.tenant)
+        return await recorded_command(database, action, target, read, lambda: change(database))
+
+    return query_database(run)
 
 
 def _group(kind: GroupKind, tenant: str | None, name: str) -> BudgetGroup:

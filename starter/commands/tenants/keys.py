@@ -1,15 +1,18 @@
 """`batchwright keys`: creates, lists, changes and revokes API keys, directly in the database."""
 
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 
+from batchwright.contracts.audit_log import AuditAction, AuditTargetType
 from batchwright.contracts.openai import GroupKind
 from batchwright.database.database import Database
 from batchwright.database.records import ApiKeyRow
+from batchwright.database.tables.audit_log import AuditTarget
 from batchwright.database.tenants.quotas import tokens_by_key
 from batchwright.rules.api_keys import Scope, hash_secret, new_key, new_key_id, parse_lifetime
 from batchwright.rules.quotas import MAX_QUOTA, BudgetGroup
@@ -24,7 +27,6 @@ from batchwright.starter.commands.tenants.budget_output import (
 from batchwright.starter.diagnostics.connections import query_database
 from batchwright.starter.options import JsonLine
 from batchwright.starter.output import (
-    ExitCode,
     column_table,
     escaped,
     local_time,
@@ -33,8 +35,10 @@ from batchwright.starter.output import (
     stdout,
     stop,
 )
+from batchwright.starter.recorded_command import CommandRefused, recorded_command
 
 _MAX_LABEL_CHARACTERS = 200
+_AUDITED_FIELDS = {"scopes", "label", "expires_at", "revoked_at", "tokens_per_day", "max_in_flight"}
 _Key = Annotated[
     str, typer.Argument(metavar="KEY", help="Id of the key, or its prefix bw_...", show_default=False)
 ]
@@ -116,7 +120,12 @@ def create(
     )
     names = {GroupKind.TEAM: team, GroupKind.USER: user}
     groups = [BudgetGroup(kind, tenant, name) for kind, name in names.items() if name is not None]
-    query_database(lambda database: database.api_keys.insert(row, hash_secret(key), groups))
+
+    async def insert(database: Database) -> ApiKeyRow:
+        await database.api_keys.insert(row, hash_secret(key), groups)
+        return row
+
+    _recorded(AuditAction.KEY_CREATE, row.id, insert, tenant)
     if json:
         shown = row.model_dump(exclude_unset=True)
         return print_json(CreatedKey(**shown, team=team, user=user, secret_key=key.text))
@@ -192,7 +201,7 @@ def limit(
             id_or_prefix(key), tokens_per_day=tokens_per_day, max_in_flight=max_in_flight
         )
 
-    row = _found(query_database(change), key)
+    row = _recorded(AuditAction.KEY_LIMIT, id_or_prefix(key), change)
     if json:
         return print_json(row)
     has = budget_text(row.tokens_per_day, "no budget of its own")
@@ -210,9 +219,8 @@ def revoke(
 
     Lines of its batches that were not sent yet fail. This cannot be undone.
     """
-
-    now = datetime.now(UTC)
-    row = _found(query_database(lambda database: database.api_keys.revoke(id_or_prefix(key), now)), key)
+    now, name = datetime.now(UTC), id_or_prefix(key)
+    row = _recorded(AuditAction.KEY_REVOKE, name, lambda database: database.api_keys.revoke(name, now))
     if json:
         return print_json(row)
     stderr().print(f"Revoked {_shown(row)}.", markup=False)
@@ -238,10 +246,43 @@ def _shown(row: ApiKeyRow) -> str:
     return f"{row.id} (bw_{row.prefix}_...) of {row.tenant}"
 
 
-def _found(row: ApiKeyRow | None, key: str) -> ApiKeyRow:
-    if row is None:
-        stop(f"There is no key {id_or_prefix(key)!r}; `batchwright keys list` lists them.", ExitCode.FAILED)
-    return row
+def _recorded(
+    action: AuditAction,
+    name: str,
+    change: Callable[[Database], Awaitable[ApiKeyRow | None]],
+    tenant: str = "",
+) -> ApiKeyRow:
+    """Call `change` on the database, record it in the audit log, and return the key that it returns.
+
+    If it returns None, the command ends with an error: there is no such key.
+
+    Args:
+        name: id or prefix of the key.
+        tenant: tenant of a new key; empty for the tenant of an existing key.
+    """
+
+    async def run(database: Database) -> ApiKeyRow:
+        async def find() -> ApiKeyRow | None:
+            keys = await database.api_keys.all()
+            return next((key for key in keys if name in (key.id, key.prefix)), None)
+
+        async def read() -> JsonValue:
+            found = await find()
+            return None if found is None else found.model_dump(mode="json", include=_AUDITED_FIELDS)
+
+        async def act() -> ApiKeyRow:
+            row = await change(database)
+            if row is None:
+                message = f"There is no key {name!r}; `batchwright keys list` lists them."
+                raise CommandRefused("key_not_found", message)
+            return row
+
+        row = await find()
+        id, owner = (name, tenant) if row is None else (row.id, row.tenant)
+        target = AuditTarget(type=AuditTargetType.KEY, id=id, tenant=owner)
+        return await recorded_command(database, action, target, read, act)
+
+    return query_database(run)
 
 
 def _expiry(now: datetime, text: str) -> datetime | None:

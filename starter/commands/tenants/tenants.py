@@ -3,19 +3,24 @@
 The commands use the database instead of the API, because no API key exists before the first tenant.
 """
 
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 
+from batchwright.contracts.audit_log import AuditAction, AuditTargetType
 from batchwright.database.database import Database
+from batchwright.database.errors import UnknownTenant
 from batchwright.database.records import TenantRow
+from batchwright.database.tables.audit_log import AuditTarget
 from batchwright.rules.api_keys import is_usable
 from batchwright.starter.commands.tenants.budget_output import check_name
 from batchwright.starter.diagnostics.connections import query_database
 from batchwright.starter.options import JsonLine
-from batchwright.starter.output import ExitCode, column_table, local_time, print_json, stderr, stdout, stop
+from batchwright.starter.output import column_table, local_time, print_json, stderr, stdout
+from batchwright.starter.recorded_command import CommandRefused, recorded_command
 
 tenants = typer.Typer(
     help="Create, show, disable and enable tenants.",
@@ -49,14 +54,13 @@ def create(name: Name, json: JsonLine = False) -> None:
     """Create a tenant; `batchwright keys create` creates its keys."""
     check_name(name, "a tenant's")
 
-    async def make(database: Database) -> tuple[bool, TenantOutput | None]:
-        made = await database.tenants.create(name, datetime.now(UTC))
-        return made, await _tenant(database, name)
+    async def make(database: Database) -> TenantOutput:
+        if not await database.tenants.create(name, datetime.now(UTC)):
+            raise CommandRefused("tenant_exists", f"There is a tenant {name!r} already.")
+        return await _existing(database, name)
 
-    made, tenant = query_database(make)
-    if not made:
-        stop(f"There is a tenant {name!r} already.", ExitCode.FAILED)
-    _print(tenant, name, f"Created the tenant {name}; `batchwright keys create {name}` creates a key.", json)
+    tenant = _recorded(AuditAction.TENANT_CREATE, name, make)
+    _print(tenant, f"Created the tenant {name}; `batchwright keys create {name}` creates a key.", json)
 
 
 @tenants.command("list")
@@ -87,9 +91,7 @@ def list_tenants(json: JsonLine = False) -> None:
 @tenants.command("show")
 def show(name: Name, json: JsonLine = False) -> None:
     """Show one tenant."""
-    tenant = query_database(lambda database: _tenant(database, name))
-    if tenant is None:
-        _stop_unknown(name)
+    tenant = query_database(lambda database: _existing(database, name))
     if json:
         return print_json(tenant)
     table = column_table("tenant", tenant.name)
@@ -108,11 +110,12 @@ def disable(name: Name, json: JsonLine = False) -> None:
     Its batches continue, and its files stay.
     """
 
-    async def disable_tenant(database: Database) -> TenantOutput | None:
+    async def disable_tenant(database: Database) -> TenantOutput:
         await database.tenants.disable(name, datetime.now(UTC))
-        return await _tenant(database, name)
+        return await _existing(database, name)
 
-    _print(query_database(disable_tenant), name, f"Disabled the tenant {name}; its batches continue.", json)
+    tenant = _recorded(AuditAction.TENANT_DISABLE, name, disable_tenant)
+    _print(tenant, f"Disabled the tenant {name}; its batches continue.", json)
 
 
 @tenants.command("enable")
@@ -122,20 +125,35 @@ def enable(name: Name, json: JsonLine = False) -> None:
     Its keys are valid again.
     """
 
-    async def enable_tenant(database: Database) -> TenantOutput | None:
+    async def enable_tenant(database: Database) -> TenantOutput:
         await database.tenants.enable(name)
-        return await _tenant(database, name)
+        return await _existing(database, name)
 
-    _print(query_database(enable_tenant), name, f"Enabled the tenant {name}.", json)
-
-
-def _stop_unknown(name: str) -> NoReturn:
-    stop(f"There is no tenant {name!r}: `batchwright tenants create {name}` creates it.", ExitCode.FAILED)
+    _print(_recorded(AuditAction.TENANT_ENABLE, name, enable_tenant), f"Enabled the tenant {name}.", json)
 
 
-async def _tenant(database: Database, name: str) -> TenantOutput | None:
+def _recorded(
+    action: AuditAction, name: str, change: Callable[[Database], Awaitable[TenantOutput]]
+) -> TenantOutput:
+    """Call `change` on the database, record it in the audit log, and return the changed tenant."""
+
+    async def run(database: Database) -> TenantOutput:
+        async def read() -> JsonValue:
+            row = await database.tenants.get(name)
+            return None if row is None else {"enabled": row.disabled_at is None}
+
+        target = AuditTarget(type=AuditTargetType.TENANT, id=name, tenant=name)
+        return await recorded_command(database, action, target, read, lambda: change(database))
+
+    return query_database(run)
+
+
+async def _existing(database: Database, name: str) -> TenantOutput:
+    """Return a tenant. Raises UnknownTenant if it does not exist."""
     row = await database.tenants.get(name)
-    return None if row is None else await _load(database, row)
+    if row is None:
+        raise UnknownTenant(name)
+    return await _load(database, row)
 
 
 async def _load(database: Database, row: TenantRow) -> TenantOutput:
@@ -153,9 +171,7 @@ async def _load(database: Database, row: TenantRow) -> TenantOutput:
     )
 
 
-def _print(tenant: TenantOutput | None, name: str, sentence: str, json: bool) -> None:
-    if tenant is None:
-        _stop_unknown(name)
+def _print(tenant: TenantOutput, sentence: str, json: bool) -> None:
     if json:
         print_json(tenant)
     else:

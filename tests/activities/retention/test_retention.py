@@ -6,12 +6,14 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from batchwright.activities.retention import storage_mark
+from batchwright.contracts.audit_log import AuditAction, AuditTargetType
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.openai import BatchStatus
 from batchwright.contracts.retention import RetentionKind
 from batchwright.contracts.webhook_events import EventType
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import FileRow
+from batchwright.database.tables.audit_log import AuditActor, AuditEntry, AuditTarget
 from batchwright.database.tables.webhook_deliveries import WebhookDelivery
 from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
 from batchwright.rules import object_keys
@@ -361,3 +363,20 @@ async def test_old_deliveries_of_webhooks_and_webhooks_of_deleted_batches_are_de
     assert (await retention.run(RetentionKind.WEBHOOKS, NOW)).count == 3
     assert sorted(id for _, id in database.rows.webhook_deliveries) == ["wh_2", "wh_3"]
     assert list(database.rows.webhook_endpoints) == [("t", "webhook_")]
+
+
+async def test_entries_of_the_audit_log_are_deleted_after_the_days_of_the_setting() -> None:
+    database = MemoryDatabase()
+    for days in (399, 401):
+        entry = AuditEntry(
+            id=f"act_{days}",
+            created_at=NOW - timedelta(days=days),
+            actor=AuditActor(source="cli", user="root"),
+            action=AuditAction.TENANT_DISABLE,
+            target=AuditTarget(type=AuditTargetType.TENANT, id="blue", tenant="blue"),
+        )
+        await database.audit_log.begin(entry)
+    retention = RetentionRunner(database, MemoryStorage())
+    assert (await retention.run(RetentionKind.AUDIT_LOG, NOW, dry_run=True)).count == 1
+    assert (await retention.run(RetentionKind.AUDIT_LOG, NOW)).count == 1
+    assert list(database.rows.audit_log) == ["act_399"]

@@ -21,6 +21,7 @@ from batchwright.database.records import (
     UploadRow,
     WorkerHeartbeat,
 )
+from batchwright.database.tables.audit_log import RecordedAct
 from batchwright.database.tables.audits import RecordedAudit
 from batchwright.database.tables.callbacks import ReceivedCallback
 from batchwright.database.tables.dead_letters import StoredDeadLetter
@@ -59,6 +60,7 @@ class Rows:
         self.deleted: dict[Key, datetime] = {}  # batches that their tenants deleted
         self.successes: dict[str, datetime] = {}
         self.audits: dict[str, RecordedAudit] = {}
+        self.audit_log: dict[str, RecordedAct] = {}
         self.marked_at: datetime | None = None
         self.claims: dict[tuple[str, str, str], IdempotencyClaim] = {}
         self.tenants: dict[str, TenantRow] = {}

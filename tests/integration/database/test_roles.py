@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from batchwright.contracts.audit_log import AuditEntryObject
 from batchwright.database.driver import ServerError, connect
 from batchwright.database.migrate import migrate
 from tests.fakes.api import LINE
@@ -59,6 +60,12 @@ async def test_the_data_role_can_do_everything_the_api_and_the_commands_do(
         assert changed.status_code == 200, changed.text
         deleted = client.delete(f"/v1/files/{response.json()['id']}")
         assert deleted.status_code == 200, deleted.text
+        exported = client.get("/admin/audit-log/export").text.splitlines()
+        acts = [AuditEntryObject.model_validate_json(line) for line in exported]
+        assert [(act.action, act.outcome, act.actor.address) for act in acts] == [
+            ("quota.set", "ok", "127.0.0.1"),
+            ("file.delete", "ok", "127.0.0.1"),
+        ]
     for command in (["tenants", "create", "blue"], ["keys", "create", "blue"]):
         run_command(command, environment(tmp_path, database_url=rows))
 

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from batchwright.database.database import Database
+from batchwright.database.tables.audit_log import AuditFilters
 from batchwright.database.tenants.quota_records import DailyTokens
 from batchwright.rules.api_keys import Scope, parse_key, secret_matches
 from batchwright.rules.worker_stats import FRESH_AGE
@@ -284,3 +285,46 @@ async def test_a_database_that_does_not_answer_is_named() -> None:
     ended = await batchwright("keys", "list", database_url=f"postgresql://{nowhere}/x")
     assert ended.code == 3
     assert nowhere in ended.stderr
+
+
+async def test_commands_that_change_the_database_are_in_the_audit_log(
+    operator: Operator, database: Database
+) -> None:
+    await operator("tenants", "create", "blue")
+    await operator("tenants", "create", "blue")
+    [text] = (await operator("keys", "create", "blue", "--scope", "viewer")).stdout
+    prefix = text.split("_")[1]
+    await operator("keys", "limit", text, "--tokens-per-day", "7")
+    await operator("keys", "revoke", f"bw_{prefix}")
+    await operator("keys", "revoke", "nobodys")
+    await operator("tenants", "disable", "blue")
+    await operator("tenants", "disable", "red")
+    await operator("budget-groups", "create", "team", "t", "--tenant", "blue")
+    await operator("budget-groups", "add", "team", "t", "key_nobodys", "--tenant", "blue")
+    await operator("budget-groups", "delete", "team", "t", "--tenant", "blue")
+    acts, _ = await database.audit_log.page(AuditFilters(), limit=20, ascending=True, after=None)
+    found = [(act.entry.action.value, act.result.outcome.value, act.result.code) for act in acts]
+    assert found == [
+        ("tenant.create", "ok", ""),
+        ("tenant.create", "refused", "tenant_exists"),
+        ("key.create", "ok", ""),
+        ("key.limit", "ok", ""),
+        ("key.revoke", "ok", ""),
+        ("key.revoke", "refused", "key_not_found"),
+        ("tenant.disable", "ok", ""),
+        ("tenant.disable", "refused", "tenant_not_found"),
+        ("budget_group.set", "ok", ""),
+        ("budget_group.set", "refused", "key_not_found"),
+        ("budget_group.delete", "ok", ""),
+    ]
+    created, limited, revoked = acts[2:5]
+    assert created.entry.before is None
+    assert created.entry.target.id == limited.entry.target.id == revoked.entry.target.id
+    assert isinstance(limited.entry.before, dict)
+    assert isinstance(limited.result.after, dict)
+    assert (limited.entry.before["tokens_per_day"], limited.result.after["tokens_per_day"]) == (None, 7)
+    assert isinstance(revoked.result.after, dict)
+    assert revoked.result.after["revoked_at"] is not None
+    assert {act.entry.actor.source for act in acts} == {"cli"}
+    assert all(act.entry.actor.user and act.entry.actor.address for act in acts)
+    assert text.split("_")[2] not in repr(acts)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 
-from batchwright.rules.api_keys import Scope
+from batchwright.rules.api_keys import Scope, is_granted
 from tests.fakes.api import ApiFixture, error_of, open_api
 from tests.fakes.api_keys import create_key
 from tests.unit.api.test_every_route import OPEN, TABLE, TOKEN
@@ -101,7 +101,9 @@ MODES = (
             Caller("no tenant", _SHUT_OUT, {"X-May": "read write admin"}),
             Caller("no scopes", frozenset(), _TENANT),
             Caller("a user", _USER, {**_TENANT, "X-May": "read write"}),
-            Caller("an operator", scopes(Scope.ADMIN), {**_TENANT, "X-May": "admin"}),
+            Caller("a viewer", scopes(Scope.VIEWER), {**_TENANT, "X-May": "viewer"}),
+            Caller("an operator", scopes(Scope.OPERATOR), {**_TENANT, "X-May": "operator"}),
+            Caller("an administrator", scopes(Scope.ADMIN), {**_TENANT, "X-May": "admin"}),
             Caller("a page of another site", _ALL, {**_ADMINISTRATOR, **_FOREIGN_ORIGIN}, page=True),
             Caller("a page by a foreign name", _ALL, {**_ADMINISTRATOR, **_FOREIGN_HOST}, rebound=True),
         ),
@@ -121,7 +123,7 @@ def expected(route: str, caller: Caller) -> str:
         return "in"
     if isinstance(caller.scopes, int):
         return str(caller.scopes)
-    return "in" if wanted in caller.scopes else "403 missing_scope"
+    return "in" if is_granted(Scope(wanted), caller.scopes) else "403 missing_scope"
 
 
 def found(answer: httpx.Response) -> str:
@@ -166,7 +168,7 @@ async def test_metrics_with_tenants_need_an_administrator(mode: Mode) -> None:
                 assert answer.status_code == 421, caller
             elif isinstance(caller.scopes, int):  # as Prometheus scrapes
                 assert (answer.status_code, series in answer.text) == (200, False), caller
-            elif Scope.ADMIN in caller.scopes:
+            elif is_granted(Scope.VIEWER, caller.scopes):
                 assert (answer.status_code, series in answer.text) == (200, True), caller
             else:
                 assert (answer.status_code, error_of(answer).code) == (403, "missing_scope"), caller

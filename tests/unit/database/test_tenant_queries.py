@@ -64,6 +64,8 @@ SYSTEM = {
 }
 # Of the fleet or of operators: no tenant's name is in them, for nothing of a tenant's is.
 SHARED = {
+    "audit_log",  # tenants are in it as actors and as owners of targets, and only operators read it
+    "audit_log_outcomes",
     "audits",
     "callbacks",  # found by an id that stands for a line and its job, which only its worker knows
     "holds",

@@ -113,6 +113,7 @@ def test_no_retention_age_is_shorter_than_the_longest_write(grace: int, metadata
         NOW,
         grace=timedelta(seconds=grace),
         metadata=timedelta(seconds=metadata),
+        audit_log=timedelta(days=1),
         orphans=timedelta(seconds=litter),
     )
     assert max(found.batches, found.metadata, found.orphans) <= NOW - MAX_WRITE_TIME

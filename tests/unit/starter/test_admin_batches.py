@@ -92,6 +92,8 @@ def test_every_option_is_documented_and_no_other(cli: Cli) -> None:
     commands = ("list", "counts", "show", "cancel", "pause", "resume", "priority", "abandon", "slices")
     shown = "".join(cli.run("admin", "batches", command, "--help").stdout for command in commands)
     shown += "".join(cli.run("admin", command, "--help").stdout for command in ("hold", "release", "holds"))
+    for command in ("list", "export"):
+        shown += cli.run("admin", "audit-log", command, "--help").stdout
     page = (REFERENCE / "cli.md").read_text().split("\n## admin\n")[1].split("\n## ")[0]
     assert _options(page) == _options(shown)
 

@@ -1,0 +1,45 @@
+"""Records requests for acts of operators that were denied, because the caller lacks the scope."""
+
+import logging
+from collections.abc import Sequence
+
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
+from starlette.routing import Match
+from starlette.types import Scope
+
+from batchwright.api.audit_log.recorder import AuditLog, TenantAct, act_of
+from batchwright.database.errors import DatabaseUnavailable
+
+logger = logging.getLogger(__name__)
+
+
+class DenialRecorder:
+    """Finds the act that a denied request asked for. Acts of tenants on their own data are left out.
+
+    Authentication denies a request before its route is known.
+    """
+
+    def __init__(self, log: AuditLog, routers: Sequence[APIRouter]) -> None:
+        self._log = log
+        routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+        acts = [(route, act_of(route)) for route in routes]
+        self._acts = [(route, act) for route, act in acts if act and not isinstance(act, TenantAct)]
+
+    async def record(self, scope: Scope, code: str) -> None:
+        """Record the denied request with this ASGI scope, if it asked for an act of operators.
+
+        The act did not happen, so it is no error if the database is unavailable.
+
+        Args:
+            code: error code of the response.
+        """
+        for route, act in self._acts:
+            match, child = route.matches(scope)
+            if match is Match.FULL:
+                try:
+                    await self._log.record_denial({**scope, **child}, act, code)
+                except DatabaseUnavailable as error:
+                    extra = {"action": act.action.value, "error": str(error)}
+                    logger.warning("denied act was not recorded in the audit log", extra=extra)
+                return

@@ -1,0 +1,285 @@
+"""Targets of recorded acts: which thing a request changes, and the state of that thing for the audit log.
+
+The state has no content of requests and results, and no secrets. `recorder.py` redacts what looks like one.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from fastapi import Request
+from pydantic import JsonValue
+
+from batchwright.api.auth.caller import tenant_of
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.schemas.json_body import read_json_object, read_optional_object
+from batchwright.contracts.audit_log import AuditTargetType
+from batchwright.contracts.openai import GroupKind, HoldKind
+from batchwright.database.records import BatchRow
+from batchwright.database.tables.audit_log import AuditTarget
+from batchwright.rules.batch_states import visible_status
+from batchwright.rules.dispatch.rate_limits import ALL_MODELS
+from batchwright.rules.ids import is_batch_id, is_file_id, is_upload_id, is_webhook_id
+
+_MAX_ID_CHARACTERS = 256
+State = dict[str, JsonValue]
+
+
+class TargetKind(Protocol):
+    """A kind of thing that acts change."""
+
+    type: AuditTargetType
+
+    def __init__(self, deps: ApiDependencies) -> None: ...
+
+    async def find(self, request: Request) -> AuditTarget:
+        """Return the target that a request names. It may not exist.
+
+        Raises:
+            ApiError: the request's body is not a JSON object.
+        """
+        ...
+
+    async def read(self, target: AuditTarget) -> State | None:
+        """Return the present state of a target without secrets; None if there is no such target."""
+        ...
+
+
+class FileTarget:
+    type = AuditTargetType.FILE
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._settings, self._files = deps.settings, deps.database.files
+
+    async def find(self, request: Request) -> AuditTarget:
+        return _of_tenant(self.type, request.path_params["file_id"], tenant_of(request, self._settings))
+
+    async def read(self, target: AuditTarget) -> State | None:
+        row = await self._files.get(target.tenant, target.id) if is_file_id(target.id) else None
+        return row and {"filename": row.filename, "purpose": row.purpose, "bytes": row.bytes}
+
+
+class UploadTarget:
+    type = AuditTargetType.UPLOAD
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._settings, self._clock, self._uploads = deps.settings, deps.clock, deps.database.uploads
+
+    async def find(self, request: Request) -> AuditTarget:
+        return _of_tenant(self.type, request.path_params["upload_id"], tenant_of(request, self._settings))
+
+    async def read(self, target: AuditTarget) -> State | None:
+        row = await self._uploads.get(target.tenant, target.id) if is_upload_id(target.id) else None
+        return row and {
+            "filename": row.filename,
+            "purpose": row.purpose,
+            "bytes": row.bytes,
+            "status": row.status_at(self._clock()),
+        }
+
+
+class BatchTarget:
+    """A batch of the caller's tenant."""
+
+    type = AuditTargetType.BATCH
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._settings, self._batches = deps.settings, deps.database.batches
+
+    async def find(self, request: Request) -> AuditTarget:
+        return _of_tenant(self.type, request.path_params["batch_id"], tenant_of(request, self._settings))
+
+    async def read(self, target: AuditTarget) -> State | None:
+        row = await self._batches.get(target.tenant, target.id) if is_batch_id(target.id) else None
+        return row and _batch_state(row)
+
+
+class OperatorBatchTarget(BatchTarget):
+    """A batch of any tenant."""
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        super().__init__(deps)
+        self._owners = deps.database.operator_batches
+
+    async def find(self, request: Request) -> AuditTarget:
+        id: str = request.path_params["batch_id"]
+        owner = await self._owners.owner(id) if is_batch_id(id) else None
+        return _of_tenant(self.type, id, owner or "")
+
+
+class WebhookTarget:
+    type = AuditTargetType.WEBHOOK
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._settings, self._endpoints = deps.settings, deps.database.webhook_endpoints
+
+    async def find(self, request: Request) -> AuditTarget:
+        return _of_tenant(self.type, request.path_params["webhook_id"], tenant_of(request, self._settings))
+
+    async def read(self, target: AuditTarget) -> State | None:
+        row = await self._endpoints.get(target.tenant, target.id) if is_webhook_id(target.id) else None
+        if row is None:
+            return None
+        until, url = row.previous_until, urlsplit(row.url)
+        return {
+            "host": url.hostname,  # the rest of a URL is often a secret
+            "events": [event.value for event in row.events],
+            "details": row.details,
+            "enabled": row.disabled_at is None,
+            "previous_secret_until": None if until is None else int(until.timestamp()),
+        }
+
+
+class DeadLetterTarget:
+    type = AuditTargetType.DEAD_LETTER
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._dead_letters = deps.database.dead_letters
+
+    async def find(self, request: Request) -> AuditTarget:
+        id: str = request.path_params["letter_id"]
+        found = await self._dead_letters.get(id)
+        return _of_tenant(self.type, id, "" if found is None else found.tenant)
+
+    async def read(self, target: AuditTarget) -> State | None:
+        found = await self._dead_letters.get(target.id)
+        return found and {
+            "batch_id": found.batch_id,
+            "model": found.dead_letter.model,
+            "retried_as": found.retry and found.retry.batch_id,
+        }
+
+
+class DeadLettersTarget:
+    """All dead letters, or those of one tenant or one batch. They have no state of their own."""
+
+    type = AuditTargetType.DEAD_LETTER
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        del deps
+
+    async def find(self, request: Request) -> AuditTarget:
+        fields = await read_optional_object(request)
+        return _of_tenant(self.type, _text(fields, "batch_id"), _text(fields, "tenant"))
+
+    async def read(self, target: AuditTarget) -> State | None:
+        return None
+
+
+class QuotaTarget:
+    type = AuditTargetType.QUOTA
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._quotas = deps.database.quotas
+
+    async def find(self, request: Request) -> AuditTarget:
+        tenant = _text(await _parameters(request), "tenant")
+        return _of_tenant(self.type, tenant, tenant)
+
+    async def read(self, target: AuditTarget) -> State | None:
+        own = (await self._quotas.get(target.tenant)).model_dump(mode="json", exclude_none=True)
+        if "models" in own:
+            own["models"].sort()
+        return own or None
+
+
+class BudgetGroupTarget:
+    type = AuditTargetType.BUDGET_GROUP
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._groups = deps.database.budget_groups
+
+    async def find(self, request: Request) -> AuditTarget:
+        kind, name = request.path_params["kind"], request.path_params["name"]
+        return _of_tenant(self.type, f"{kind}/{name}", _text(request.query_params, "tenant"))
+
+    async def read(self, target: AuditTarget) -> State | None:
+        kind, _, name = target.id.partition("/")
+        if kind not in {*GroupKind}:
+            return None
+        for row in await self._groups.all(GroupKind(kind), target.tenant or None):
+            if (row.tenant, row.name) == (target.tenant, name):
+                return {"tokens_per_day": row.tokens_per_day, "members": [*row.members]}
+        return None
+
+
+class RateTarget:
+    """The rate of one model, or the rate over all models, which has an empty id."""
+
+    type = AuditTargetType.RATE
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._rates = deps.database.rates
+
+    async def find(self, request: Request) -> AuditTarget:
+        return _of_tenant(self.type, _text(await _parameters(request), "model") or ALL_MODELS, "")
+
+    async def read(self, target: AuditTarget) -> State | None:
+        for row in await self._rates.all():
+            if row.model == target.id:
+                return {"requests_per_second": row.requests_per_second}
+        return None
+
+
+class HoldTarget:
+    """The hold of a tenant or of a model. Its id is `tenant/` or `model/` with the name."""
+
+    type = AuditTargetType.HOLD
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._holds = deps.database.holds
+
+    async def find(self, request: Request) -> AuditTarget:
+        fields = await _parameters(request)
+        tenant, model = _text(fields, "tenant"), _text(fields, "model")
+        kind = HoldKind.TENANT if tenant else HoldKind.MODEL
+        return _of_tenant(self.type, f"{kind}/{tenant or model}", tenant)
+
+    async def read(self, target: AuditTarget) -> State | None:
+        for hold in await self._holds.all():
+            if f"{hold.kind}/{hold.name}" == target.id:
+                return {"held_at": int(hold.held_at.timestamp())}
+        return None
+
+
+class ModelTarget:
+    """The run-time change of a model. A model without one is as in the registry file, or as listed."""
+
+    type = AuditTargetType.MODEL
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._changes = deps.database.model_changes
+
+    async def find(self, request: Request) -> AuditTarget:
+        return _of_tenant(self.type, request.path_params["model"], "")
+
+    async def read(self, target: AuditTarget) -> State | None:
+        for row in await self._changes.all():
+            if row.model != target.id:
+                continue
+            if row.is_removal:
+                return {"version": row.version, "removed": True}
+            if row.config is None:
+                return {"version": row.version, "changed": row.patch}
+            config = row.config.model_dump(mode="json", exclude_defaults=True)
+            return {"version": row.version, "registered": config}
+        return None
+
+
+def _of_tenant(type: AuditTargetType, id: str, tenant: str) -> AuditTarget:
+    return AuditTarget(type=type, id=id[:_MAX_ID_CHARACTERS], tenant=tenant[:_MAX_ID_CHARACTERS])
+
+
+def _batch_state(row: BatchRow) -> State:
+    status = visible_status(row.status, cancel_requested=row.cancel_requested_at is not None)
+    return {"status": status, "priority": row.order.priority, "files_pending": row.files_pending}
+
+
+async def _parameters(request: Request) -> Mapping[str, object]:
+    """Return the parameters of a request: from the query of a DELETE, and from the body otherwise."""
+    return request.query_params if request.method == "DELETE" else await read_json_object(request)
+
+
+def _text(fields: Mapping[str, object], name: str) -> str:
+    value = fields.get(name)
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,41 @@
+"""Objects of /admin/audit-log."""
+
+from collections.abc import Sequence
+
+from batchwright.contracts.audit_log import (
+    AuditActorObject,
+    AuditEntryObject,
+    AuditLogPage,
+    AuditTargetObject,
+)
+from batchwright.database.tables.audit_log import RecordedAct
+
+
+def audit_entry_object(act: RecordedAct) -> AuditEntryObject:
+    entry, result = act
+    actor, target = entry.actor, entry.target
+    return AuditEntryObject(
+        id=entry.id,
+        created_at=int(entry.created_at.timestamp()),
+        source=actor.source,
+        actor=AuditActorObject(
+            tenant=actor.tenant or None,
+            key_id=actor.key_id or None,
+            user=actor.user or None,
+            address=actor.address or None,
+        ),
+        request_id=actor.request_id or None,
+        action=entry.action,
+        target=AuditTargetObject(type=target.type, id=target.id or None, tenant=target.tenant or None),
+        before=entry.before,
+        after=result.after,
+        outcome=result.outcome,
+        code=result.code or None,
+    )
+
+
+def audit_log_page(acts: Sequence[RecordedAct], *, more: bool) -> AuditLogPage:
+    """Return a page of acts. `more` is True if further acts follow this page."""
+    data = [audit_entry_object(act) for act in acts]
+    first, last = (data[0].id, data[-1].id) if data else (None, None)
+    return AuditLogPage(data=data, first_id=first, last_id=last, has_more=more)

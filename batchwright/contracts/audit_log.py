@@ -1,0 +1,114 @@
+"""Objects of the audit log, which records who changed or destroyed what."""
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import BaseModel, Field, JsonValue
+
+
+class AuditAction(StrEnum):
+    """Acts that the audit log records. The names are stable."""
+
+    BATCH_ABANDON = "batch.abandon"
+    BATCH_CANCEL = "batch.cancel"
+    BATCH_DELETE = "batch.delete"
+    BATCH_PAUSE = "batch.pause"
+    BATCH_PRIORITIZE = "batch.prioritize"
+    BATCH_RESUME = "batch.resume"
+    BUDGET_GROUP_DELETE = "budget_group.delete"
+    BUDGET_GROUP_SET = "budget_group.set"
+    CONSISTENCY_REPAIR = "consistency.repair"
+    DEAD_LETTER_DELETE = "dead_letter.delete"
+    DEAD_LETTER_RETRY = "dead_letter.retry"
+    DEAD_LETTER_RETRY_ALL = "dead_letter.retry_all"
+    FILE_DELETE = "file.delete"
+    HOLD_RELEASE = "hold.release"
+    HOLD_SET = "hold.set"
+    KEY_CREATE = "key.create"
+    KEY_LIMIT = "key.limit"
+    KEY_REVOKE = "key.revoke"
+    MODEL_CHANGE = "model.change"
+    MODEL_REGISTER = "model.register"
+    MODEL_REMOVE = "model.remove"
+    MODEL_REVERT = "model.revert"
+    QUOTA_RESET = "quota.reset"
+    QUOTA_SET = "quota.set"
+    RATE_RESET = "rate.reset"
+    RATE_SET = "rate.set"
+    STORAGE_ADOPT = "storage.adopt"
+    TENANT_CREATE = "tenant.create"
+    TENANT_DISABLE = "tenant.disable"
+    TENANT_ENABLE = "tenant.enable"
+    UPLOAD_CANCEL = "upload.cancel"
+    WEBHOOK_CHANGE = "webhook.change"
+    WEBHOOK_DELETE = "webhook.delete"
+    WEBHOOK_ROTATE = "webhook.rotate"
+
+
+class AuditTargetType(StrEnum):
+    """Kinds of things that an act changes."""
+
+    BATCH = "batch"
+    BUDGET_GROUP = "budget_group"
+    DEAD_LETTER = "dead_letter"
+    DEPLOYMENT = "deployment"
+    FILE = "file"
+    HOLD = "hold"
+    KEY = "key"
+    MODEL = "model"
+    QUOTA = "quota"
+    RATE = "rate"
+    TENANT = "tenant"
+    UPLOAD = "upload"
+    WEBHOOK = "webhook"
+
+
+class AuditOutcome(StrEnum):
+    OK = "ok"
+    REFUSED = "refused"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+class AuditActorObject(BaseModel):
+    tenant: str | None = Field(description="tenant of the request; null for a command")
+    key_id: str | None = Field(description="id of the API key; null without a key")
+    user: str | None = Field(description="user of the request, or of the operating system for a command")
+    address: str | None = Field(description="address of the client, or host name for a command")
+
+
+class AuditTargetObject(BaseModel):
+    type: AuditTargetType
+    id: str | None = Field(description="null if the act is about all things of the type")
+    tenant: str | None = Field(description="tenant to which the target belongs; null if it has none")
+
+
+class AuditEntryObject(BaseModel):
+    """One act. `before` and `after` are the target as read right before and right after the act."""
+
+    id: str
+    object: Literal["audit_log.entry"] = "audit_log.entry"
+    created_at: int = Field(description="Unix time in seconds at which the act began")
+    source: Literal["api", "cli"]
+    actor: AuditActorObject
+    request_id: str | None = Field(description="`x-request-id` of the request; null for a command")
+    action: AuditAction
+    target: AuditTargetObject
+    before: JsonValue = Field(description="null if the target did not exist")
+    after: JsonValue = Field(description="null if the target no longer exists, or the act did not succeed")
+    outcome: AuditOutcome = Field(
+        description="`refused`: nothing was changed. `failed`: an error ended the act, which may have "
+        "changed something. `unknown`: the act is still running, or its process ended before it recorded the "
+        "outcome"
+    )
+    code: str | None = Field(
+        description="error code or HTTP status of a refused act, or name of the error of a failed act"
+    )
+
+
+class AuditLogPage(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[AuditEntryObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool

@@ -1,0 +1,49 @@
+-- The audit log. Rows are inserted, never updated, and deleted by retention only.
+
+-- name: begin
+INSERT INTO audit_log (id, created_at, source, actor_tenant, actor_key, actor_user, address, request_id, action,
+                       target_type, target_id, target_tenant, before)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+ON CONFLICT (id) DO NOTHING
+
+-- name: finish
+INSERT INTO audit_log_outcomes (id, outcome, code, after) VALUES ($1, $2, $3, $4)
+ON CONFLICT (id) DO NOTHING
+
+-- name: position
+SELECT created_at FROM audit_log WHERE id = $1
+
+-- name: page_down
+SELECT l.*, o.outcome, o.code, o.after FROM audit_log l LEFT JOIN audit_log_outcomes o ON o.id = l.id
+WHERE (l.created_at, l.id) < ($1, $2)
+  AND ($4::text IS NULL OR l.action = $4) AND ($5::text IS NULL OR $5 IN (l.actor_tenant, l.actor_key, l.actor_user))
+  AND ($6::text IS NULL OR l.target_id = $6) AND ($7::text IS NULL OR l.target_tenant = $7)
+  AND ($8::text IS NULL OR coalesce(o.outcome, 'unknown') = $8)
+  AND ($9::timestamptz IS NULL OR l.created_at >= $9) AND ($10::timestamptz IS NULL OR l.created_at < $10)
+ORDER BY l.created_at DESC, l.id DESC
+LIMIT $3
+
+-- name: page_up
+SELECT l.*, o.outcome, o.code, o.after FROM audit_log l LEFT JOIN audit_log_outcomes o ON o.id = l.id
+WHERE (l.created_at, l.id) > ($1, $2)
+  AND ($4::text IS NULL OR l.action = $4) AND ($5::text IS NULL OR $5 IN (l.actor_tenant, l.actor_key, l.actor_user))
+  AND ($6::text IS NULL OR l.target_id = $6) AND ($7::text IS NULL OR l.target_tenant = $7)
+  AND ($8::text IS NULL OR coalesce(o.outcome, 'unknown') = $8)
+  AND ($9::timestamptz IS NULL OR l.created_at >= $9) AND ($10::timestamptz IS NULL OR l.created_at < $10)
+ORDER BY l.created_at, l.id
+LIMIT $3
+
+-- name: count_old
+SELECT count(*) FROM audit_log WHERE created_at <= $1
+
+-- name: allow_removal
+-- The triggers of the tables refuse deletions in all transactions without this setting.
+SELECT set_config('batchwright.audit_log_retention', 'on', true)
+
+-- name: remove_old
+-- Deletes one page, with the outcomes. Rows that another run is deleting are skipped.
+WITH gone AS (
+    DELETE FROM audit_log WHERE id IN (
+        SELECT id FROM audit_log WHERE created_at <= $1 ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+    RETURNING 1)
+SELECT count(*) FROM gone

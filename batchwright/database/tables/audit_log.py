@@ -1,0 +1,240 @@
+"""Tables of the audit log: acts of operators and destructive acts of tenants, and their outcomes."""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, NamedTuple, Protocol
+
+from pydantic import JsonValue
+
+from batchwright.contracts.audit_log import AuditAction, AuditOutcome, AuditTargetType
+from batchwright.contracts.message import Message
+from batchwright.database.driver import Row
+from batchwright.database.errors import UnknownCursor
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.sql import queries
+from batchwright.database.tables.files import FIRST_POSITION, LAST_POSITION
+
+
+class AuditActor(Message):
+    """Who acts. Fields that do not apply are empty.
+
+    Attributes:
+        source: `api` for a request, `cli` for a command that acts on the database itself.
+        user: user of the request, or of the operating system for a command.
+        address: address of the client, or host name for a command.
+    """
+
+    source: Literal["api", "cli"]
+    tenant: str = ""
+    key_id: str = ""
+    user: str = ""
+    address: str = ""
+    request_id: str = ""
+
+
+class AuditTarget(Message):
+    """What an act changes. `id` and `tenant` are empty if the target has none.
+
+    The tenant is the one to which the target belongs.
+    """
+
+    type: AuditTargetType
+    id: str = ""
+    tenant: str = ""
+
+
+class AuditEntry(Message):
+    """An act that begins. `before` is the target before the act, without secrets; None if there was none."""
+
+    id: str
+    created_at: datetime
+    actor: AuditActor
+    action: AuditAction
+    target: AuditTarget
+    before: JsonValue = None
+
+
+class AuditResult(Message):
+    """How an act ended. `after` is the target after the act, without secrets; None if there is none.
+
+    `code` is an error code or an HTTP status if the act was refused, the name of the error if it failed, and
+    empty otherwise.
+    """
+
+    outcome: AuditOutcome
+    code: str = ""
+    after: JsonValue = None
+
+
+UNFINISHED = AuditResult(outcome=AuditOutcome.UNKNOWN)
+
+
+class RecordedAct(NamedTuple):
+    """An act in the audit log. The outcome is `unknown` if none was recorded."""
+
+    entry: AuditEntry
+    result: AuditResult
+
+
+@dataclass(frozen=True)
+class AuditFilters:
+    """Conditions that select entries. A condition that is None selects all entries.
+
+    Args:
+        actor: the key, the user or the tenant of the actor.
+        target: id of the target.
+        tenant: tenant to which the target belongs.
+        created_after: the earliest time.
+        created_before: the first time that is too late.
+    """
+
+    action: AuditAction | None = None
+    actor: str | None = None
+    target: str | None = None
+    tenant: str | None = None
+    outcome: AuditOutcome | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+
+
+class AuditLogTable(Protocol):
+    """The audit log. Entries cannot be changed, and only retention can delete them."""
+
+    async def begin(self, entry: AuditEntry) -> None:
+        """Record that an act begins. A repeated call with the same id changes nothing."""
+        ...
+
+    async def finish(self, id: str, result: AuditResult) -> None:
+        """Record the outcome of the act `id`. The first outcome stays."""
+        ...
+
+    async def page(
+        self, filters: AuditFilters, *, limit: int, ascending: bool, after: str | None
+    ) -> tuple[list[RecordedAct], bool]:
+        """Return at most `limit` acts, sorted by time, and True if more follow.
+
+        Args:
+            ascending: True returns the oldest first.
+            after: id of the last act of the previous page; None for the first page.
+
+        Raises UnknownCursor if there is no act `after`.
+        """
+        ...
+
+    async def count_old(self, before: datetime) -> int:
+        """Return the number of acts that began by `before`."""
+        ...
+
+    async def remove_old(self, before: datetime, limit: int) -> int:
+        """Delete at most `limit` acts that began by `before`. Return the number of deleted acts."""
+        ...
+
+
+@dataclass(frozen=True)
+class AuditLogQueries:
+    begin: str
+    finish: str
+    position: str
+    page_down: str
+    page_up: str
+    count_old: str
+    allow_removal: str
+    remove_old: str
+
+
+class PostgresAuditLog(AuditLogTable):
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
+        self._sql = queries(AuditLogQueries, "audit_log")
+
+    async def begin(self, entry: AuditEntry) -> None:
+        actor, target = entry.actor, entry.target
+        await self._connections.execute(
+            self._sql.begin,
+            entry.id,
+            entry.created_at,
+            actor.source,
+            actor.tenant,
+            actor.key_id,
+            actor.user,
+            actor.address,
+            actor.request_id,
+            entry.action,
+            target.type,
+            target.id,
+            target.tenant,
+            _json(entry.before),
+        )
+
+    async def finish(self, id: str, result: AuditResult) -> None:
+        await self._connections.execute(
+            self._sql.finish, id, result.outcome, result.code, _json(result.after)
+        )
+
+    async def page(
+        self, filters: AuditFilters, *, limit: int, ascending: bool, after: str | None
+    ) -> tuple[list[RecordedAct], bool]:
+        async with self._connections.session() as session:
+            position = FIRST_POSITION if ascending else LAST_POSITION
+            if after is not None:
+                row = await session.fetchrow(self._sql.position, after)
+                if row is None:
+                    raise UnknownCursor(after)
+                position = row["created_at"], after
+            records = await session.fetch(
+                self._sql.page_up if ascending else self._sql.page_down,
+                *position,
+                limit + 1,
+                filters.action,
+                filters.actor,
+                filters.target,
+                filters.tenant,
+                filters.outcome,
+                filters.created_after,
+                filters.created_before,
+            )
+        return [_parse(record) for record in records[:limit]], len(records) > limit
+
+    async def count_old(self, before: datetime) -> int:
+        row = await self._connections.fetchrow(self._sql.count_old, before)
+        return 0 if row is None else row["count"]
+
+    async def remove_old(self, before: datetime, limit: int) -> int:
+        async with self._connections.transaction() as session:
+            await session.fetchrow(self._sql.allow_removal)
+            row = await session.fetchrow(self._sql.remove_old, before, limit)
+        return 0 if row is None else row["count"]
+
+
+def _json(value: JsonValue) -> str | None:
+    return None if value is None else json.dumps(value)
+
+
+def _parse(record: Row) -> RecordedAct:
+    actor = AuditActor(
+        source=record["source"],
+        tenant=record["actor_tenant"],
+        key_id=record["actor_key"],
+        user=record["actor_user"],
+        address=record["address"],
+        request_id=record["request_id"],
+    )
+    target = AuditTarget(type=record["target_type"], id=record["target_id"], tenant=record["target_tenant"])
+    entry = AuditEntry(
+        id=record["id"],
+        created_at=record["created_at"],
+        actor=actor,
+        action=record["action"],
+        target=target,
+        before=_value(record["before"]),
+    )
+    if record["outcome"] is None:
+        return RecordedAct(entry, UNFINISHED)
+    result = AuditResult(outcome=record["outcome"], code=record["code"], after=_value(record["after"]))
+    return RecordedAct(entry, result)
+
+
+def _value(text: str | None) -> JsonValue:
+    value: JsonValue = None if text is None else json.loads(text)
+    return value

@@ -1,0 +1,144 @@
+"""`batchwright admin audit-log`: lists and exports who changed or destroyed what."""
+
+import sys
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from batchwright.contracts.audit_log import AuditAction, AuditEntryObject, AuditOutcome
+from batchwright.starter.options import Json, Tenant, Url, operator_client
+from batchwright.starter.output import (
+    column_table,
+    escaped,
+    local_timestamp,
+    print_json,
+    stderr,
+    stdout,
+)
+
+audit_log = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+_Action = Annotated[
+    AuditAction | None,
+    typer.Option(metavar="ACTION", help="Only this action, such as key.revoke.", show_default=False),
+]
+_Actor = Annotated[
+    str | None, typer.Option(help="Only acts of this key, user or tenant.", show_default=False)
+]
+_Target = Annotated[str | None, typer.Option(help="Only acts on the thing with this id.", show_default=False)]
+_Of = Annotated[
+    str | None,
+    typer.Option("--of", metavar="TENANT", help="Only acts on things of this tenant.", show_default=False),
+]
+_Outcome = Annotated[AuditOutcome | None, typer.Option(help="Only acts that ended so.", show_default=False)]
+_Since = Annotated[
+    datetime | None, typer.Option(help="The earliest time, in local time.", show_default=False)
+]
+_Until = Annotated[
+    datetime | None, typer.Option(help="Only acts before this local time.", show_default=False)
+]
+_After = Annotated[str | None, typer.Option(help="Continue after this entry.", show_default=False)]
+
+
+@audit_log.command("list")
+def list_acts(
+    action: _Action = None,
+    actor: _Actor = None,
+    target: _Target = None,
+    of: _Of = None,
+    outcome: _Outcome = None,
+    since: _Since = None,
+    until: _Until = None,
+    oldest: Annotated[bool, typer.Option("--oldest", help="The oldest first.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Number of acts.")] = 20,
+    after: _After = None,
+    json: Json = False,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """List acts, newest first: who did what, to what, and how it ended.
+
+    `--json` also prints the state before and after each act.
+    """
+    filters = _filters(action, actor, target, of, outcome, since, until, after)
+    query = {**filters, "limit": limit, "order": "asc" if oldest else "desc"}
+    with operator_client(url, tenant) as client:
+        page = client.audit_log(query)
+    if json:
+        return print_json(page)
+    if not page.data:
+        return stderr().print("There are no such acts.")
+    table = column_table("time", "actor", "action", "target", "outcome")
+    for entry in page.data:
+        outcome_text = f"{entry.outcome} {entry.code}" if entry.code else str(entry.outcome)
+        table.add_row(
+            local_timestamp(entry.created_at)[5:],
+            escaped(_actor_text(entry)),
+            entry.action,
+            escaped(_target_text(entry)),
+            escaped(outcome_text),
+        )
+    stdout().print(table)
+    if page.has_more:
+        stderr().print(f"There are more: --after {page.last_id}", style="dim", markup=False)
+
+
+@audit_log.command("export")
+def export(
+    action: _Action = None,
+    actor: _Actor = None,
+    target: _Target = None,
+    of: _Of = None,
+    outcome: _Outcome = None,
+    since: _Since = None,
+    until: _Until = None,
+    after: _After = None,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """Print acts as JSON lines, oldest first.
+
+    With --after and the id of the last line, a later export continues.
+    """
+    query = _filters(action, actor, target, of, outcome, since, until, after)
+    with operator_client(url, tenant) as client, client.exported_audit_log(query) as pieces:
+        for piece in pieces:
+            sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
+
+
+def _filters(
+    action: AuditAction | None,
+    actor: str | None,
+    target: str | None,
+    of: str | None,
+    outcome: AuditOutcome | None,
+    since: datetime | None,
+    until: datetime | None,
+    after: str | None,
+) -> dict[str, str]:
+    """Return the query parameters of the API for the given options."""
+    given = {
+        "action": action,
+        "actor": actor,
+        "target": target,
+        "tenant": of,
+        "outcome": outcome,
+        "created_after": None if since is None else str(int(since.timestamp())),
+        "created_before": None if until is None else str(int(until.timestamp())),
+        "after": after,
+    }
+    return {name: str(value) for name, value in given.items() if value is not None}
+
+
+def _actor_text(entry: AuditEntryObject) -> str:
+    actor = entry.actor
+    if entry.source == "cli":
+        return f"{actor.user}@{actor.address}"
+    return actor.user or actor.key_id or actor.tenant or actor.address or "unknown"
+
+
+def _target_text(entry: AuditEntryObject) -> str:
+    target = entry.target
+    owner = f" of {target.tenant}" if target.tenant and target.tenant != target.id else ""
+    return f"{target.type} {target.id or '(all)'}{owner}"

@@ -1,0 +1,83 @@
+"""Records in the audit log what a command changes directly in the database."""
+
+import getpass
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from pydantic import JsonValue
+
+from batchwright.contracts.audit_log import AuditAction
+from batchwright.database.database import Database
+from batchwright.database.errors import (
+    InOtherOrganization,
+    UnknownApiKey,
+    UnknownBudgetGroup,
+    UnknownTenant,
+)
+from batchwright.database.recorded_act import recorded
+from batchwright.database.tables.audit_log import AuditActor, AuditEntry, AuditTarget
+from batchwright.rules.ids import new_audit_entry_id
+
+_Result = TypeVar("_Result")
+
+
+class CommandRefused(Exception):
+    """The database is available, but the command cannot do this. Nothing was changed.
+
+    The message is for the user. `code` is the reason in the audit log.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+# The database is available, but rejects the operation. With the reason in the audit log.
+REFUSALS: dict[type[Exception], str] = {
+    UnknownTenant: "tenant_not_found",
+    UnknownBudgetGroup: "budget_group_not_found",
+    UnknownApiKey: "key_not_found",
+    InOtherOrganization: "in_other_organization",
+}
+
+
+async def recorded_command(
+    database: Database,
+    action: AuditAction,
+    target: AuditTarget,
+    read: Callable[[], Awaitable[JsonValue]],
+    change: Callable[[], Awaitable[_Result]],
+) -> _Result:
+    """Call `change`, record it in the audit log with the user of the operating system, and return its result.
+
+    Args:
+        read: returns the target without secrets, before and after the change; None if it does not exist.
+        change: raises CommandRefused or one of REFUSALS if it changed nothing.
+
+    Raises:
+        DatabaseUnavailable: the change could not be recorded, and was not made.
+    """
+    entry = AuditEntry(
+        id=new_audit_entry_id(),
+        created_at=datetime.now(UTC),
+        actor=AuditActor(source="cli", user=_user(), address=socket.gethostname()),
+        action=action,
+        target=target,
+        before=await read(),
+    )
+    async with recorded(database.audit_log, entry, read, _refusal_code):
+        return await change()
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run with a user id that has no name
+        return f"uid {os.getuid()}"
+
+
+def _refusal_code(error: Exception) -> str | None:
+    return error.code if isinstance(error, CommandRefused) else REFUSALS.get(type(error))

@@ -1,0 +1,309 @@
+"""The audit log: which acts of requests are recorded, with what, and how operators read them."""
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+
+from batchwright.api.audit_log.recorder import REPEATABLE_PER_MINUTE
+from batchwright.contracts.audit_log import (
+    AuditAction,
+    AuditEntryObject,
+    AuditLogPage,
+    AuditOutcome,
+)
+from batchwright.contracts.webhook_objects import WebhookObject
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.tables.audit_log import AuditLogTable, AuditResult
+from batchwright.rules.api_keys import ApiKey, Scope
+from tests.fakes.api import ApiFixture, error_of, open_api, read
+from tests.fakes.api_keys import create_key
+
+MODEL = {"backends": [{"url": "http://b:1", "headers": {"X-Team": "hush", "X-Other": "hush"}}]}
+
+
+@pytest.fixture
+async def api() -> AsyncGenerator[ApiFixture]:
+    async with open_api(webhook_allowed_networks=["127.0.0.0/8"]) as api:
+        yield api
+
+
+@pytest.fixture
+async def keyed() -> AsyncGenerator[ApiFixture]:
+    async with open_api(auth="api_key") as api:
+        yield api
+
+
+async def entries(api: ApiFixture, key: ApiKey | None = None, **query: str) -> list[AuditEntryObject]:
+    """Return the recorded acts, oldest first."""
+    headers = {} if key is None else {"Authorization": f"Bearer {key.text}"}
+    page = await api.http.get("/admin/audit-log", params={**query, "order": "asc"}, headers=headers)
+    return read(page, AuditLogPage).data
+
+
+def states(entry: AuditEntryObject) -> tuple[object, object, AuditOutcome, str | None]:
+    return entry.before, entry.after, entry.outcome, entry.code
+
+
+async def test_a_change_is_recorded_with_who_from_where_and_the_state_before_and_after(
+    keyed: ApiFixture,
+) -> None:
+    key = await create_key(keyed.database, "ops", scopes=[Scope.ADMIN])
+    headers = {"Authorization": f"Bearer {key.text}", "X-Request-Id": "mine"}
+    for limit in (3, 4):
+        body = {"tenant": "red", "live_batches": limit}
+        assert (await keyed.http.put("/admin/quotas", json=body, headers=headers)).status_code == 200
+    _, entry = await entries(keyed, key)
+    (stored,) = (row.key for row in keyed.database.rows.api_keys.values())
+    assert states(entry) == ({"live_batches": 3}, {"live_batches": 4}, AuditOutcome.OK, None)
+    assert (entry.source, entry.action, entry.request_id) == ("api", AuditAction.QUOTA_SET, "mine")
+    assert (entry.actor.tenant, entry.actor.key_id, entry.actor.user) == ("ops", stored.id, None)
+    assert entry.actor.address == "127.0.0.1"
+    assert entry.target.model_dump(mode="json") == {"type": "quota", "id": "red", "tenant": "red"}
+
+
+async def test_every_act_of_operators_shows_what_it_changed(api: ApiFixture) -> None:
+    batch = (await api.create(tenant="red")).id
+    other = (await api.create(tenant="red")).id
+    calls: list[tuple[str, str, Mapping[str, object] | None]] = [
+        ("PUT", "/admin/rates", {"model": "llama", "requests_per_second": 5}),
+        ("DELETE", "/admin/rates?model=llama", None),
+        ("PUT", "/admin/holds", {"tenant": "red"}),
+        ("DELETE", "/admin/holds?tenant=red", None),
+        ("PUT", "/admin/quotas", {"tenant": "red", "models": ["b", "a"]}),
+        ("DELETE", "/admin/quotas?tenant=red", None),
+        ("PUT", "/admin/budget-groups/organization/acme", {"tokens_per_day": 9, "members": ["red"]}),
+        ("DELETE", "/admin/budget-groups/organization/acme", None),
+        ("PUT", "/admin/models/mine", MODEL),
+        ("PATCH", "/admin/models/mine", {"limits": {"in_flight": 3}}),
+        ("PUT", "/admin/model-configs/mine", {"max_retries": 2}),
+        ("DELETE", "/admin/model-configs/mine", None),
+        ("POST", f"/admin/batches/{batch}/priority", {"priority": 5}),
+        ("POST", f"/admin/batches/{batch}/pause", None),
+        ("POST", f"/admin/batches/{batch}/resume", None),
+        ("POST", f"/admin/batches/{batch}/cancel", None),
+        ("POST", f"/admin/batches/{other}/abandon", None),
+        ("POST", "/admin/dlq/retry-all", {"tenant": "red"}),
+        ("POST", "/admin/dlq/batch_req_x/retry", None),
+        ("DELETE", "/admin/dlq/batch_req_x", None),
+    ]
+    for method, path, body in calls:
+        await api.http.request(method, path, json=body)
+    found = await entries(api, limit="100")
+    assert [f"{entry.action} {entry.target.id}" for entry in found] == [
+        "rate.set llama",
+        "rate.reset llama",
+        "hold.set tenant/red",
+        "hold.release tenant/red",
+        "quota.set red",
+        "quota.reset red",
+        "budget_group.set organization/acme",
+        "budget_group.delete organization/acme",
+        "model.register mine",
+        "model.change mine",
+        "model.change mine",
+        "model.revert mine",
+        f"batch.prioritize {batch}",
+        f"batch.pause {batch}",
+        f"batch.resume {batch}",
+        f"batch.cancel {batch}",
+        f"batch.abandon {other}",
+        "dead_letter.retry_all None",
+        "dead_letter.retry batch_req_x",
+        "dead_letter.delete batch_req_x",
+    ]
+    rate, hold = {"requests_per_second": 5.0}, found[2].after
+    assert [states(entry) for entry in found[:2]] == [
+        (None, rate, AuditOutcome.OK, None),
+        (rate, None, AuditOutcome.OK, None),
+    ]
+    assert (found[2].before, found[3].before, found[3].after) == (None, hold, None)
+    assert (found[4].after, found[5].before, found[5].after) == ({"models": ["a", "b"]},) * 2 + (None,)
+    assert found[7].before == {"tokens_per_day": 9, "members": ["red"]}
+    assert [entry.target.tenant for entry in found[12:17]] == ["red"] * 5
+    changed = {"status": "validating", "files_pending": False}
+    assert states(found[12])[:2] == ({**changed, "priority": 3}, {**changed, "priority": 5})
+    assert found[15].after == {**changed, "priority": 5, "status": "cancelling"}
+    assert [(entry.outcome, entry.code) for entry in found[16:]] == [
+        (AuditOutcome.REFUSED, "409"),
+        (AuditOutcome.OK, None),
+        (AuditOutcome.REFUSED, "404"),
+        (AuditOutcome.REFUSED, "404"),
+    ]
+
+
+async def test_no_secret_is_recorded(api: ApiFixture) -> None:
+    await api.http.put("/admin/models/mine", json=MODEL)
+    body = {"url": "http://127.0.0.1:9/hooks/bearer-of-all"}
+    created = read(await api.http.post("/v1/x/webhooks", json=body), WebhookObject)
+    id = created.id
+    rotated = read(await api.http.post(f"/v1/x/webhooks/{id}/rotate"), WebhookObject)
+    await api.http.delete(f"/v1/x/webhooks/{id}")
+    text = (await api.http.get("/admin/audit-log/export")).text
+    assert created.secret
+    assert rotated.secret
+    for hidden in ("hush", "bearer-of-all", created.secret, rotated.secret):
+        assert hidden not in text
+    model, rotate, delete = map(json.loads, text.splitlines())
+    assert model["after"]["registered"]["backends"][0]["headers"] == {"X-Team": "***", "X-Other": "***"}
+    assert (rotate["action"], rotate["before"]["host"]) == ("webhook.rotate", "127.0.0.1")
+    assert rotate["after"]["previous_secret_until"] > 0
+    assert (delete["action"], delete["after"]) == ("webhook.delete", None)
+
+
+async def test_destructive_acts_of_tenants_are_recorded_once_for_each_object(api: ApiFixture) -> None:
+    file, batch = await api.upload(), await api.create()
+    upload = await api.openai.uploads.create(bytes=5, filename="a", mime_type="text/plain", purpose="vision")
+    for _ in range(3):
+        await api.http.delete(f"/v1/files/{file.id}")
+        await api.http.post(f"/v1/batches/{batch.id}/cancel")
+        await api.http.post(f"/v1/uploads/{upload.id}/cancel")
+    found = {entry.action: entry for entry in await entries(api)}
+    assert len(await entries(api)) == len(found)
+    assert found.keys() == {AuditAction.FILE_DELETE, AuditAction.BATCH_CANCEL, AuditAction.UPLOAD_CANCEL}
+    deleted = found[AuditAction.FILE_DELETE]
+    assert deleted.before == {"filename": "input.jsonl", "purpose": "batch", "bytes": file.bytes}
+    assert states(deleted)[1:] == (None, AuditOutcome.OK, None)
+    assert (deleted.target.id, deleted.target.tenant) == (file.id, "default")
+    for action, end in ((AuditAction.BATCH_CANCEL, "cancelling"), (AuditAction.UPLOAD_CANCEL, "cancelled")):
+        after = found[action].after
+        assert isinstance(after, dict)
+        assert after["status"] == end
+
+
+async def test_a_tenant_cannot_fill_the_audit_log_with_refused_acts(api: ApiFixture) -> None:
+    batch, unknown = await api.create(tenant="red"), "batch_" + "0" * 32
+    headers = {"X-Tenant": "red"}
+    answers = [
+        await api.http.delete(f"/v1/batches/{batch.id}", headers=headers)
+        for _ in range(REPEATABLE_PER_MINUTE + 3)
+    ]
+    assert [answer.status_code for answer in answers[:REPEATABLE_PER_MINUTE]] == [409] * REPEATABLE_PER_MINUTE
+    assert {answer.status_code for answer in answers[REPEATABLE_PER_MINUTE + 1 :]} == {429}
+    assert int(answers[-1].headers["Retry-After"]) > 0
+    recorded = len(api.database.rows.audit_log)
+    assert recorded <= REPEATABLE_PER_MINUTE + 1
+    # Other tenants are not limited, and what does not exist leaves no rows.
+    for _ in range(REPEATABLE_PER_MINUTE + 3):
+        assert (await api.http.delete(f"/v1/batches/{unknown}")).status_code == 404
+    assert len(api.database.rows.audit_log) == recorded
+
+
+async def test_a_denied_act_of_operators_is_recorded_and_other_denials_are_not(keyed: ApiFixture) -> None:
+    tenant = await create_key(keyed.database, "red", scopes=[Scope.READ])
+    viewer = await create_key(keyed.database, "ops", scopes=[Scope.VIEWER])
+    headers = {"Authorization": f"Bearer {tenant.text}"}
+    calls = [
+        ("DELETE", "/admin/models/org/mine"),
+        ("GET", "/admin/quotas"),
+        ("POST", "/v1/batches"),
+        ("PUT", "/admin/nothing"),
+    ]
+    for method, path in calls:
+        assert (await keyed.http.request(method, path, headers=headers)).status_code == 403
+    assert (await keyed.http.put("/admin/quotas")).status_code == 401
+    [entry] = await entries(keyed, viewer)
+    assert states(entry) == (None, None, AuditOutcome.REFUSED, "missing_scope")
+    assert (entry.action, entry.target.id) == (AuditAction.MODEL_REMOVE, "org/mine")
+    assert entry.actor.tenant == "red"
+    assert entry.actor.key_id is not None
+    for _ in range(REPEATABLE_PER_MINUTE + 3):
+        await keyed.http.put("/admin/quotas", headers=headers)
+    assert len(keyed.database.rows.audit_log) <= REPEATABLE_PER_MINUTE + 1
+
+
+async def test_an_act_that_cannot_be_recorded_does_not_happen(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = await api.upload()
+
+    async def unavailable(*_: object) -> None:
+        raise DatabaseUnavailable("away")
+
+    monkeypatch.setattr(api.database.audit_log, "begin", unavailable)
+    assert (await api.http.delete(f"/v1/files/{file.id}")).status_code == 503
+    assert (await api.http.put("/admin/holds", json={"tenant": "red"})).status_code == 503
+    assert (await api.http.get(f"/v1/files/{file.id}")).status_code == 200
+    assert api.database.rows.holds == {}
+
+
+async def test_an_outcome_that_cannot_be_recorded_is_unknown_and_the_act_stays(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unavailable(_: AuditLogTable, id: str, result: AuditResult) -> None:
+        raise DatabaseUnavailable("away")
+
+    monkeypatch.setattr(type(api.database.audit_log), "finish", unavailable)
+    assert (await api.http.put("/admin/holds", json={"tenant": "red"})).status_code == 200
+    [entry] = await entries(api, outcome="unknown")
+    assert states(entry) == (None, None, AuditOutcome.UNKNOWN, None)
+
+
+async def test_an_error_of_the_server_is_a_failed_act(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise DatabaseUnavailable("away")
+
+    monkeypatch.setattr(api.database.holds, "put", broken)
+    assert (await api.http.put("/admin/holds", json={"model": "llama"})).status_code == 503
+    [entry] = await entries(api)
+    assert states(entry) == (None, None, AuditOutcome.FAILED, "DatabaseUnavailable")
+
+
+async def test_the_export_is_complete_and_continues_after_a_line(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batchwright.api.routes.admin.audit_log._EXPORT_PAGE", 2)
+    for number in range(5):
+        await api.http.put("/admin/holds", json={"tenant": f"t{number}"})
+    answer = await api.http.get("/admin/audit-log/export")
+    assert answer.headers["content-type"].startswith("application/jsonl")
+    lines = [AuditEntryObject.model_validate_json(line) for line in answer.text.splitlines()]
+    assert [entry.target.tenant for entry in lines] == [f"t{number}" for number in range(5)]
+    rest = await api.http.get("/admin/audit-log/export", params={"after": lines[2].id})
+    assert rest.text.splitlines() == answer.text.splitlines()[3:]
+    one = await api.http.get("/admin/audit-log/export?tenant=t4")
+    assert one.text.splitlines() == answer.text.splitlines()[4:]
+    assert (await api.http.head("/admin/audit-log/export")).status_code == 200
+
+
+async def test_the_list_is_filtered_and_paged(api: ApiFixture) -> None:
+    for name in ("red", "blue"):
+        await api.http.put("/admin/holds", json={"tenant": name})
+    await api.http.put("/admin/holds", json={})
+    assert [entry.code for entry in await entries(api, outcome="refused")] == ["missing_required_parameter"]
+    assert [entry.target.tenant for entry in await entries(api, tenant="red")] == ["red"]
+    assert await entries(api, action="quota.set") == []
+    now = int(datetime.now(UTC).timestamp())
+    assert await entries(api, created_after=str(now + 60)) == []
+    assert len(await entries(api, created_before=str(now + 60))) == 3
+    first = read(await api.http.get("/admin/audit-log?limit=2"), AuditLogPage)
+    rest = read(await api.http.get(f"/admin/audit-log?after={first.last_id}"), AuditLogPage)
+    assert (len(first.data), first.has_more, len(rest.data), rest.has_more) == (2, True, 1, False)
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "param"),
+    [
+        ("action=dance", 400, "action"),
+        ("outcome=good", 400, "outcome"),
+        ("order=up", 400, "order"),
+        ("limit=0", 400, "limit"),
+        ("created_after=now", 400, "created_after"),
+        ("actor=%00", 400, "actor"),
+        ("acton=quota.set", 400, "acton"),
+        ("after=x", 404, "after"),
+        ("after=act_00000000000000000000000000000000", 404, "after"),
+    ],
+)
+async def test_a_wrong_filter_is_an_error_that_names_it(
+    api: ApiFixture, query: str, status: int, param: str
+) -> None:
+    answers: list[httpx.Response] = [await api.http.get(f"/admin/audit-log?{query}")]
+    if param not in ("limit", "order"):
+        answers.append(await api.http.get(f"/admin/audit-log/export?{query}"))
+    for answer in answers:
+        assert (answer.status_code, error_of(answer).param) == (status, param)
