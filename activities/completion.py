@@ -153,6 +153,8 @@ def _result(row: BatchRow) -> tuple[str, str]:
     match row.status:
         case BatchStatus.COMPLETED:
             return "success", "all_lines_failed" if row.failed and not row.completed else "none"
+        case BatchStatus.EXPIRED if any(error.code == LineCode.BUDGET_EXCEEDED for error in row.errors):
+            return "expired", "budget_exceeded"
         case BatchStatus.EXPIRED:
             ingested_in_time = row.in_progress_at is not None and row.in_progress_at < row.order.deadline
             return "expired", "expired_execution" if ingested_in_time else "expired_dequeue"

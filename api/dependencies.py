@@ -9,6 +9,7 @@ from batchwright.api.retry_after import RetryAfterSpread
 from batchwright.api.streams import StopSignal
 from batchwright.api.temporal_gateway import TemporalGateway
 from batchwright.background import BackgroundTasks
+from batchwright.contracts.prices import PriceConfig
 from batchwright.database.database import Database
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage
@@ -19,6 +20,18 @@ from batchwright.telemetry.metrics import Metrics
 class ServedModels(Protocol):
     async def served(self) -> frozenset[str]:
         """Return the names of the models that at least one backend serves."""
+        ...
+
+    async def served_now(self) -> frozenset[str]:
+        """Return the same, read again from the database, with their present prices and aliases."""
+        ...
+
+    def canonical(self, name: str) -> str:
+        """Return the name of the model that has the alias `name`; `name` itself if it is not an alias."""
+        ...
+
+    def prices_of(self, model: str) -> PriceConfig | None:
+        """Return the prices of a model; None if it has none."""
         ...
 
     def accepts_unlisted(self, model: str) -> bool:

@@ -26,6 +26,10 @@ CODES: dict[LineCode, CodeExplanation] = {
         "The batch failed as a whole before the line had a result.",
         "Read `errors` of the batch, then resume it.",
     ),
+    LineCode.BUDGET_EXCEEDED: CodeExplanation(
+        "The batch reached the cap on its cost (`x_batchwright.max_cost`) before the line was sent.",
+        "`cost` of the batch says what it has cost. Resume it with a higher `max_cost`.",
+    ),
     LineCode.REQUEST_TIMEOUT: CodeExplanation(
         "On every attempt, the backend accepted the request but did not respond in time, or its job did not "
         "end in time.",

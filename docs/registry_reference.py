@@ -7,6 +7,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from batchwright.contracts.job_config import JobConfig
+from batchwright.contracts.prices import PriceConfig
 from batchwright.contracts.registry import (
     BackendConfig,
     GatewayConfig,
@@ -23,6 +24,7 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "jobs": JobConfig,
     "retries": RetryConfig,
     "limits": LimitConfig,
+    "prices": PriceConfig,
 }
 _INTRO = """\
 `BATCHWRIGHT_REGISTRY` names this YAML file. Every process checks it when it starts. If it is wrong, the
@@ -42,6 +44,7 @@ models:
         request_timeout: 5m
     aliases: [gpt-4o-mini]
     fallbacks: [qwen2.5-7b]
+    prices: {currency: USD, input: 0.05, output: 0.08}
   qwen2.5-7b:
     backends: [{url: http://vllm-1:8000}]
 ```"""
@@ -67,6 +70,8 @@ def _table(entry: type[BaseModel], only: frozenset[str] = frozenset()) -> str:
 
 def _kind(field: FieldInfo) -> str:
     kind = field.annotation
+    if "parse_decimal" in str((kind, field.metadata)):
+        return "number"
     arguments = [argument for argument in get_args(kind) if argument is not type(None)]
     if all(isinstance(argument, str) for argument in arguments) and arguments:
         return " or ".join(f"`{argument}`" for argument in arguments)

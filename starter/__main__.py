@@ -24,6 +24,7 @@ COMMANDS = (
     LazyCommand("pause", "batches.control:pause", "Pause a batch."),
     LazyCommand("resume", "batches.control:resume", "Resume a paused batch, or one that ended early."),
     LazyCommand("retry", "batches.control:retry", "Create a batch that retries the lines that failed."),
+    LazyCommand("max-cost", "batches.control:max_cost", "Change the cap on the cost of a batch in progress."),
     LazyCommand("delete", "batches.control:delete", "Delete a batch that has ended, and its files."),
     LazyCommand("dlq", "batches.dead_letters:dlq", "List, retry and delete dead letters."),
     LazyCommand("results", "batches.results:results", "Print the output lines of a batch in input order."),

@@ -9,7 +9,14 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from batchwright.contracts.openai_objects import BatchObject, BatchPage, DeletedBatch, DeletedFile, FileObject
+from batchwright.contracts.openai_objects import (
+    BatchObject,
+    BatchPage,
+    DeletedBatch,
+    DeletedFile,
+    EstimateObject,
+    FileObject,
+)
 
 _Body = Mapping[str, object]
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -105,6 +112,7 @@ class Client:
         metadata: dict[str, str] | None,
         deduplicate: bool = False,
         priority: int | None = None,
+        max_cost: str | None = None,
         headers: dict[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> BatchObject:
@@ -114,12 +122,15 @@ class Client:
             window: completion window, the time after which the batch expires, such as `24h`.
             deduplicate: True sends identical requests only once. If False, the API's own setting decides.
             priority: 1 to 5, where 5 is the most urgent; None for the default of the API.
+            max_cost: cap on the cost of the batch; None for no cap.
             headers: headers that the API forwards to backends.
             idempotency_key: a repeated call with the same key returns the batch of the first call.
         """
         given: dict[str, object] = {"deduplicate": True} if deduplicate else {}
         if priority is not None:
             given["priority"] = priority
+        if max_cost is not None:
+            given["max_cost"] = max_cost
         extension = {"x_batchwright": given} if given else {}
         body = {
             "input_file_id": file_id,
@@ -129,6 +140,15 @@ class Client:
         }
         sent = {**(headers or {}), **_idempotency_headers(idempotency_key)}
         return self.call("POST", "/v1/batches", BatchObject, body | extension, sent)
+
+    def estimate(self, file_id: str, endpoint: str) -> EstimateObject:
+        """Estimate the lines, tokens and cost of a batch of an uploaded file, without creating it."""
+        body = {"input_file_id": file_id, "endpoint": endpoint}
+        return self.call("POST", "/v1/batches/x/estimate", EstimateObject, body)
+
+    def change_max_cost(self, batch_id: str, max_cost: str | None) -> BatchObject:
+        """Change the cap on the cost of a batch in progress, and return the batch. None removes the cap."""
+        return self.call("POST", _batch_path(batch_id, "/x/max_cost"), BatchObject, {"max_cost": max_cost})
 
     def delete_file(self, file_id: str) -> DeletedFile:
         return self.call("DELETE", f"/v1/files/{quote(file_id, safe='')}", DeletedFile)
@@ -165,26 +185,34 @@ class Client:
     def pause(self, batch_id: str) -> BatchObject:
         return self.call("POST", _batch_path(batch_id, "/x/pause"), BatchObject)
 
-    def resume(self, batch_id: str, window: str | None = None) -> BatchObject:
+    def resume(self, batch_id: str, window: str | None = None, max_cost: str | None = None) -> BatchObject:
         """Resume a paused batch and return it.
 
         For an ended batch, create a new batch that sends the lines without a result, and return the new one.
 
         Args:
             window: completion window of the new batch; None for the ended batch's window.
+            max_cost: cap on the cost of the new batch; None for the ended batch's cap.
         """
-        return self.call("POST", _batch_path(batch_id, "/x/resume"), BatchObject, window_body(window))
+        body = {**(window_body(window) or {}), **_cap_body(max_cost)}
+        return self.call("POST", _batch_path(batch_id, "/x/resume"), BatchObject, body or None)
 
     def retry(
-        self, batch_id: str, window: str | None = None, codes: Sequence[str] | None = None
+        self,
+        batch_id: str,
+        window: str | None = None,
+        codes: Sequence[str] | None = None,
+        max_cost: str | None = None,
     ) -> BatchObject:
         """Create and return a batch that retries the failed lines of an ended batch.
 
         Args:
             window: completion window of the new batch; None for the ended batch's window.
             codes: error codes of the lines to retry; None for all failed lines.
+            max_cost: cap on the cost of the new batch; None for the ended batch's cap.
         """
-        body = {**(window_body(window) or {}), **({"codes": codes} if codes else {})}
+        given = {"codes": codes} if codes else {}
+        body = {**(window_body(window) or {}), **_cap_body(max_cost), **given}
         return self.call("POST", _batch_path(batch_id, "/x/retry"), BatchObject, body or None)
 
     @contextmanager
@@ -305,6 +333,10 @@ def _idempotency_headers(idempotency_key: str | None) -> dict[str, str]:
 
 def window_body(window: str | None) -> _Body | None:
     return None if window is None else {"completion_window": window}
+
+
+def _cap_body(max_cost: str | None) -> _Body:
+    return {} if max_cost is None else {"max_cost": max_cost}
 
 
 def _batch_path(batch_id: str, below: str = "") -> str:

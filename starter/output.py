@@ -5,6 +5,7 @@ import shlex
 import shutil
 import sys
 from datetime import datetime
+from decimal import Decimal
 from enum import IntEnum
 from pathlib import Path
 from typing import NoReturn, cast
@@ -21,6 +22,8 @@ from batchwright.contracts.openai import BatchStatus
 from batchwright.contracts.openai_objects import (
     BatchError,
     BatchObject,
+    EstimatedCost,
+    EstimateObject,
     ForecastObject,
     RequestCounts,
     StartForecastObject,
@@ -197,11 +200,53 @@ def _facts(batch: BatchObject) -> list[tuple[str, str]]:
         if batch.ended_at
         else ("expires", local_timestamp(batch.expires_at)),
         ("tokens", used),
+        ("cost", cost_text(batch)),
         ("metadata", escaped(metadata)),
         ("input", batch.input_file_id),
         ("output", batch.output_file_id or ""),
         ("errors", batch.error_file_id or ""),
     ]
+
+
+def cost_text(batch: BatchObject) -> str:
+    """Return as text what a batch has cost, such as `1.25 USD so far, at most 5`; empty without prices."""
+    cost, cap = batch.x_batchwright.cost, batch.x_batchwright.max_cost
+    if cost is None:
+        return ""
+    limit = "" if cap is None else f", at most {money_text(cap)}"
+    unpriced = [part.model for part in cost.models if part.amount is None]
+    without = f", without {escaped(', '.join(unpriced))}" if unpriced else ""
+    return f"{money_text(cost.amount)} {cost.currency}{'' if cost.final else ' so far'}{limit}{without}"
+
+
+def estimate_table(estimate: EstimateObject) -> Table:
+    """Return a table of what a batch would take and cost, with a row for each model."""
+    table = column_table("model", "lines", "input tokens", "output tokens", "cost", "at most", right=5)
+    rows = [(each.model or "no model named", each, each.error or "") for each in estimate.models]
+    for name, part, error in [*rows, ("all", estimate, "")]:
+        cost = part.cost
+        table.add_row(
+            escaped(f"{name}{f' ({error})' if error else ''}"),
+            f"{part.lines:,}",
+            f"{part.input_tokens:,}",
+            "?" if part.output_tokens is None else f"{part.output_tokens:,}",
+            *(_estimated(amount, cost) for amount in (cost and cost.expected, cost and cost.at_most)),
+        )
+    return table
+
+
+def _estimated(amount: str | None, cost: EstimatedCost | None) -> str:
+    if cost is None:
+        return "-"
+    return "?" if amount is None else f"{money_text(amount)} {cost.currency}"
+
+
+def money_text(amount: str) -> str:
+    """Return an amount of money, with commas in large numbers. From 0.01 on, it has six decimal places."""
+    if "." not in amount:
+        return f"{int(amount):,}"
+    places = 6 if Decimal(amount) >= Decimal("0.01") else 12
+    return f"{round(Decimal(amount), places):,f}".rstrip("0").rstrip(".")
 
 
 def waiting_text(why: WaitingObject, *, of_model: bool = True) -> str:

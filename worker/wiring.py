@@ -26,6 +26,7 @@ from batchwright.activities.ingestion.activity import Ingestion
 from batchwright.activities.lifecycle import Lifecycle
 from batchwright.activities.retention.activity import Retention
 from batchwright.activities.services.authorization import CachedPermissions
+from batchwright.activities.services.batch_costs import BatchCosts
 from batchwright.activities.services.callbacks import CallbackWatch
 from batchwright.activities.services.progress import ProgressReporter
 from batchwright.activities.services.slice_demand import MAX_SLICES
@@ -211,7 +212,8 @@ class InferenceWorkers:
         quotas, groups = resources.database.quotas, resources.database.budget_groups
         budgets = TokenBudgets(quotas, groups, resources.settings.quotas.tokens_per_day)
         window = timedelta(seconds=resources.settings.max_window_seconds)
-        self.permissions = CachedPermissions(quotas, budgets, window)
+        costs = BatchCosts(resources.database.progress)
+        self.permissions = CachedPermissions(quotas, budgets, costs, window)
         self.shares = StoredShares(resources.database, worker_id())
         self.callbacks = CallbackWatch(resources.database.callbacks, resources.settings)
         self.context = WorkerContext(
@@ -223,6 +225,7 @@ class InferenceWorkers:
             waiting_reasons=WaitingReasons(
                 temporal_reason_signal(resources.temporal), resources.database.waiting
             ),
+            costs=costs,
             heartbeat=partial(temporal_heartbeat, resources.temporal),
             rates=resources.rates,
             permissions=self.permissions,

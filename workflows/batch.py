@@ -51,6 +51,10 @@ _MISSING_LINE_CODES = {
     BatchStatus.EXPIRED: LineCode.BATCH_EXPIRED,
     BatchStatus.CANCELLED: LineCode.BATCH_CANCELLED,
 }
+_OVER_CAP = (
+    "The batch reached the cap on its cost, `x_batchwright.max_cost`. The lines that were not sent have the "
+    "error `budget_exceeded`; resume the batch with a higher cap to send them."
+)
 
 
 @workflow.defn
@@ -66,6 +70,7 @@ class BatchWorkflow:
         self._order = order
         self._status = BatchStatus.VALIDATING
         self._ending: BatchStatus | None = None  # status of an early end; the first status stays
+        self._missing_line_code: LineCode | None = None  # None: as the final status says
         self._errors: list[ValidationError] = []
         self._cancel_requested = False
         self._paused = False
@@ -242,6 +247,8 @@ class BatchWorkflow:
             self._waiting.pop((share.model, fleet_wide), None)
         if result is None:
             self._end_early(BatchStatus.FAILED, f"Model {share.model!r}: {error}")
+        elif result.over_cap:
+            self._end_over_cap()
         elif result.finished:
             self._progress[share.model] = _progress(share, slices_done=share.slices)
         self._all_finished = self._all_finished and result is not None and result.finished
@@ -320,7 +327,7 @@ class BatchWorkflow:
                 models=ingested.models,
                 total=ingested.total,
                 status=status,
-                missing_line_code=_MISSING_LINE_CODES.get(status, LineCode.BATCH_FAILED),
+                missing_line_code=self._code_of_missing_lines(status),
                 errors=self._errors,
             ),
             **finalization_options(self._order, status, waits_for_storage=waits_for_storage),
@@ -373,8 +380,19 @@ class BatchWorkflow:
                 self._add_error(error)
         self._update_details()
 
-    def _add_error(self, message: str) -> None:
-        self._errors = [*self._errors, ValidationError(code="system_error", message=message)]
+    def _end_over_cap(self) -> None:
+        """End the batch because it has reached the cap on its cost, unless it is already ending."""
+        if self._ending is None:
+            self._missing_line_code = LineCode.BUDGET_EXCEEDED
+            self._add_error(_OVER_CAP, LineCode.BUDGET_EXCEEDED)
+        self._end_early(BatchStatus.EXPIRED)
+
+    def _code_of_missing_lines(self, status: BatchStatus) -> LineCode:
+        code = _MISSING_LINE_CODES.get(status, LineCode.BATCH_FAILED)
+        return (self._missing_line_code or code) if status is BatchStatus.EXPIRED else code
+
+    def _add_error(self, message: str, code: str = "system_error") -> None:
+        self._errors = [*self._errors, ValidationError(code=code, message=message)]
 
     def _report_failure(self, what: str, error: ActivityError) -> None:
         """Add the failure of a step to the errors that the tenant sees. The details are only logged.

@@ -54,6 +54,7 @@ class SliceScheduler:
         self._expired = run.expired_slices  # slices that the deadline ended before they were finished
         self._completed, self._failed = run.completed, run.failed
         self._failure: ActivityError | None = None
+        self._over_cap = False  # a slice has found that the batch has reached the cap on its cost
         self._ended = False
         self._last_report = (workflow.now(), self._done)
 
@@ -94,13 +95,15 @@ class SliceScheduler:
         if self._failure is not None:
             raise self._permanent_failure(self._failure)
         finished = self._done == self._run.slices
-        return ModelRunResult(finished=finished, completed=self._completed, failed=self._failed)
+        return ModelRunResult(
+            finished=finished, over_cap=self._over_cap, completed=self._completed, failed=self._failed
+        )
 
     # State
 
     @property
     def _ending(self) -> bool:
-        return self._stopping or self._failure is not None
+        return self._stopping or self._failure is not None or self._over_cap
 
     @property
     def _schedulable(self) -> bool:
@@ -164,6 +167,9 @@ class SliceScheduler:
         if result is not None and result.finished:
             self._completed += result.completed
             self._failed += result.failed
+        elif result is not None and result.over_cap:
+            self._unfinished.append(number)
+            self._over_cap = True
         elif result is not None and result.target_queue:
             self._move(number, result.target_queue)
         elif number in self._cancelled:

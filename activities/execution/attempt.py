@@ -37,6 +37,7 @@ from batchwright.activities.execution.turn import (
     StopSignal,
     next_turn_error,
 )
+from batchwright.activities.services.batch_costs import SliceCost
 from batchwright.activities.services.slice_demand import HeldSlice
 from batchwright.background import BackgroundTasks
 from batchwright.contracts.errors import Failure
@@ -80,6 +81,7 @@ class SliceAttempt:
             attempt_history(info.attempt, info.heartbeat_details), request.generation
         )
         self._dispatcher: SliceDispatcher | None = None
+        self._cost: SliceCost | None = None
         self._blocked_seconds = 0.0  # at the turn's end: seconds until a line may be sent
         self._unsettled = 0  # at the turn's end: number of lines without a result
         self._stop = StopSignal(
@@ -113,6 +115,8 @@ class SliceAttempt:
             self._held.drain()
             await helpers.stop()
             self._writer.discard()
+            if self._cost is not None:
+                self._worker.costs.end(self._cost)
         self._log_turn(reason, time.monotonic() - started_at)
         result = self._result(reason)
         if result.finished:  # the batch may end before the next regular report
@@ -193,7 +197,8 @@ class SliceAttempt:
 
     async def _send(self, queue: LineQueue, router: ModelRouter) -> StopReason:
         worker, request = self._worker, self._request
-        outcomes = OutcomeHandler(worker, request, self._writer, router.retries)
+        self._cost = cost = await worker.costs.track(request, self._writer.usage, self._writer.completed)
+        outcomes = OutcomeHandler(worker, request, self._writer, router.retries, cost)
         self._quarantine_suspects(queue, outcomes)
         turn = SliceTurn(
             worker=worker,
@@ -207,6 +212,7 @@ class SliceAttempt:
             quarantine=self._quarantine,
             pacer=RatePacer(worker.rates, request.model),
             held=self._held,
+            cost=cost,
         )
         self._dispatcher = SliceDispatcher(turn)
         reason = await self._dispatcher.run()
@@ -298,7 +304,8 @@ class SliceAttempt:
             is_held = self._worker.shares.is_held(self._request.tenant, self._request.model)
             raise next_turn_error(Failure.TURN_OVER, message, _HELD_SECONDS if is_held else 0.001)
         workers = self._worker.count_workers(activity.info().task_queue)
-        return counts.model_copy(update={"finished": reason is StopReason.COMPLETED, "workers": workers})
+        changes = {"finished": reason is StopReason.COMPLETED, "over_cap": reason is StopReason.OVER_CAP}
+        return counts.model_copy(update={**changes, "workers": workers})
 
     def _fields(self) -> dict[str, str | int]:
         request = self._request

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from batchwright.activities.execution.lease import Heartbeat
 from batchwright.activities.services.authorization import Permissions, UnrestrictedPermissions
+from batchwright.activities.services.batch_costs import BatchCosts
 from batchwright.activities.services.callbacks import CallbackSubscriptions, NoCallbacks
 from batchwright.activities.services.progress import ProgressReporter
 from batchwright.activities.services.slice_demand import SliceDemand
@@ -50,6 +51,7 @@ class WorkerContext:
     metrics: Metrics
     settings: Settings
     waiting_reasons: WaitingReasons
+    costs: BatchCosts
     heartbeat: Callable[[], Heartbeat]  # called inside an activity: returns that activity's heartbeat
     rates: EffectiveRates = field(default_factory=NoRates)
     shares: TenantShares = field(default_factory=BatchWeights)

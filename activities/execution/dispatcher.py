@@ -33,7 +33,7 @@ class SliceDispatcher:
         self._quarantine, self._pacer, self._state = turn.quarantine, turn.pacer, turn.state
         self._executor = RequestExecutor(turn)
         self._authorizer = LineAuthorizer(worker.permissions, worker.metrics, request)
-        self._demand, self._held = worker.demand, turn.held
+        self._demand, self._held, self._cost = worker.demand, turn.held, turn.cost
         self._tenant, self._seconds = request.tenant, request.slice_seconds
         self._permit_request = self._new_permit_request(request.priority)
         self._opened_at = time.monotonic()
@@ -158,6 +158,8 @@ class SliceDispatcher:
             return reason
         if not self._queue.unsettled or self._state.error is not None:
             return StopReason.COMPLETED
+        if self._cost.is_over_cap:
+            return StopReason.OVER_CAP
         if (
             self._is_time_over()
             or self._pacer.is_exhausted
@@ -227,6 +229,7 @@ class SliceDispatcher:
             now <= self._writer.flush_overdue_at
             and now_suspend_aware < self._lease.valid_until
             and now_suspend_aware <= self._permissions.fresh_until
+            and not self._cost.is_over_cap
             and not self._router.wait_seconds(self._tenant)
             and self._pacer.may_send
             and (not self._quarantine.is_tracking or len(self._state.in_flight) < TRACKED_BATCH_SIZE)

@@ -11,12 +11,14 @@ from batchwright.activities.execution.context import WorkerContext
 from batchwright.activities.execution.failures import FailureAttribution, LineAttempts
 from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.result_writer import ResultWriter
+from batchwright.activities.services.batch_costs import SliceCost
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
 from batchwright.contracts.execution import SliceRequest
 from batchwright.inference.concurrency import Permit
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.router import Dispatch
 from batchwright.inference.transport.base import Exchange
+from batchwright.rules.costs import AMOUNT_PER_UNIT
 from batchwright.rules.dispatch.retry_policy import (
     DEFERRED,
     RESPONSE_INTERRUPTED,
@@ -71,7 +73,7 @@ class SliceMetrics:
     A single update for each line would be slow.
     """
 
-    def __init__(self, worker: WorkerContext, request: SliceRequest) -> None:
+    def __init__(self, worker: WorkerContext, request: SliceRequest, cost: SliceCost) -> None:
         metrics, model = worker.metrics, request.model
         self._model, self._traffic, self._permissions = model, worker.traffic, worker.permissions
         self._record_usage = partial(worker.permissions.record_usage, request.tenant, request.caller.key_id)
@@ -79,6 +81,8 @@ class SliceMetrics:
         self._request_errors = metrics.request_errors.labels(model)
         self._prompt = metrics.prompt_tokens.labels(model)
         self._generated = metrics.generation_tokens.labels(model)
+        self._cost, prices = cost, request.prices
+        self._spent = None if prices is None else metrics.request_cost.labels(model, prices.currency)
         tenant = metrics.tenants(request.tenant)
         self._errors, self._successes = (
             (metrics.results.labels(model, result), metrics.tenant_results.labels(tenant, result))
@@ -89,7 +93,7 @@ class SliceMetrics:
         self._requests: dict[_RequestKind, list[float]] = {}  # durations in seconds
         self.durations: list[float] = []  # seconds of each request whose outcome was applied to its line
         self._responses: dict[str, list[Tokens]] = {}  # tokens of each success, by backend URL
-        self._failed, self._tokens = 0, 0
+        self._failed, self._tokens, self._amount = 0, 0, 0
 
     def request_ended(self, url: str, outcome: Outcome, seconds: float, chat: str) -> None:
         """Count a request that has ended.
@@ -112,8 +116,9 @@ class SliceMetrics:
             responses = self._responses[url] = []
         responses.append(usage)
         self._tokens += usage.input_tokens + usage.output_tokens
-        if self._permissions.version is None:  # a token budget may run out with this line
-            self._flush_tokens()
+        self._amount += self._cost.add(usage)
+        if self._permissions.version is None:  # a budget may run out with this line
+            self._flush_usage()
 
     def failed(self) -> None:
         """Count a line that failed and will be in the error file."""
@@ -150,10 +155,13 @@ class SliceMetrics:
             self._generated.inc(sum(usage.output_tokens for usage in responses))
             self._traffic.record_usage(self._model, url, responses)
         self._responses.clear()
-        self._flush_tokens()
+        self._flush_usage()
 
-    def _flush_tokens(self) -> None:
+    def _flush_usage(self) -> None:
         tokens, self._tokens = self._tokens, 0
+        amount, self._amount = self._amount, 0
+        if amount and self._spent is not None:
+            self._spent.inc(amount / AMOUNT_PER_UNIT)
         if tokens:
             self._record_usage(tokens)
 
@@ -168,11 +176,16 @@ class OutcomeHandler:
     """Creates the requests of one slice. Settles a line or schedules its retry, depending on the outcome."""
 
     def __init__(
-        self, worker: WorkerContext, request: SliceRequest, writer: ResultWriter, policy: RetryPolicy
+        self,
+        worker: WorkerContext,
+        request: SliceRequest,
+        writer: ResultWriter,
+        policy: RetryPolicy,
+        cost: SliceCost,
     ) -> None:
         self._batch_id, self._model = request.batch_id, request.model
         self._writer = writer
-        self.metrics = SliceMetrics(worker, request)
+        self.metrics = SliceMetrics(worker, request, cost)
         self.attribution = FailureAttribution(
             request, others_wait=partial(worker.permits.others_wait, request.model, request.tenant)
         )

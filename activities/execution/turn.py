@@ -16,6 +16,7 @@ from batchwright.activities.execution.line_queue import LineQueue, SliceLine
 from batchwright.activities.execution.outcomes import InFlightRequest, OutcomeHandler
 from batchwright.activities.execution.quarantine import CrashQuarantine
 from batchwright.activities.execution.result_writer import ResultWriter
+from batchwright.activities.services.batch_costs import SliceCost
 from batchwright.activities.services.slice_demand import HeldSlice
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import SliceRequest
@@ -33,6 +34,7 @@ class StopReason(Enum):
     TURN_EXPIRED = auto()
     DEFERRED = auto()  # no line can be sent now
     DEADLINE = auto()
+    OVER_CAP = auto()  # the batch has reached the cap on its cost
     CANCELLED = auto()  # or paused
     SHUTDOWN = auto()  # the worker shuts down, or an operator paused or reset the activity
     LEASE_LOST = auto()  # another attempt has the slice
@@ -173,6 +175,7 @@ class SliceTurn:
     quarantine: CrashQuarantine
     pacer: RatePacer
     held: HeldSlice
+    cost: SliceCost
     state: TurnState = field(default_factory=TurnState)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -25,10 +25,10 @@ from batchwright.activities.finalization.duplicates import DuplicateSettler
 from batchwright.activities.finalization.missing_lines import MissingLines, MissingLineSettler, find_missing
 from batchwright.activities.heartbeat import heartbeating
 from batchwright.activities.results.output_files import OutputFiles
-from batchwright.activities.results.result_index import ResultIndex, SelectedResults
+from batchwright.activities.results.result_index import ResultIndex, SegmentUsage, SelectedResults
 from batchwright.activities.results.segment_reader import SegmentReader
 from batchwright.activities.results.spool import ResultSpool
-from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts
+from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts, ModelUsage
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.finalization import FinalizationActivities, FinalizeRequest, FinalizeResult
 from batchwright.contracts.openai import BatchStatus
@@ -40,6 +40,7 @@ from batchwright.rules.planning.plan_format import PlanDamaged
 from batchwright.rules.results.dead_letters import DeadLetter, parse_dead_letter
 from batchwright.rules.results.error_tally import ErrorTally, line_error
 from batchwright.rules.results.segments import SegmentDamaged
+from batchwright.rules.results.token_usage import total_usage
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage, StorageError
 from batchwright.telemetry.metrics import Metrics
@@ -143,6 +144,7 @@ class Finalization(FinalizationActivities):
             completed=len(selected.output),
             failed=len(selected.error),
             usage=selected.usage,
+            model_usage=_usage_of_models(request, selected),
             models=settled.models,
             errors_summary=ErrorTally([*ingestion_errors, *settled.errors]).counts(),
             output=output,
@@ -263,6 +265,29 @@ def _errors_of_slices(
         if key.startswith(root):
             tally.add(line_error(line, models.get(key[len(root) :].partition("/")[0])))
     return tally.counts()
+
+
+def _usage_of_models(request: FinalizeRequest, selected: SelectedResults) -> list[ModelUsage]:
+    """Return the requests that succeeded in slices and their tokens, by model.
+
+    Results that ingestion took over from another batch are in segments of no model, and do not count.
+    """
+    order = request.order
+    root, used = (
+        object_keys.results_root(order.tenant, order.batch_id),
+        defaultdict[str, list[SegmentUsage]](list),
+    )
+    for segment in selected.usages:
+        if segment.segment.startswith(root):
+            used[segment.segment[len(root) :].partition("/")[0]].append(segment)
+    return [
+        ModelUsage(
+            model=share.model,
+            requests=sum(each.requests for each in used[share.safe_model]),
+            **total_usage(each.tokens for each in used[share.safe_model]).model_dump(),
+        )
+        for share in request.models
+    ]
 
 
 def _check_counts(

@@ -7,7 +7,7 @@ is a range of a plan and its shard, which a worker sends.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -31,10 +31,11 @@ from batchwright.activities.ingestion.scanner import IngestionContext, Scanner
 from batchwright.activities.ingestion.spool import InputSpool
 from batchwright.activities.ingestion.window_check import check_window
 from batchwright.activities.services.model_access import ModelAccess
-from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts, StartForecast
+from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts
 from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.ingestion import IngestionActivities, IngestResult, ModelShare
 from batchwright.contracts.openai import BatchStatus, OverQuota, ValidationError
+from batchwright.contracts.prices import PriceConfig
 from batchwright.database.database import Database
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BatchRow, FileRow
@@ -42,7 +43,7 @@ from batchwright.inference.rate_limits import EffectiveRates, NoRates
 from batchwright.inference.registry import CurrentModels
 from batchwright.rules import object_keys
 from batchwright.rules.deadline import Deadline
-from batchwright.rules.input.errors import file_not_found, file_too_large, quota_exceeded
+from batchwright.rules.input.errors import file_not_found, file_too_large, price_problem, quota_exceeded
 from batchwright.rules.planning.plan_format import ENTRY_BYTES
 from batchwright.rules.quotas import EnqueuedWork, QuotaExcess
 from batchwright.rules.results.error_tally import ErrorTally
@@ -113,7 +114,7 @@ class Ingestion(IngestionActivities):
             if activity.info().attempt == 1:
                 waited = (datetime.now(UTC) - order.created_at).total_seconds()
                 self._metrics.queue_wait_seconds.observe(max(waited, 0.0))
-            result = await self._ingest(order, row.start_forecast)
+            result = await self._ingest(order, row)
         await asyncio.to_thread(memory.release_free_pages, memory.glibc_malloc(), result.total)
         seconds = time.monotonic() - started
         if not result.failed:
@@ -121,7 +122,7 @@ class Ingestion(IngestionActivities):
         self._metrics.ingest_seconds.labels(size_bucket(result.total)).observe(seconds)
         return result
 
-    async def _ingest(self, order: BatchOrder, start_forecast: StartForecast | None) -> IngestResult:
+    async def _ingest(self, order: BatchOrder, row: BatchRow) -> IngestResult:
         file = await self._database.files.get(order.tenant, order.input_file_id)
         if file is None:
             return await self._fail(order, [file_not_found(order.input_file_id, order.tenant)])
@@ -132,7 +133,8 @@ class Ingestion(IngestionActivities):
         served = await self._served_models(deadline)
         quotas = await self._database.quotas.get(order.tenant)
         access = ModelAccess(served, quotas, self._models.accepts_unlisted)
-        context = IngestionContext(order, self._settings, access, deadline, start_forecast)
+        prices = row.prices if row.in_progress_at else None
+        context = IngestionContext(order, self._settings, access, deadline, row.start_forecast, prices)
         await self._check_turn(context)
         try:
             with InputSpool(self._settings.spool_dir) as spool:
@@ -173,6 +175,9 @@ class Ingestion(IngestionActivities):
             return await self._fail(order, [file_not_found(file.id, order.tenant)])
         if found := scanner.errors.count:
             return await self._fail(order, scanner.errors.as_list(), found, scanner.total)
+        prices = self._prices(context, scanner.models)
+        if unpriced := price_problem(order, list(scanner.models), prices):
+            return await self._fail(order, [unpriced], total=scanner.total)
         if not scanner.deadline_passed and (excess := await self._reserve(context, scanner.enqueued)):
             return await self._fail(order, [quota_exceeded(excess)], total=scanner.total)
         if refusal := await check_window(self._database, self._metrics, context, scanner):
@@ -187,10 +192,18 @@ class Ingestion(IngestionActivities):
             shares = await publisher.publish(scanner, spool)
             resumed = scanner.resumed.errors.counts() if scanner.resumed else []
             errors = ErrorTally([*publisher.errors.counts(), *resumed]).counts()
-            return await self._start_batch(order, prefix, shares, settled, scanner.unserved.codes, errors)
+            priced = [share.model_copy(update={"prices": prices.get(share.model)}) for share in shares]
+            return await self._start_batch(order, prefix, priced, settled, scanner.unserved.codes, errors)
         except BaseException:
             await self._discard(order, prefix)
             raise
+
+    def _prices(self, context: IngestionContext, models: Iterable[str]) -> Mapping[str, PriceConfig]:
+        """Return the prices of the batch by model: those of an earlier attempt, or else the present ones."""
+        if context.prices is not None:
+            return context.prices
+        found = ((model, self._models.prices_of(model)) for model in models)
+        return {model: prices for model, prices in found if prices is not None}
 
     async def _discard(self, order: BatchOrder, prefix: str) -> None:
         """Delete the objects that this failed attempt wrote under `prefix`.
@@ -274,7 +287,7 @@ class Ingestion(IngestionActivities):
 
         Args:
             prefix: key prefix under which this attempt has written its objects.
-            shares: number of planned lines and slices of each model.
+            shares: number of planned lines and slices of each model, and its prices.
             settled: counts of the lines that have a result already, by model.
             codes: number of lines whose model is not available to the tenant, by error code.
             errors: number of lines that have failed already, by code and model.
@@ -293,6 +306,7 @@ class Ingestion(IngestionActivities):
             completed=completed,
             began_at=_began_at(),
             errors=errors,
+            prices={share.model: share.prices for share in shares if share.prices is not None},
         )
         if started:
             count_unserved(self._metrics, codes)

@@ -2,7 +2,7 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from batchwright.activities.ingestion.duplicates import DuplicateDetector
@@ -10,6 +10,7 @@ from batchwright.activities.ingestion.resumption import ResumedResults
 from batchwright.activities.services.model_access import ModelAccess, display_name
 from batchwright.contracts.batch import BatchOrder, ModelCounts, StartForecast
 from batchwright.contracts.errors import LineCode
+from batchwright.contracts.prices import PriceConfig
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.input.errors import ValidationCode, ValidationErrors
 from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits
@@ -35,6 +36,7 @@ class IngestionContext:
     access: ModelAccess
     deadline: Deadline  # after it, the input is still validated, but not prepared for sending
     start_forecast: StartForecast | None = None  # forecast that an earlier attempt has stored
+    prices: Mapping[str, PriceConfig] | None = None  # prices by model that an earlier attempt has stored
 
 
 def line_limits(settings: Settings) -> InputLimits:

@@ -25,12 +25,14 @@ from batchwright.rules.results.segments import (
     tokens_before,
     walk_records,
 )
+from batchwright.rules.results.token_usage import Tokens, total_usage
 
 SORT_RUN = 65_536  # approximate number of entries that are sorted at once
 BLOCK_BYTES = 1024 * 1024
 _SAMPLES_PER_RUN = 64  # offsets sampled for each run
 _RECORDS_AT_ONCE = 4096  # number of records that are indexed together
 _NEWLINE = b"\n"
+_NO_USAGE = (0, 0, 0, 0, 0)
 _OWN_SEGMENT = "~"  # name of the segment of lines that finalization settled; sorts after all others
 
 
@@ -70,18 +72,34 @@ def _run_boundaries(offsets: "array[int]", run: int) -> list[int]:
     return sample[_SAMPLES_PER_RUN::_SAMPLES_PER_RUN]
 
 
+class SegmentUsage(NamedTuple):
+    """Selected successes in one segment, and the tokens that they have used.
+
+    `segment` is the storage key of the segment.
+    """
+
+    segment: str
+    requests: int
+    tokens: Tokens
+
+
 class SelectedResults(NamedTuple):
     """One result for each line that has a result. Results are entry numbers, in the order of the input.
 
     Attributes:
         output: results of the lines that succeeded.
         error: results of the lines that failed.
-        usage: tokens that all these lines have used.
+        usages: tokens that all these lines have used, by segment.
     """
 
     output: "array[int]"
     error: "array[int]"
-    usage: Usage
+    usages: Sequence[SegmentUsage] = ()
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens that all these lines have used."""
+        return total_usage(used.tokens for used in self.usages)
 
     @property
     def lines(self) -> int:
@@ -169,7 +187,7 @@ class ResultIndex:
         self._position = array("Q")
         self._length = array("I")
         self._success = array("B")
-        self._tokens = [0, 0, 0, 0]  # sums over all entries
+        self._usages = array("Q")  # of each segment: successes, and tokens of four kinds
         self._dead_letters = DeadLetterIndex()
         self._attempts = AttemptIndex()
 
@@ -195,6 +213,7 @@ class ResultIndex:
         before, start = len(self), self._spool.append(data)
         self._segments.append(name)
         self._firsts.append(before)
+        self._usages.extend(_NO_USAGE)
         records = walk_records(data)
         try:
             while some := list(islice(records, _RECORDS_AT_ONCE)):
@@ -220,8 +239,10 @@ class ResultIndex:
         self._offset.extend(offsets)
         self._position.extend([start + position for position in positions])
         self._length.extend(lengths)
-        self._success.extend([flag & SUCCESS_FLAG for flag in flags])
-        self._tokens = [sum(column, before) for column, before in zip(tokens, self._tokens, strict=True)]
+        successes = [flag & SUCCESS_FLAG for flag in flags]
+        self._success.extend(successes)
+        for place, column in enumerate((successes, *tokens), start=-len(_NO_USAGE)):
+            self._usages[place] += sum(column)
 
     def add_errors(self, lines: Sequence[tuple[int, bytes]]) -> None:
         """Add error results that finalization made.
@@ -259,7 +280,7 @@ class ResultIndex:
         success = self._success
         for entry in selected:
             (output if success[entry] else error).append(entry)
-        return SelectedResults(output, error, self._usage_without(others))
+        return SelectedResults(output, error, self._usages_without(others))
 
     def _split(self, ordered: "array[int]") -> tuple["array[int]", "array[int]"]:
         """Select one entry for each line. Return the selected entries, and all others.
@@ -291,14 +312,18 @@ class ResultIndex:
     def _segment_of(self, entry: int) -> int:
         return bisect_right(self._firsts, entry) - 1
 
-    def _usage_without(self, others: "array[int]") -> Usage:
-        left = self._tokens
+    def _usages_without(self, others: "array[int]") -> list[SegmentUsage]:
+        """Return what the entries of each segment have used, except the entries `others`."""
+        left, width = array("Q", self._usages), len(_NO_USAGE)
         for entry in others:
             head = self._read(TOKENS_BYTES, self._position[entry] - TOKENS_BYTES)
-            left = [sum_ - tokens for sum_, tokens in zip(left, tokens_before(head), strict=True)]
-        return Usage(
-            input_tokens=left[0], cached_tokens=left[1], output_tokens=left[2], reasoning_tokens=left[3]
-        )
+            first = self._segment_of(entry) * width
+            for place, used in enumerate((self._success[entry], *tokens_before(head)), start=first):
+                left[place] -= used
+        return [
+            SegmentUsage(name, left[place], Tokens(*left[place + 1 : place + width]))
+            for name, place in zip(self._segments, range(0, len(left), width), strict=True)
+        ]
 
     def lines_by_segment(self, entries: "array[int]") -> Iterator[tuple[str, bytes]]:
         """Yield (storage key of the segment, line of the result) for each of these entries."""

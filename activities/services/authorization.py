@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from batchwright.activities.clock import suspend_aware_clock
+from batchwright.activities.services.batch_costs import BatchCosts
 from batchwright.activities.services.model_access import model_not_allowed
 from batchwright.activities.services.token_budgets import TokenBudgets
 from batchwright.contracts.execution import SliceRequest
@@ -78,16 +79,18 @@ class CachedPermissions(Permissions):
         self,
         table: QuotasTable,
         budgets: TokenBudgets,
+        costs: BatchCosts,
         longest_window: timedelta,
         clock: Callable[[], float] = suspend_aware_clock,
     ) -> None:
         """Create permissions that are not valid before the first `refresh`.
 
         Args:
+            costs: costs of batches, which are refreshed together with the permissions.
             longest_window: the longest completion window of a batch. API keys that were revoked or expired
                 longer ago are not read, because all batches that they created have ended.
         """
-        self._table, self._budgets, self._clock = table, budgets, clock
+        self._table, self._budgets, self._costs, self._clock = table, budgets, costs, clock
         self._oldest = longest_window + _KEY_MARGIN
         self._own: Mapping[str, TenantQuotas] = {}
         self._withdrawn: frozenset[str] = frozenset()
@@ -117,7 +120,7 @@ class CachedPermissions(Permissions):
             logger.warning("token usage could not be published", extra={"error": str(error)})
 
     async def refresh(self) -> None:
-        """Read permissions, revoked keys and budgets again.
+        """Read permissions, revoked keys, budgets and costs of batches again.
 
         Raises:
             DatabaseUnavailable: the database does not respond. The last permissions stay in use until they
@@ -127,6 +130,7 @@ class CachedPermissions(Permissions):
         own = {row.tenant: row.own for row in await self._table.all()}
         withdrawn = await self._table.withdrawn_keys(datetime.now(UTC) - self._oldest)
         await self._budgets.refresh(own)
+        await self._costs.refresh()
         self._own, self._withdrawn = own, withdrawn
         self.fresh_until = started_at + MAX_AGE_SECONDS
         self._refreshes += 1

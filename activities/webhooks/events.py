@@ -6,6 +6,7 @@ from batchwright.database.database import Database
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.webhook_deliveries import WebhookDelivery
 from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
+from batchwright.rules.costs import batch_cost
 
 
 async def event_of(database: Database, delivery: WebhookDelivery, endpoint: WebhookEndpoint) -> BatchEvent:
@@ -39,6 +40,7 @@ def _details_of(row: BatchRow) -> EventDetails:
             output_tokens_details=OutputDetails(reasoning_tokens=usage.reasoning_tokens),
             total_tokens=usage.total_tokens,
         ),
+        cost=batch_cost(row.model_usage, row.prices, final=row.status.is_terminal and not row.files_pending),
         output_file_id=row.output_file_id,
         error_file_id=row.error_file_id,
         metadata=order.metadata,

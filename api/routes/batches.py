@@ -9,15 +9,19 @@ from batchwright.api.audit_log.recorder import AuditLog, exists
 from batchwright.api.audit_log.targets import BatchTarget, State
 from batchwright.api.auth.caller import caller_of, key_id_of, tenant_of
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, batch_not_found, one_of
+from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, batch_not_found, missing_parameter, one_of
 from batchwright.api.openapi import TIME_SCHEMA, enum_schema, error_responses, limit_schema
 from batchwright.api.schemas.batch_create import (
+    EstimateBody,
+    MaxCostBody,
     RerunBody,
     RetryBody,
     batch_body_spec,
     parse_batch_create,
+    parse_max_cost,
 )
 from batchwright.api.schemas.json_body import (
+    json_body_spec,
     optional_body_spec,
     read_json_object,
     read_optional_object,
@@ -27,6 +31,7 @@ from batchwright.api.schemas.responses import batch_object, batch_page, json_res
 from batchwright.api.services.batch_control import BatchControl
 from batchwright.api.services.batch_creation import BatchCreator
 from batchwright.api.services.batch_deletion import BatchDeletion
+from batchwright.api.services.batch_estimate import BatchEstimates
 from batchwright.api.services.batch_rerun import BatchReruns
 from batchwright.api.services.idempotency import (
     fingerprint,
@@ -36,7 +41,7 @@ from batchwright.api.services.idempotency import (
 from batchwright.contracts.audit_log import AuditAction
 from batchwright.contracts.batch import BatchState
 from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.openai_objects import BatchObject, BatchPage, DeletedBatch
+from batchwright.contracts.openai_objects import BatchObject, BatchPage, DeletedBatch, EstimateObject
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.records import BatchRow
 from batchwright.rules.batch_filters import (
@@ -78,7 +83,7 @@ class BatchRoutes:
         self._batches = deps.database.batches
         self._temporal = deps.temporal
         self._creator = BatchCreator(deps)
-        self._reruns = BatchReruns(deps)
+        self._reruns, self._estimates = BatchReruns(deps), BatchEstimates(deps)
         self._control, self._deletion = BatchControl(deps), BatchDeletion(deps)
         self._audit_log = AuditLog(deps)
 
@@ -100,6 +105,14 @@ class BatchRoutes:
             response_model=BatchPage,
             openapi_extra=METADATA_PARAMETER,
             responses=error_responses(404),
+        )
+        router.add_api_route(
+            "/x/estimate",
+            self.estimate,
+            methods=["POST"],
+            response_model=EstimateObject,
+            openapi_extra=json_body_spec(EstimateBody),
+            responses=error_responses(404, 429),
         )
         router.add_api_route(one, self.get, response_model=BatchObject, responses=error_responses(404))
         router.add_api_route(
@@ -130,6 +143,14 @@ class BatchRoutes:
                 openapi_extra=body,
                 responses=error_responses(404, 409, 429),
             )
+        router.add_api_route(
+            one + "/x/max_cost",
+            self.change_max_cost,
+            methods=["POST"],
+            response_model=BatchObject,
+            openapi_extra=json_body_spec(MaxCostBody),
+            responses=error_responses(404, 409),
+        )
         router.add_api_route(
             one + "/x/state", self.state, response_model=BatchState, responses=error_responses(404)
         )
@@ -181,6 +202,11 @@ class BatchRoutes:
             raise batch_not_found(error.id) from None
         return json_response(batch_page(rows, more=more))
 
+    async def estimate(self, request: Request) -> Response:
+        """Estimate the lines, the tokens and the cost of a batch, without creating it."""
+        tenant = tenant_of(request, self._deps.settings)
+        return json_response(await self._estimates.estimate(tenant, await read_json_object(request)))
+
     async def get(self, request: Request, batch_id: str) -> Response:
         """Retrieve a batch."""
         tenant = tenant_of(request, self._deps.settings)
@@ -226,6 +252,16 @@ class BatchRoutes:
         row = await self._row(request, batch_id)
         fields = await read_optional_object(request)
         return json_response(batch_object(await self._reruns.retry(row, fields, key_id_of(request))))
+
+    async def change_max_cost(self, request: Request, batch_id: str) -> Response:
+        """Change the cap on the cost of a batch in progress. Workers apply it within seconds."""
+        tenant = tenant_of(request, self._deps.settings)
+        fields = await read_json_object(request)
+        reject_unknown(fields, MaxCostBody.model_fields)
+        if "max_cost" not in fields:
+            raise missing_parameter("max_cost")
+        max_cost = parse_max_cost(fields["max_cost"], "max_cost")
+        return json_response(await self._control.change_max_cost(tenant, batch_id, max_cost))
 
     async def state(self, request: Request, batch_id: str) -> Response:
         """Retrieve the state of the batch's workflow: if it is paused, and why its models wait."""

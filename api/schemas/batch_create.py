@@ -27,6 +27,7 @@ from batchwright.contracts.batch import (
     Caller,
 )
 from batchwright.contracts.openai import Endpoint, Profile
+from batchwright.contracts.prices import DecimalText, parse_decimal
 from batchwright.rules.batch_filters import MAX_METADATA_PAIRS
 from batchwright.rules.deadline import DEFAULT_WINDOW, window_seconds
 from batchwright.rules.ids import new_batch_id
@@ -39,6 +40,7 @@ MAX_METADATA_VALUE_CHARACTERS = 512
 MAX_RETRY_CODES = 40
 MAX_CODE_CHARACTERS = 64
 _MAX_ID_CHARACTERS = 256
+_MAX_SHOWN_CHARACTERS = 60  # of a value in an error message
 _OUTSTANDING_SLICES = 32
 _CONTINUE_AS_NEW_EVENTS = 0  # 0: when the server suggests it
 
@@ -64,6 +66,11 @@ class ExtensionBody(BaseModel):
         le=MAX_PRIORITY,
         description=f"relative to your other batches; {MAX_PRIORITY} is the most urgent; "
         f"if absent {DEFAULT_PRIORITY}, or the highest that you may use if that is lower",
+    )
+    max_cost: DecimalText | None = Field(
+        None,
+        description="cap on the cost of the batch, above 0 in the currency of the prices; once it is "
+        "reached, no more lines are sent",
     )
     webhook: BatchWebhookBody | None = Field(None, description="a URL that receives the events of this batch")
 
@@ -104,6 +111,19 @@ class RerunBody(BaseModel):
     completion_window: str | None = Field(
         None, pattern=_WINDOW, description="of the new batch; by default that of the original"
     )
+    max_cost: DecimalText | None = Field(
+        None, description="cap on the cost of the new batch; by default that of the original"
+    )
+
+
+class MaxCostBody(BaseModel):
+    """Schema of the body that changes the cap on the cost of a batch."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    max_cost: DecimalText | None = Field(
+        description="above 0 in the currency of the prices; null removes the cap"
+    )
 
 
 class RetryBody(RerunBody):
@@ -132,6 +152,7 @@ class BatchCreate(NamedTuple):
         completion_window: time after which the batch expires, as the client wrote it.
         window: the same time as a duration.
         priority: priority that the client requested; None if it requested none.
+        max_cost: cap on the cost of the batch; None for no cap.
     """
 
     input_file_id: str
@@ -143,6 +164,7 @@ class BatchCreate(NamedTuple):
     deduplicate: bool
     priority: int | None = None
     webhook: WebhookSpec | None = None
+    max_cost: str | None = None
     caller: Caller = Caller()
 
 
@@ -175,6 +197,29 @@ def parse_batch_create(fields: Mapping[str, object], settings: Settings) -> Batc
         parse_expiry(fields.get("output_expires_after"), "output_expires_after"),
         *_extension(fields.get(EXTENSION), settings),
     )
+
+
+class EstimateBody(BaseModel):
+    """Schema of the body of an estimate."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    input_file_id: str = Field(max_length=_MAX_ID_CHARACTERS, pattern=NO_NUL)
+    endpoint: Endpoint
+
+
+def parse_estimate(fields: Mapping[str, object], settings: Settings) -> tuple[str, Endpoint]:
+    """Return the input file and the endpoint of a batch whose cost is to be estimated.
+
+    Raises:
+        ApiError: a field is missing, unknown or not valid.
+    """
+    reject_unknown(fields, EstimateBody.model_fields)
+    for name in EstimateBody.model_fields:
+        if name not in fields:
+            raise missing_parameter(name)
+    endpoint = _endpoint(required_text(fields, "endpoint"), settings.profile)
+    return required_text(fields, "input_file_id"), endpoint
 
 
 def build_order(
@@ -217,6 +262,7 @@ def build_order(
         output_expires_after_seconds=creation.output_expires_after_seconds,
         weight=settings.weight_of(tenant),
         priority=priority,
+        max_cost=creation.max_cost,
         policy=BatchPolicy(
             profile=settings.profile,
             cancel_grace_seconds=settings.cancel_grace_seconds,
@@ -260,17 +306,17 @@ def parse_window(value: object, settings: Settings) -> tuple[str, timedelta]:
         raise invalid_value("completion_window", str(error)) from None
 
 
-def _extension(value: object, settings: Settings) -> tuple[bool, int | None, WebhookSpec | None]:
-    """Return the fields `deduplicate`, `priority` and `webhook` of `x_batchwright`.
+def _extension(value: object, settings: Settings) -> tuple[bool, int | None, WebhookSpec | None, str | None]:
+    """Return the fields `deduplicate`, `priority`, `webhook` and `max_cost` of `x_batchwright`.
 
     If the client did not send a field, the result has the operator's setting for `deduplicate`, or None for
-    `priority` or `webhook`.
+    any other field.
 
     Raises:
         ApiError: a value is not valid, or `x_batchwright` has an unknown field.
     """
     if value is None:
-        return settings.deduplicate, None, None
+        return settings.deduplicate, None, None, None
     fields = as_object(value)
     if fields is None:
         raise wrong_type(EXTENSION, "an object", value)
@@ -279,7 +325,8 @@ def _extension(value: object, settings: Settings) -> tuple[bool, int | None, Web
     if deduplicate is not None and not isinstance(deduplicate, bool):
         raise wrong_type("x_batchwright.deduplicate", "a boolean", deduplicate)
     webhook = parse_batch_webhook(fields.get("webhook"), "x_batchwright.webhook")
-    return settings.deduplicate if deduplicate is None else deduplicate, _priority(fields), webhook
+    max_cost = parse_max_cost(fields.get("max_cost"), "x_batchwright.max_cost")
+    return settings.deduplicate if deduplicate is None else deduplicate, _priority(fields), webhook, max_cost
 
 
 def _priority(fields: Mapping[str, object]) -> int | None:
@@ -293,6 +340,27 @@ def _priority(fields: Mapping[str, object]) -> int | None:
         )
         raise invalid_value("x_batchwright.priority", message)
     return priority
+
+
+def parse_max_cost(value: object, param: str) -> str | None:
+    """Return a cap on the cost of a batch as decimal text; None if `value` is None.
+
+    Args:
+        param: name of the parameter, for the error message.
+
+    Raises:
+        ApiError: the value is not a number above 0.
+    """
+    if value is None:
+        return None
+    try:
+        amount = parse_decimal(value)
+    except ValueError as error:
+        message = f"Invalid value for '{param}': {error}, but it is {repr(value)[:_MAX_SHOWN_CHARACTERS]}."
+        raise invalid_value(param, message) from None
+    if amount == "0":
+        raise invalid_value(param, f"Invalid value for '{param}': it must be more than 0.")
+    return amount
 
 
 def parse_codes(fields: Mapping[str, object]) -> list[str]:

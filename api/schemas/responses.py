@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from batchwright.contracts.batch import StartForecast
 from batchwright.contracts.openai import UploadStatus, Usage
 from batchwright.contracts.openai_objects import (
+    BatchCost,
     BatchError,
     BatchErrors,
     BatchExtension,
@@ -29,6 +30,7 @@ from batchwright.contracts.openai_objects import (
 )
 from batchwright.database.records import BatchRow, FileRow, PartRow, UploadRow
 from batchwright.rules.batch_states import visible_status
+from batchwright.rules.costs import batch_cost
 
 FORECAST_AGE = timedelta(minutes=1)  # control workers forecast every 15 s
 
@@ -114,9 +116,17 @@ def batch_object(
             priority=order.priority,
             files_pending=row.files_pending,
             errors_summary=row.errors_summary,
+            cost=cost_of(row),
+            max_cost=order.max_cost,
             webhook=webhook,
         ),
     )
+
+
+def cost_of(row: BatchRow) -> BatchCost | None:
+    """Return what a batch has cost, as clients see it; None if none of its models has prices."""
+    final = row.status.is_terminal and not row.files_pending
+    return batch_cost(row.model_usage, row.prices, final=final)
 
 
 def forecast_object(row: BatchRow, now: datetime) -> ForecastObject | None:

@@ -3,8 +3,8 @@
 import asyncio
 
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.errors import batch_not_found, conflict
-from batchwright.api.schemas.responses import batch_object, forecast_object
+from batchwright.api.errors import batch_not_found, conflict, invalid_value
+from batchwright.api.schemas.responses import batch_object, cost_of, forecast_object
 from batchwright.api.services.waiting_reasons import PAUSED, BatchWaitingReasons, PolledQueues
 from batchwright.api.temporal_gateway import RunMissing
 from batchwright.contracts.openai import BatchStatus
@@ -13,6 +13,7 @@ from batchwright.database.records import BatchRow
 from batchwright.database.tables.waiting_reasons import WaitingRow
 from batchwright.rules import batch_states
 from batchwright.rules.batch_states import CancelEffect
+from batchwright.rules.costs import amount_of
 from batchwright.rules.ids import is_batch_id
 
 
@@ -113,6 +114,24 @@ class BatchControl:
         await self._waiting.clear_paused(row)
         return batch_object(row, paused=False)
 
+    async def change_max_cost(self, tenant: str, batch_id: str, max_cost: str | None) -> BatchObject:
+        """Change the cap on the cost of a batch in progress. None removes it.
+
+        Raises:
+            ApiError: the batch is not in progress or is being cancelled (409), a model of it has no prices,
+                or the cap is below what the batch has cost already.
+        """
+        row = await self.row(tenant, batch_id)
+        if max_cost is not None:
+            _check_max_cost(row, max_cost)
+        changed = await self._batches.set_max_cost(tenant, batch_id, max_cost)
+        row = await self.row(tenant, batch_id)
+        if not changed:
+            raise conflict(
+                f"Cannot change the cap on the cost of a batch with status '{_visible_status(row)}'."
+            )
+        return batch_object(row)
+
     async def abandon(self, tenant: str, batch_id: str) -> BatchObject:
         """Stop the writing of a batch's files. The batch ends within seconds, and its results are kept.
 
@@ -139,6 +158,22 @@ class BatchControl:
             return row.status is BatchStatus.FINALIZING
         state = await self._temporal.state(row.order.batch_id)
         return state is not None and state.status is BatchStatus.FINALIZING
+
+
+def _check_max_cost(row: BatchRow, max_cost: str) -> None:
+    unpriced = next((part.model for part in row.models if part.model not in row.prices), None)
+    cost = cost_of(row)
+    if row.status is BatchStatus.IN_PROGRESS and (cost is None or unpriced is not None):
+        message = (
+            f"Invalid value for 'max_cost': the model '{unpriced}' of the batch had no prices when it began."
+        )
+        raise invalid_value("max_cost", message)
+    if cost is not None and amount_of(max_cost) < amount_of(cost.amount):
+        message = (
+            f"Invalid value for 'max_cost': the batch has cost {cost.amount} {cost.currency} already, which "
+            f"is more than {max_cost}. Use a higher cap, or cancel the batch."
+        )
+        raise invalid_value("max_cost", message)
 
 
 def check_live(row: BatchRow, verb: str) -> None:

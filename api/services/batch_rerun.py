@@ -8,7 +8,14 @@ from typing import TypeVar
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, conflict
-from batchwright.api.schemas.batch_create import BatchCreate, RerunBody, RetryBody, parse_codes, parse_window
+from batchwright.api.schemas.batch_create import (
+    BatchCreate,
+    RerunBody,
+    RetryBody,
+    parse_codes,
+    parse_max_cost,
+    parse_window,
+)
 from batchwright.api.schemas.json_body import reject_unknown
 from batchwright.api.services.batch_creation import BatchCreator
 from batchwright.api.services.failed_lines import (
@@ -192,17 +199,19 @@ class RerunBuilder:
         """Return the parameters of the new batch, copied from the ended batch.
 
         Args:
-            fields: body of the request. Its `completion_window` replaces the ended batch's window.
+            fields: body of the request. Its `completion_window` and `max_cost` replace those of the ended
+                batch.
             key_id: id of the API key for which the new batch runs; empty for an operator.
 
         Raises:
-            ApiError: the completion window is not valid.
+            ApiError: the completion window or the cap on the cost is not valid.
         """
         order = row.order
         requested = fields.get("completion_window")
         text = order.completion_window if requested is None else requested
         settings = self._deps.settings
         window, length = parse_window(text, settings)
+        max_cost = parse_max_cost(fields.get("max_cost"), "max_cost")
         headers = currently_passed(order.policy.caller.headers, settings.passed_headers)
         return BatchCreate(
             order.input_file_id,
@@ -212,6 +221,7 @@ class RerunBuilder:
             order.metadata,
             order.output_expires_after_seconds,
             order.policy.deduplicate,
+            max_cost=order.max_cost if max_cost is None else max_cost,
             caller=Caller(key_id=key_id, headers=headers),
         )
 

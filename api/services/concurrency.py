@@ -18,10 +18,12 @@ class _Waiter(NamedTuple):
 class TenantLimiter:
     """Grants at most `most` slots at a time. Callers wait for a slot in order, each at most `seconds`.
 
-    A caller is overtaken while its tenant has half of the slots, or while its object has a slot.
+    A caller is overtaken while its tenant has half of the slots, or while its object has a slot. `work` says
+    in error messages what is done.
     """
 
-    def __init__(self, most: int, seconds: float) -> None:
+    def __init__(self, most: int, seconds: float, work: str = "uploads are being completed") -> None:
+        self._work = work
         self._most, self._most_per_tenant, self._seconds = most, max(most // 2, 1), seconds
         self._held: Counter[str] = Counter()
         self._active: set[str] = set()
@@ -65,7 +67,7 @@ class TenantLimiter:
         except TimeoutError:
             self._cancel(waiter)
             message = (
-                f"Too many uploads are being completed: none of {self._most} places was free within "
+                f"Too many {self._work}: none of {self._most} places was free within "
                 f"{self._seconds:g} s. Try again."
             )
             raise rate_limited(message, self._most) from None

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from batchwright.contracts.message import Message
 from batchwright.contracts.openai import BatchStatus, Endpoint, Profile, Usage
+from batchwright.contracts.prices import DecimalText
 
 MIN_PRIORITY, DEFAULT_PRIORITY, MAX_PRIORITY = 1, 3, 5  # of a batch; the greatest number is the most urgent
 
@@ -77,6 +78,7 @@ class BatchOrder(Message):
     output_expires_after_seconds: int | None = None
     weight: float = 1.0  # weight of the tenant, from the settings
     priority: int = DEFAULT_PRIORITY  # relative to other batches of the tenant
+    max_cost: DecimalText | None = None  # cap on the cost, in the currency of the prices
     policy: BatchPolicy = BatchPolicy()
     origin: SourceBatch | None = None
 
@@ -104,6 +106,16 @@ class ModelCounts(Message):
     completed: int = 0
     failed: int = 0
     duplicates: int = 0  # lines that get the result of an equal line
+
+
+class ModelUsage(Usage):
+    """Requests of one model that succeeded in a batch, and the tokens that they used.
+
+    Lines that were not sent, because they got the result of another line or batch, do not count.
+    """
+
+    model: str
+    requests: int = 0
 
 
 class ErrorExample(Message):

@@ -11,6 +11,7 @@ class LineCode(StrEnum):
     BATCH_EXPIRED = "batch_expired"
     BATCH_CANCELLED = "batch_cancelled"
     BATCH_FAILED = "batch_failed"
+    BUDGET_EXCEEDED = "budget_exceeded"
     REQUEST_TIMEOUT = "request_timeout"
     CONNECTION_ERROR = "connection_error"
     INVALID_RESPONSE = "invalid_response"
@@ -27,6 +28,7 @@ LINE_MESSAGES: dict[LineCode, str] = {
     LineCode.BATCH_EXPIRED: "This request could not be executed before the completion window expired.",
     LineCode.BATCH_CANCELLED: "This request was not executed because the batch was cancelled.",
     LineCode.BATCH_FAILED: "This request was not executed because the batch failed.",
+    LineCode.BUDGET_EXCEEDED: "This request was not executed because the batch reached the cap on its cost.",
     LineCode.WORKER_CRASHED: "The worker that executed this request crashed each time, the last times with "
     "nothing else of its slice in flight.",
 }

@@ -15,6 +15,7 @@ from batchwright.contracts.batch import DEFAULT_PRIORITY, BatchOrder, BatchPolic
 from batchwright.contracts.ingestion import ModelShare
 from batchwright.contracts.message import Message
 from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.prices import PriceConfig
 
 # Last heartbeat of an attempt that ended by itself. If an attempt ended without it, its worker crashed.
 RELEASED = "released"
@@ -39,6 +40,7 @@ class ModelRun(Message):
     created_at: datetime | None = None
     deadline: datetime
     policy: BatchPolicy = BatchPolicy()
+    prices: PriceConfig | None = None  # of the model, as the batch was planned with; None if it has none
 
     next_slice: int = 0
     unfinished_slices: list[int] = []  # slices to schedule first: they were scheduled but have not finished
@@ -75,6 +77,7 @@ class ModelRun(Message):
             created_at=order.created_at,
             deadline=order.deadline,
             policy=order.policy,
+            prices=share.prices,
             paused=paused,
             queue=share.queue,
         )
@@ -102,6 +105,7 @@ class SliceRequest(Message):
     cancel_grace_seconds: float = 30.0
     expiry_grace_seconds: float = 5.0
     queue_changes: int = 0  # how often slices of this run have moved to another queue
+    prices: PriceConfig | None = None
     caller: Caller = Caller()
 
     @classmethod
@@ -123,6 +127,7 @@ class SliceRequest(Message):
             cancel_grace_seconds=policy.cancel_grace_seconds,
             expiry_grace_seconds=policy.expiry_grace_seconds,
             queue_changes=run.queue_changes,
+            prices=run.prices,
             caller=policy.caller,
         )
 
@@ -130,10 +135,12 @@ class SliceRequest(Message):
 class SliceResult(Message):
     """Result and heartbeat of the activity `run_slice`: how many lines of the slice have a final result.
 
-    `finished` is True once all lines of the slice have a final result.
+    `finished` is True once all lines of the slice have a final result. `over_cap` is True if the other lines
+    were not sent because the batch has reached the cap on its cost.
     """
 
     finished: bool = False
+    over_cap: bool = False
     completed: int = 0
     failed: int = 0
     target_queue: str = ""  # task queue to which the slice must move; then nothing was sent
@@ -148,11 +155,13 @@ class SliceResult(Message):
 class ModelRunResult(Message):
     """Result of a model run: how many lines of its finished slices have completed, and how many have failed.
 
-    `finished` is True if all slices are finished. The final counts of the batch come from finalization, and
+    `finished` is True if all slices are finished. `over_cap` is True if the run ended because the batch has
+    reached the cap on its cost. The final counts of the batch come from finalization, and
     can be different.
     """
 
     finished: bool
+    over_cap: bool = False
     completed: int = 0
     failed: int = 0
 

@@ -4,6 +4,7 @@ from temporalio import activity
 
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.message import Message
+from batchwright.contracts.prices import PriceConfig
 
 
 class ModelShare(Message):
@@ -16,6 +17,7 @@ class ModelShare(Message):
     safe_model: str  # the model's name in a form that object keys and queue names allow
     lines: int
     slices: int
+    prices: PriceConfig | None = None  # prices of the model as they were then; None if it has none
     queue: str = ""  # first task queue of the slices; empty for the model's own queue
     resumed_completed: int = 0  # lines with results copied from the source batch; they are in no slice
     resumed_failed: int = 0

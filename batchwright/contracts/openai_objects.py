@@ -148,6 +148,25 @@ class StartForecastObject(ApiObject):
     made_at: int
 
 
+class ModelCost(ApiObject):
+    """Cost of the lines of one model; `amount` is null if the model had no prices when the batch began."""
+
+    model: str
+    amount: str | None
+
+
+class BatchCost(ApiObject):
+    """What the lines of a batch that succeeded have cost, in decimal numbers.
+
+    The cost is `final` once the batch has ended and its files are written.
+    """
+
+    amount: str
+    currency: str
+    final: bool
+    models: list[ModelCost]
+
+
 class BatchWebhook(ApiObject):
     """The webhook endpoint that was created together with a batch.
 
@@ -176,6 +195,8 @@ class BatchExtension(ApiObject):
     - `files_pending` is true if the batch has ended but its files are not written yet. Poll until it is
       false, then read the files and the counts.
     - `errors_summary` counts the failed lines by code and model, largest count first.
+    - `cost` is what the batch has cost so far. It is null if no model of the batch has prices.
+    - `max_cost` is the cap on the cost, in its currency, or null.
     - `webhook` is null except in the response that creates the batch.
     """
 
@@ -189,6 +210,8 @@ class BatchExtension(ApiObject):
     priority: int = DEFAULT_PRIORITY
     files_pending: bool = False
     errors_summary: list[ErrorCount] = []
+    cost: BatchCost | None = None
+    max_cost: str | None = None
     webhook: BatchWebhook | None = None
 
 
@@ -234,6 +257,54 @@ class BatchObject(ApiObject):
     def waiting(self) -> list[WaitingObject]:
         """Reasons why the batch waits. The list is empty if it does not wait."""
         return self.x_batchwright.waiting or []
+
+
+class EstimatedCost(ApiObject):
+    """Estimated cost, in decimal numbers.
+
+    `expected` is null if the number of output tokens is not known, and `at_most` if a line has no limit of
+    them.
+    """
+
+    currency: str
+    expected: str | None
+    at_most: str | None
+
+
+class ModelEstimateObject(ApiObject):
+    """Estimate of the lines of one model.
+
+    `error` is the error code with which all of them would fail without being sent, or null.
+    """
+
+    model: str
+    lines: int
+    input_tokens: int
+    output_tokens: int | None
+    max_output_tokens: int | None
+    cost: EstimatedCost | None
+    error: str | None
+
+
+class EstimateObject(ApiObject):
+    """What a batch would take and cost, estimated from its input. Lines with errors do not count.
+
+    - `input_tokens` is one token for four bytes of prompt.
+    - `output_tokens` are expected as in your earlier batches, or else as many as the lines allow. It is null
+      if neither is known.
+    - `max_output_tokens` is the sum of the limits of all lines, or null if a line has none.
+    - `cost` is null if no model has prices, and otherwise without the models that have none.
+    - `errors` are those with which the batch would fail.
+    """
+
+    object: Literal["batch.estimate"] = "batch.estimate"
+    lines: int
+    input_tokens: int
+    output_tokens: int | None
+    max_output_tokens: int | None
+    cost: EstimatedCost | None
+    models: list[ModelEstimateObject]
+    errors: BatchErrors | None
 
 
 class ModelObject(ApiObject):

@@ -5,12 +5,13 @@ The registry file and changes at run time have the same schema. No model inherit
 
 import ipaddress
 import re
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
 from batchwright.contracts.job_config import JobConfig, ModelKind
+from batchwright.contracts.prices import PriceConfig, describe_mixed_currencies
 from batchwright.contracts.registry_types import Duration, PositiveDuration, RegistryEntry
 
 MAX_PER_MINUTE = 2**53 - 1  # the largest integer that every JSON parser reads exactly
@@ -257,6 +258,7 @@ class ModelConfig(RegistryEntry):
     )
     retries: RetryConfig = Field(default_factory=RetryConfig, description="retries of its lines")
     limits: LimitConfig = Field(default_factory=LimitConfig, description="concurrency limits and rates")
+    prices: PriceConfig | None = Field(default=None, description="prices of its tokens and requests")
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
@@ -306,7 +308,14 @@ class RegistryConfig(RegistryEntry):
         for name, model in self.models.items():
             if problem := describe_duplicate_backend(model.backends, name):
                 raise ValueError(f"models.{name}: {problem}")
+        if problem := describe_mixed_currencies(prices_of(self.models)):
+            raise ValueError(problem)
         return self
+
+
+def prices_of(models: Mapping[str, ModelConfig]) -> dict[str, PriceConfig]:
+    """Return the prices of the models that have prices, by name of the model."""
+    return {name: model.prices for name, model in models.items() if model.prices is not None}
 
 
 def describe_duplicate_backend(backends: Sequence[BackendConfig], model: str = "") -> str:

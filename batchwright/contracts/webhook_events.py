@@ -7,7 +7,7 @@ from typing import Literal
 from batchwright.contracts.batch import ErrorCount
 from batchwright.contracts.message import Message
 from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.openai_objects import RequestCounts, UsageObject
+from batchwright.contracts.openai_objects import BatchCost, RequestCounts, UsageObject
 
 
 class EventType(StrEnum):
@@ -53,6 +53,7 @@ class EventDetails(Message):
     expires_at: int | None = None
     request_counts: RequestCounts | None = None
     usage: UsageObject | None = None
+    cost: BatchCost | None = None
     output_file_id: str | None = None
     error_file_id: str | None = None
     metadata: dict[str, str] | None = None

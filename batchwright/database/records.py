@@ -6,7 +6,14 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, JsonValue
 
-from batchwright.contracts.batch import BatchForecast, BatchOrder, ErrorCount, ModelCounts, StartForecast
+from batchwright.contracts.batch import (
+    BatchForecast,
+    BatchOrder,
+    ErrorCount,
+    ModelCounts,
+    ModelUsage,
+    StartForecast,
+)
 from batchwright.contracts.message import Message
 from batchwright.contracts.openai import (
     BatchStatus,
@@ -16,6 +23,7 @@ from batchwright.contracts.openai import (
     Usage,
     ValidationError,
 )
+from batchwright.contracts.prices import PriceConfig
 from batchwright.contracts.registry import ModelConfig
 from batchwright.rules.api_keys import Scope, SecretHash, is_usable
 from batchwright.rules.quotas import BudgetGroup
@@ -59,6 +67,8 @@ class BatchRow(Message):
     completed: int = 0  # in a batch that has not ended: as the workers last reported it, at most 5 s ago
     failed: int = 0
     usage: Usage = Usage()
+    model_usage: list[ModelUsage] = []  # requests and tokens that cost something, by model
+    prices: dict[str, PriceConfig] = {}  # by model, as they were when the input was validated
     results_kept_until: datetime | None = None  # set if the batch failed without files
     files_pending_until: datetime | None = None  # set if the batch ended before its files were written
     ingestion_began_at: datetime | None = None
@@ -114,6 +124,7 @@ class BatchOutcome(Message):
     completed: int
     failed: int
     usage: Usage
+    model_usage: list[ModelUsage] = []
     models: list[ModelCounts] | None = None
     errors_summary: list[ErrorCount] = []
     output: FileRow | None = None

@@ -40,14 +40,16 @@ class EffectiveBackend(NamedTuple):
 def effective_settings(entry: CatalogEntry, settings: Settings) -> dict[str, SettingWithSource]:
     """Return the effective settings of a model, each with its source. Keys are names like `limits.in_flight`.
 
-    Settings of `jobs` are included only if the model's requests run as jobs.
+    Settings of `jobs` are included only if the model's requests run as jobs, and `prices` only if it has any.
 
     Args:
         entry: the model in the catalog.
         settings: the settings of the process.
     """
     sections = (*_SECTIONS, "jobs") if entry.config.kind != "sync" else _SECTIONS
-    names = [name for name in ModelConfig.model_fields if name not in (*_SECTIONS, "jobs", "backends")]
+    sections = sections if entry.config.prices is None else (*sections, "prices")
+    others = (*_SECTIONS, "jobs", "prices", "backends")
+    names = [name for name in ModelConfig.model_fields if name not in others]
     found = {name: _setting_in_effect(entry, settings, entry.config, (name,)) for name in names}
     for section in sections:
         part: BaseModel = getattr(entry.config, section)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
+from batchwright.contracts.prices import PriceConfig
 from batchwright.contracts.registry import BackendConfig, ModelConfig
 from batchwright.inference.catalog import (
     ChangeResolver,
@@ -54,6 +55,10 @@ class CurrentModels(Protocol):
 
     def canonical(self, name: str) -> str:
         """Return the name of the model that has the alias `name`; `name` itself if it is not an alias."""
+        ...
+
+    def prices_of(self, model: str) -> PriceConfig | None:
+        """Return the prices of a model; None if it has none."""
         ...
 
     @property
@@ -134,6 +139,10 @@ class BackendRegistry:
 
     def canonical(self, name: str) -> str:
         return self._aliases.get(name, name)
+
+    def prices_of(self, model: str) -> PriceConfig | None:
+        config = self._configs.get(model)
+        return None if config is None else config.prices
 
     @property
     def accepts_any_model(self) -> bool:

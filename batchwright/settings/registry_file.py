@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from batchwright.contracts.job_config import JobConfig
+from batchwright.contracts.prices import PriceConfig
 from batchwright.contracts.registry import (
     BackendConfig,
     GatewayConfig,
@@ -26,6 +27,7 @@ _KEYS: dict[str, type[BaseModel]] = {
     "jobs": JobConfig,
     "limits": LimitConfig,
     "models": ModelConfig,
+    "prices": PriceConfig,
     "retries": RetryConfig,
 }
 

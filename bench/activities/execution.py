@@ -23,6 +23,7 @@ from batchwright.activities.execution.activity import Execution
 from batchwright.activities.execution.context import WorkerContext
 from batchwright.activities.execution.lease import Heartbeat, HeartbeatReply
 from batchwright.activities.services.authorization import CachedPermissions
+from batchwright.activities.services.batch_costs import BatchCosts
 from batchwright.activities.services.progress import ProgressReporter
 from batchwright.activities.services.token_budgets import TokenBudgets
 from batchwright.activities.services.waiting_reasons import WaitingReasons
@@ -89,7 +90,8 @@ async def send(directory: Path, url: str, result: IngestResult, in_flight: int) 
     settings = load(storage_dir=directory, global_in_flight=in_flight, model_in_flight=in_flight)
     routes, database = _SingleBackendRouter(settings, url), MemoryDatabase()
     budgets = TokenBudgets(database.quotas, database.budget_groups, settings.quotas.tokens_per_day)
-    permissions = CachedPermissions(database.quotas, budgets, timedelta(days=1))
+    costs = BatchCosts(database.progress)
+    permissions = CachedPermissions(database.quotas, budgets, costs, timedelta(days=1))
     tools = WorkerContext(
         storage=LocalStorage(directory),
         routers=routes,
@@ -97,6 +99,7 @@ async def send(directory: Path, url: str, result: IngestResult, in_flight: int) 
         metrics=Metrics(CollectorRegistry()),
         settings=settings,
         waiting_reasons=WaitingReasons(_nobody, database.waiting),
+        costs=costs,
         heartbeat=_beat,
         rates=FleetRates(settings, database.rates, lambda: frozenset(MODELS), unavailable=OSError),
         permissions=permissions,

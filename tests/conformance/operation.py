@@ -1,15 +1,19 @@
 """Checks of the routes for operators with the official Python client: statistics, dead letters, shares."""
 
 import json
+from decimal import Decimal
 from secrets import token_hex
 from typing import TypeVar
 
 import httpx
 import pytest
 from openai import AsyncOpenAI, BadRequestError, ConflictError, NotFoundError
+from openai.types import Batch
 from pydantic import BaseModel
 
 from batchwright.contracts.execution import ActivityState
+from batchwright.contracts.openai import Profile
+from batchwright.contracts.openai_objects import BatchObject, EstimateObject
 from batchwright.contracts.operator_objects import (
     BatchCountsObject,
     BatchSlicesObject,
@@ -23,8 +27,8 @@ from batchwright.contracts.operator_objects import (
     StatsObject,
 )
 from tests.conformance.contract import Api, Table
-from tests.conformance.requests import created, done, jsonl
-from tests.e2e.batches import chat_line, ended, until
+from tests.conformance.requests import created, done, jsonl, sent
+from tests.e2e.batches import CHAT, chat_line, chat_lines, ended, lines_of, until
 from tests.e2e.stack import MODELS
 
 TABLE = Table()
@@ -199,3 +203,32 @@ async def control_of_a_batch(api: Api) -> None:
         await admin.post(path + "/abandon", cast_to=httpx.Response)
     await api.client.batches.cancel(batch.id)
     await ended(api.client, batch.id)
+
+
+@TABLE.row(
+    "Operation",
+    "a batch shows its exact cost; at its cap it ends as `expired`, its unsent lines as `budget_exceeded`",
+    Profile.RELAXED,
+)
+async def costs(api: Api) -> None:
+    admin, model = operators(api), MODELS[1]
+    prices = {"prices": {"request": "0.25"}}
+    await admin.patch(f"/models/{model}", body=prices, cast_to=httpx.Response)
+    file = await sent(api.client, jsonl(chat_lines([model], each=1_000)))  # more than are in flight at once
+    asked = {"input_file_id": file.id, "endpoint": CHAT}
+    estimate = await api.client.post("/batches/x/estimate", cast_to=httpx.Response, body=asked)
+    assert exactly(EstimateObject, estimate).models[0].lines == 1_000
+    body = {**asked, "completion_window": "24h", "x_batchwright": {"max_cost": 1}}
+    batch = await ended(api.client, (await api.client.post("/batches", cast_to=Batch, body=body)).id)
+    await admin.delete(f"/model-configs/{model}", cast_to=httpx.Response)
+    assert batch.status == "expired"
+    assert batch.request_counts is not None
+    assert 4 <= batch.request_counts.completed < 1_000
+    assert batch.errors is not None
+    assert [error.code for error in batch.errors.data or []] == ["budget_exceeded"]
+    lines = await lines_of(api.client, batch.error_file_id)
+    assert {line.error and line.error.code for line in lines} == {"budget_exceeded"}
+    shown = await api.client.get(f"/batches/{batch.id}", cast_to=httpx.Response)
+    cost = exactly(BatchObject, shown).x_batchwright.cost
+    assert cost is not None
+    assert (Decimal(cost.amount), cost.final) == (Decimal("0.25") * batch.request_counts.completed, True)

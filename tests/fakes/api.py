@@ -18,6 +18,7 @@ from batchwright.api.services.batch_events import BatchEvents
 from batchwright.background import BackgroundTasks
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.openai_objects import BatchObject, ErrorDetails, ErrorObject, FileObject
+from batchwright.contracts.prices import PriceConfig
 from batchwright.settings import Settings, load
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.gateway import MemoryGateway
@@ -35,6 +36,16 @@ _Object = TypeVar("_Object", bound=BaseModel)
 class Served:
     def __init__(self, *names: str) -> None:
         self.names = frozenset(names)
+        self.prices: dict[str, PriceConfig] = {}
+
+    async def served_now(self) -> frozenset[str]:
+        return self.names
+
+    def canonical(self, name: str) -> str:
+        return name
+
+    def prices_of(self, model: str) -> PriceConfig | None:
+        return self.prices.get(model)
 
     async def served(self) -> frozenset[str]:
         return self.names

@@ -1,10 +1,11 @@
 """Fake database in memory. It passes the same tests as the database on PostgreSQL."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts
-from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
+from batchwright.contracts.openai import BatchStatus, Endpoint, Usage, ValidationError
+from batchwright.contracts.prices import PriceConfig
 from batchwright.database.database import Database, DatabaseServer
 from batchwright.database.errors import UnknownBatch
 from batchwright.database.records import BatchOutcome, BatchRow, EndedBatch, SliceProgress
@@ -12,12 +13,14 @@ from batchwright.database.tables.batch_records import add_reported, final_counts
 from batchwright.database.tables.batch_snapshots import BatchKey, BatchSnapshot, BatchSnapshots
 from batchwright.database.tables.batches import BatchesTable
 from batchwright.database.tables.dead_letters import StoredDeadLetter
-from batchwright.database.tables.progress import ProgressTable, SettledLines
+from batchwright.database.tables.progress import BatchSpending, ProgressTable, SettledLines, SliceKey
 from batchwright.database.tables.waiting_reasons import WaitingRow
 from batchwright.rules.batch_filters import NO_FILTERS, BatchFilters
 from batchwright.rules.batch_states import LIVE_STATES, cancel_takes_precedence, visible_status
+from batchwright.rules.costs import amount_of, total_cost
 from batchwright.rules.dispatch.fair_share import fresh_fairness_key
 from tests.fakes.tables.audit_log import MemoryAuditLog
+from batchwright.rules.planning.estimate import OutputHistory
 from tests.fakes.tables.audits import MemoryAudits
 from tests.fakes.tables.batch_deletions import MemoryBatchDeletions
 from tests.fakes.tables.callbacks import MemoryCallbacks
@@ -31,7 +34,7 @@ from tests.fakes.tables.operator_batches import MemoryOperatorBatches
 from tests.fakes.tables.quotas import MemoryQuotas
 from tests.fakes.tables.reruns import MemoryReruns
 from tests.fakes.tables.retention import MemoryRetention
-from tests.fakes.tables.rows import Rows, not_before, per_model, position, slices
+from tests.fakes.tables.rows import Rows, not_before, per_model, position, slices, usage_per_model
 from tests.fakes.tables.tenants import MemoryApiKeys, MemoryBudgetGroups, MemoryTenants
 from tests.fakes.tables.uploads import MemoryIdempotency, MemoryUploads
 from tests.fakes.tables.waiting_reasons import MemoryWaitingReasons
@@ -97,6 +100,27 @@ class MemoryBatches(BatchesTable):
             self._put(row, cancel_requested_at=not_before(row, at))
         return await self.get(tenant, batch_id)
 
+    async def output_history(
+        self, tenant: str, endpoint: Endpoint, models: Collection[str]
+    ) -> dict[str, OutputHistory]:
+        found: dict[str, OutputHistory] = {}
+        for row in self._rows.enter().batches.values():
+            for used in row.model_usage:
+                is_own = row.order.tenant == tenant and row.order.endpoint is endpoint
+                if is_own and used.model in models and used.requests:
+                    before = found.get(used.model, OutputHistory(0, 0))
+                    found[used.model] = OutputHistory(
+                        before.requests + used.requests, before.output_tokens + used.output_tokens
+                    )
+        return found
+
+    async def set_max_cost(self, tenant: str, batch_id: str, max_cost: str | None) -> bool:
+        row = self._in(BatchStatus.IN_PROGRESS, tenant, batch_id)
+        if row is None or row.cancel_requested_at is not None:
+            return False
+        self._put(row, order=row.order.model_copy(update={"max_cost": max_cost}))
+        return True
+
     async def start(
         self,
         tenant: str,
@@ -109,13 +133,14 @@ class MemoryBatches(BatchesTable):
         completed: int = 0,
         began_at: datetime | None = None,
         errors: list[ErrorCount] | None = None,
+        prices: dict[str, PriceConfig] | None = None,
     ) -> bool:
         row = self._in(BatchStatus.VALIDATING, tenant, batch_id)
         if row is None:
             return False
         status, time = BatchStatus.IN_PROGRESS, not_before(row, at)
         settled = {"completed": completed, "failed": unserved, "ingestion_errors": errors or []}
-        began = {"in_progress_at": time, "ingestion_began_at": began_at}
+        began = {"in_progress_at": time, "ingestion_began_at": began_at, "prices": prices or {}}
         self._put(row, status=status, total=total, models=models, **settled, **began)
         return True
 
@@ -194,6 +219,7 @@ class MemoryBatches(BatchesTable):
             completed=row.completed,
             failed=row.failed,
             usage=row.usage,
+            model_usage=row.model_usage,
             errors=errors,
             errors_summary=row.errors_summary,
         )
@@ -251,7 +277,7 @@ class MemoryBatches(BatchesTable):
             for error in of.errors
         ]
         return add_reported(row, per_model(progress), [] if in_list else errors).model_copy(
-            update={"usage": usage}
+            update={"usage": usage, "model_usage": usage_per_model(progress)}
         )
 
     def _forget(self, tenant: str, batch_id: str) -> None:
@@ -283,6 +309,7 @@ def _files_and_counts(row: BatchRow, outcome: BatchOutcome) -> dict[str, object]
         "completed": outcome.completed,
         "failed": outcome.failed,
         "usage": outcome.usage,
+        "model_usage": outcome.model_usage,
         "models": final_counts(row.models, outcome.models),
         "errors_summary": outcome.errors_summary,
     }
@@ -318,6 +345,20 @@ class MemoryProgress(ProgressTable):
     async def slices(self, tenant: str, batch_id: str) -> dict[tuple[str, int], SettledLines]:
         found = slices(self._rows.enter(), tenant, batch_id)
         return {(each.model, each.number): SettledLines(each.completed, each.failed) for each in found}
+
+    async def spending(self, batches: Mapping[BatchKey, Sequence[SliceKey]]) -> dict[BatchKey, BatchSpending]:
+        found: dict[BatchKey, BatchSpending] = {}
+        for key, left_out in batches.items():
+            row = self._rows.enter().batches.get(key)
+            if row is not None and row.order.max_cost is not None:
+                reported = [
+                    each
+                    for each in slices(self._rows, *key)
+                    if SliceKey(each.model, each.number) not in left_out
+                ]
+                amount = total_cost(usage_per_model(reported), row.prices)
+                found[key] = BatchSpending(amount_of(row.order.max_cost), amount)
+        return found
 
 
 class MemoryServer(DatabaseServer):

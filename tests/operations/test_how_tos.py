@@ -29,7 +29,8 @@ _CREATED = 'input_file_id=file.id, endpoint="/v1/chat/completions", completion_w
 FOLLOWED = [
     Followed("submit-a-batch.md"),
     Followed("find-batches.md"),
-    Followed("follow-a-batch.md"),
+    Followed("follow-a-batch.md", here={"https://example.com/hook": "http://127.0.0.1:9099/hook"}),
+    Followed("control-costs.md"),
     Followed("receive-webhooks.md", here={"https://example.com/hook": "http://127.0.0.1:9099/hook"}),
     Followed("run-with-compose.md"),
     Followed("deduplicate-requests.md", python=_FILE),

@@ -84,6 +84,30 @@ async def test_slices_that_end_themselves_at_the_deadline_make_the_batch_expire(
     assert result.status == BatchStatus.EXPIRED
 
 
+# The cap on the cost
+
+
+async def test_a_slice_that_finds_the_batch_over_its_cap_ends_the_batch_with_its_results(
+    fixture: WorkflowFixture,
+) -> None:
+    """The slices of the other model are stopped, too."""
+
+    async def over_cap(request: SliceRequest) -> SliceResult:
+        return SliceResult(over_cap=True, completed=3)
+
+    fixture.ingestion.result = ingested(share("a", slices=1), share("b"))
+    fixture.execution.behaviours["a"] = over_cap
+    fixture.execution.behaviours["b"] = until_cancelled
+    async with fixture.workers(["a", "b"]):
+        result = await (await fixture.start()).result()
+    assert result.status == BatchStatus.EXPIRED
+    [request] = fixture.finalization.requests
+    assert (request.status, request.missing_line_code) == (BatchStatus.EXPIRED, LineCode.BUDGET_EXCEEDED)
+    [error] = request.errors
+    assert error.code == "budget_exceeded"
+    assert "x_batchwright.max_cost" in error.message
+
+
 # Cancel
 
 

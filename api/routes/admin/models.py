@@ -33,7 +33,13 @@ from batchwright.api.schemas.model_update import (
 from batchwright.api.schemas.responses import json_response
 from batchwright.contracts.audit_log import AuditAction
 from batchwright.contracts.operator_objects import ModelSettingsObject, RegisteredModels
-from batchwright.contracts.registry import ModelConfig, ModelNameConflict, check_model_names
+from batchwright.contracts.prices import describe_mixed_currencies
+from batchwright.contracts.registry import (
+    ModelConfig,
+    ModelNameConflict,
+    check_model_names,
+    prices_of,
+)
 from batchwright.database.errors import VersionConflict
 from batchwright.database.records import ModelChange
 from batchwright.inference.catalog import Catalog, CatalogEntry, SeenModel
@@ -281,6 +287,8 @@ class ModelRegistryRoutes:
 
     def _check_names(self, changes: Sequence[ModelChange], seen: Sequence[SeenModel]) -> None:
         models = {entry.model: entry.config for entry in self._catalog.registered(changes, seen)}
+        if problem := describe_mixed_currencies(prices_of(models)):
+            raise invalid_value("prices.currency", f"Invalid value for 'prices.currency': {problem}.")
         listed = {
             entry.model for entry in self._catalog.registered(changes, seen) if entry.source == "listing"
         }

@@ -190,6 +190,7 @@ CREATE TABLE batches (
     output_expires_after_seconds integer,
     weight                       double precision NOT NULL,
     priority                     smallint         NOT NULL,
+    max_cost                     numeric,          -- cap on its cost; null: none
     policy                       jsonb            NOT NULL,
     origin                       jsonb,            -- of a retry or resumption: {batch_id, kind}
     -- Status, and when it changed.
@@ -221,6 +222,10 @@ CREATE TABLE batches (
     cached_tokens                bigint           NOT NULL DEFAULT 0,
     output_tokens                bigint           NOT NULL DEFAULT 0,
     reasoning_tokens             bigint           NOT NULL DEFAULT 0,
+    -- Its cost: requests and tokens by model, [{model, requests, input_tokens, ...}], set when the batch ends, and the
+    -- prices by model, as they were when the input was validated.
+    model_usage                  jsonb            NOT NULL DEFAULT '[]',
+    prices                       jsonb            NOT NULL DEFAULT '{}',
     -- What ingestion planned, for quotas; null before it. What is still enqueued is derived from settled lines.
     enqueued_lines               bigint,
     enqueued_tokens              bigint,
@@ -324,16 +329,18 @@ CREATE TABLE slice_progress (
     FOREIGN KEY (tenant, batch_id) REFERENCES batches (tenant, id) ON DELETE CASCADE
 ) WITH (fillfactor = 50);
 
--- Return the sums over the slices of a batch: counts by model, [{model, lines, completed, failed}], token usage, and
--- failed lines by code and model, [{code, model, count, example}]. Return no row if no slice has reported.
+-- Return the sums over the slices of a batch: counts by model, [{model, lines, completed, failed}], usage by model,
+-- [{model, requests, input_tokens, ...}], and failed lines by code and model, [{code, model, count, example}]. Return
+-- no row if no slice has reported.
 CREATE FUNCTION reported_progress(of_tenant text, of_batch text, OUT reported_models jsonb, OUT reported_usage jsonb,
                                   OUT reported_errors jsonb)
 RETURNS SETOF record LANGUAGE sql STABLE ROWS 1 AS $$
     SELECT jsonb_agg(jsonb_build_object(
                'model', m.model, 'lines', 0, 'completed', m.completed, 'failed', m.failed) ORDER BY m.model),
-           jsonb_build_object(
-               'input_tokens', sum(m.input_tokens), 'cached_tokens', sum(m.cached_tokens),
-               'output_tokens', sum(m.output_tokens), 'reasoning_tokens', sum(m.reasoning_tokens)),
+           jsonb_agg(jsonb_build_object(
+               'model', m.model, 'requests', m.completed,
+               'input_tokens', m.input_tokens, 'cached_tokens', m.cached_tokens,
+               'output_tokens', m.output_tokens, 'reasoning_tokens', m.reasoning_tokens) ORDER BY m.model),
            (SELECT jsonb_agg(jsonb_build_object(
                        'code', e.code, 'model', e.model, 'count', e.lines, 'example', e.example))
             FROM (

@@ -9,14 +9,15 @@ SELECT id FROM files WHERE tenant = $1 AND id = $2 FOR KEY SHARE
 WITH started AS (UPDATE dead_letter_retries SET started = true WHERE tenant = $1 AND batch_id = $2 AND NOT started),
 inserted AS (
     INSERT INTO batches (tenant, id, input_file_id, endpoint, completion_window, metadata,
-                         output_expires_after_seconds, weight, priority, policy, created_at, deadline, status, origin)
-    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'validating', $13
+                         output_expires_after_seconds, weight, priority, max_cost, policy, created_at, deadline,
+                         status, origin)
+    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::numeric, $11, $12, $13, 'validating', $14
     WHERE NOT EXISTS (SELECT FROM deleted_batches WHERE tenant = $1 AND id = $2)
     ON CONFLICT (tenant, id) DO NOTHING
     RETURNING tenant, id, created_at
 )
 INSERT INTO batch_tags (tenant, batch_id, tag, created_at)
-SELECT tenant, id, unnest($14::bytea[]), created_at FROM inserted
+SELECT tenant, id, unnest($15::bytea[]), created_at FROM inserted
 
 -- name: get
 SELECT b.*, reported_models, reported_usage, reported_errors
@@ -57,11 +58,26 @@ UPDATE batches SET cancel_requested_at = not_before($3, batches)
 WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'finalizing')
   AND cancel_requested_at IS NULL
 
+-- name: output_history
+SELECT used->>'model' AS model, sum((used->>'requests')::bigint)::bigint AS requests,
+       sum((used->>'output_tokens')::bigint)::bigint AS output_tokens
+FROM (SELECT model_usage FROM batches
+      WHERE tenant = $1 AND endpoint = $2 AND model_usage <> '[]'
+      ORDER BY created_at DESC, id DESC LIMIT 100) latest, jsonb_array_elements(latest.model_usage) used
+WHERE used->>'model' = ANY($3::text[])
+GROUP BY 1
+HAVING sum((used->>'requests')::bigint) > 0
+
+-- name: set_max_cost
+UPDATE batches SET max_cost = $3::text::numeric
+WHERE tenant = $1 AND id = $2 AND status = 'in_progress' AND cancel_requested_at IS NULL
+RETURNING id
+
 -- name: start
 WITH started AS (
     UPDATE batches SET
         status = 'in_progress', in_progress_at = not_before($3, batches), total = $4, models = $5,
-        failed = $6, completed = $7, ingestion_began_at = $8, ingestion_errors = $9
+        failed = $6, completed = $7, ingestion_began_at = $8, ingestion_errors = $9, prices = $11
     WHERE tenant = $1 AND id = $2 AND status = 'validating'
     RETURNING tenant, id, created_at
 ), of_models AS (
@@ -101,7 +117,8 @@ UPDATE batches SET
     cached_tokens = $12,
     output_tokens = $13,
     reasoning_tokens = $14,
-    errors_summary = $15
+    errors_summary = $15,
+    model_usage = $16
 WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'finalizing')
 RETURNING id
 
@@ -123,7 +140,8 @@ UPDATE batches SET
     cached_tokens = $9,
     output_tokens = $10,
     reasoning_tokens = $11,
-    errors_summary = $12
+    errors_summary = $12,
+    model_usage = $13
 WHERE tenant = $1 AND id = $2 AND status IN ('expired', 'cancelled', 'failed') AND files_pending_until IS NOT NULL
 RETURNING id
 

@@ -29,3 +29,22 @@ WHERE (excluded.generation, excluded.attempt) >= (p.generation, p.attempt)
 
 -- name: slices
 SELECT model, number, completed, failed FROM slice_progress WHERE tenant = $1 AND batch_id = $2
+
+-- name: spending
+-- Batches with a cap, and the usage by model of their slices, except the slices $3 to $6. A worker counts these itself.
+SELECT b.tenant, b.id, b.max_cost::text, b.prices, (
+    SELECT jsonb_agg(jsonb_build_object(
+               'model', m.model, 'requests', m.completed,
+               'input_tokens', m.input_tokens, 'cached_tokens', m.cached_tokens, 'output_tokens', m.output_tokens))
+    FROM (
+        SELECT p.model, sum(p.completed) AS completed, sum(p.input_tokens) AS input_tokens,
+               sum(p.cached_tokens) AS cached_tokens, sum(p.output_tokens) AS output_tokens
+        FROM slice_progress p
+        WHERE p.tenant = b.tenant AND p.batch_id = b.id AND NOT EXISTS (
+            SELECT FROM unnest($3::text[], $4::text[], $5::text[], $6::int[]) AS own (tenant, batch_id, model, number)
+            WHERE own.tenant = p.tenant AND own.batch_id = p.batch_id AND own.model = p.model
+              AND own.number = p.number)
+        GROUP BY p.model
+    ) m) AS usages
+FROM unnest($1::text[], $2::text[]) AS tracked (tenant, batch_id)
+JOIN batches b ON b.tenant = tracked.tenant AND b.id = tracked.batch_id AND b.max_cost IS NOT NULL

@@ -14,15 +14,18 @@ from batchwright.contracts.batch import (
     BatchPolicy,
     ErrorCount,
     ModelCounts,
+    ModelUsage,
     SourceBatch,
     StartForecast,
 )
 from batchwright.contracts.openai import BatchStatus, Endpoint, Usage, ValidationError
+from batchwright.contracts.prices import DecimalText, PriceConfig
 from batchwright.database.driver import Row
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.waiting_reasons import WaitingRow
 from batchwright.rules.json_text import storable_json
 from batchwright.rules.results.error_tally import ErrorTally
+from batchwright.rules.results.token_usage import total_usage
 
 
 def overlay_counts(models: list[ModelCounts], reported: list[ModelCounts]) -> list[ModelCounts]:
@@ -85,6 +88,8 @@ def _sum(reported: ModelCounts, own: ModelCounts | None) -> ModelCounts:
 _METADATA = TypeAdapter(dict[str, str])
 _ERRORS = TypeAdapter(list[ValidationError])
 _MODELS = TypeAdapter(list[ModelCounts])
+_USAGES = TypeAdapter(list[ModelUsage])
+_PRICES = TypeAdapter(dict[str, PriceConfig])
 _ERROR_COUNTS = TypeAdapter(list[ErrorCount])
 _WAITING = TypeAdapter(list[WaitingRow])
 
@@ -101,6 +106,7 @@ class _Columns(BaseModel):
     output_expires_after_seconds: int | None
     weight: float
     priority: int
+    max_cost: DecimalText | None
     policy: Json[BatchPolicy]
     origin: Json[SourceBatch] | None
     status: BatchStatus
@@ -128,7 +134,9 @@ class _Columns(BaseModel):
     files_pending_until: datetime | None
     ingestion_began_at: datetime | None
     reported_models: Json[list[ModelCounts]] | None
-    reported_usage: Json[Usage] | None
+    reported_usage: Json[list[ModelUsage]] | None
+    final_usage: Json[list[ModelUsage]] = Field(alias="model_usage")
+    prices: Json[dict[str, PriceConfig]]
     ingestion_errors: Json[list[ErrorCount]]
     final_errors: Json[list[ErrorCount]] | None = Field(alias="errors_summary")
     reported_errors: Json[list[ErrorCount]] | None
@@ -145,7 +153,14 @@ class _Columns(BaseModel):
 
     @property
     def usage(self) -> Usage:
-        return self.reported_usage or Usage.model_validate(self, from_attributes=True)
+        """Tokens of all models, as workers reported them, or as they were stored when the batch ended."""
+        if self.reported_usage is None:
+            return Usage.model_validate(self, from_attributes=True)
+        return total_usage(self.reported_usage)
+
+    @property
+    def model_usage(self) -> list[ModelUsage]:
+        return self.final_usage if self.reported_usage is None else self.reported_usage
 
 
 def parse_batch(record: Row) -> BatchRow:
@@ -175,6 +190,19 @@ def dump_errors(errors: list[ValidationError]) -> str:
 
 def dump_error_counts(counts: list[ErrorCount]) -> str:
     return storable_json(_ERROR_COUNTS.dump_json(counts).decode())
+
+
+def dump_usages(usages: list[ModelUsage]) -> str:
+    return storable_json(_USAGES.dump_json(usages).decode())
+
+
+def parse_costs(usages: str | None, prices: str) -> tuple[list[ModelUsage], dict[str, PriceConfig]]:
+    """Return usage and prices by model in two JSON texts. If there is no usage, the list is empty."""
+    return [] if usages is None else _USAGES.validate_json(usages), _PRICES.validate_json(prices)
+
+
+def dump_prices(prices: dict[str, PriceConfig]) -> str:
+    return storable_json(_PRICES.dump_json(prices).decode())
 
 
 def dump_models(models: list[ModelCounts]) -> str:

@@ -1,11 +1,13 @@
 """Table of batches. Each change of a status requires a certain earlier status."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts
-from batchwright.contracts.openai import BatchStatus, ValidationError
+from batchwright.contracts.openai import BatchStatus, Endpoint, ValidationError
+from batchwright.contracts.prices import PriceConfig
 from batchwright.database.driver import Session
 from batchwright.database.errors import UnknownBatch
 from batchwright.database.pool import ConnectionPool
@@ -17,6 +19,8 @@ from batchwright.database.tables.batch_records import (
     dump_errors,
     dump_metadata,
     dump_models,
+    dump_prices,
+    dump_usages,
     final_counts,
     parse_batch,
     parse_waiting,
@@ -28,6 +32,7 @@ from batchwright.rules.batch_filters import NO_FILTERS, BatchFilters, metadata_t
 from batchwright.rules.batch_states import cancel_takes_precedence
 from batchwright.rules.dispatch.fair_share import fresh_fairness_key
 from batchwright.rules.json_text import storable_json
+from batchwright.rules.planning.estimate import OutputHistory
 
 
 class BatchesTable(Protocol):
@@ -83,6 +88,22 @@ class BatchesTable(Protocol):
         """
         ...
 
+    async def output_history(
+        self, tenant: str, endpoint: Endpoint, models: Collection[str]
+    ) -> dict[str, OutputHistory]:
+        """Return requests and output tokens of these models in the tenant's latest 100 batches, by model.
+
+        Only ended batches of this endpoint count. Models without requests are left out.
+        """
+        ...
+
+    async def set_max_cost(self, tenant: str, batch_id: str, max_cost: str | None) -> bool:
+        """Set the cap on the cost of a batch, or remove it, and return True.
+
+        Return False without a change if the batch is not in progress or is being cancelled.
+        """
+        ...
+
     async def start(
         self,
         tenant: str,
@@ -95,6 +116,7 @@ class BatchesTable(Protocol):
         completed: int = 0,
         began_at: datetime | None = None,
         errors: list[ErrorCount] | None = None,
+        prices: dict[str, PriceConfig] | None = None,
     ) -> bool:
         """Change the status from `validating` to `in_progress`, and store the counts of ingestion.
 
@@ -108,6 +130,7 @@ class BatchesTable(Protocol):
             completed: number of lines that ingestion completed with results from another batch.
             began_at: time when a worker began to read the input; None if it is unknown.
             errors: numbers of lines that failed in ingestion, by code and model; None if none failed.
+            prices: prices of the models that have prices, which stay those of the batch.
         """
         ...
 
@@ -216,6 +239,8 @@ class BatchQueries:
     count_live: str
     fairness: str
     request_cancel: str
+    output_history: str
+    set_max_cost: str
     start: str
     fail_validation: str
     start_finalizing: str
@@ -251,6 +276,7 @@ class PostgresBatches(BatchesTable):
                 order.output_expires_after_seconds,
                 order.weight,
                 order.priority,
+                order.max_cost,
                 storable_json(order.policy.model_dump_json()),
                 order.created_at,
                 order.deadline,
@@ -295,6 +321,15 @@ class PostgresBatches(BatchesTable):
         await self._connections.execute(self._sql.request_cancel, tenant, batch_id, at)
         return await self.get(tenant, batch_id)
 
+    async def output_history(
+        self, tenant: str, endpoint: Endpoint, models: Collection[str]
+    ) -> dict[str, OutputHistory]:
+        records = await self._connections.fetch(self._sql.output_history, tenant, endpoint, list(models))
+        return {each["model"]: OutputHistory(each["requests"], each["output_tokens"]) for each in records}
+
+    async def set_max_cost(self, tenant: str, batch_id: str, max_cost: str | None) -> bool:
+        return await self._moved(self._sql.set_max_cost, tenant, batch_id, max_cost)
+
     async def start(
         self,
         tenant: str,
@@ -307,12 +342,12 @@ class PostgresBatches(BatchesTable):
         completed: int = 0,
         began_at: datetime | None = None,
         errors: list[ErrorCount] | None = None,
+        prices: dict[str, PriceConfig] | None = None,
     ) -> bool:
         counts, failed = dump_models(models), dump_error_counts(errors or [])
         tags = model_tags(count.model for count in models)
-        return await self._moved(
-            self._sql.start, tenant, batch_id, at, total, counts, unserved, completed, began_at, failed, tags
-        )
+        row = (total, counts, unserved, completed, began_at, failed, tags, dump_prices(prices or {}))
+        return await self._moved(self._sql.start, tenant, batch_id, at, *row)
 
     async def add_attempt(self, tenant: str, batch_id: str, prefix: str, size: int) -> None:
         await self._connections.execute(self._sql.add_attempt, tenant, batch_id, prefix, size)
@@ -382,6 +417,7 @@ class PostgresBatches(BatchesTable):
                 completed=row.completed,
                 failed=row.failed,
                 usage=row.usage,
+                model_usage=row.model_usage,
                 errors=errors,
                 errors_summary=row.errors_summary,
             )
@@ -432,4 +468,5 @@ def _files_and_counts(row: BatchRow, outcome: BatchOutcome) -> tuple[object, ...
         usage.output_tokens,
         usage.reasoning_tokens,
         dump_error_counts(outcome.errors_summary),
+        dump_usages(outcome.model_usage),
     )

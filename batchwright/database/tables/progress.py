@@ -1,5 +1,6 @@
 """Table of progress: how many lines of each slice have a final result, as reported by the workers."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -7,13 +8,29 @@ from batchwright.contracts.batch import ModelCounts
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import SliceProgress
 from batchwright.database.sql import queries
-from batchwright.database.tables.batch_records import dump_error_counts
+from batchwright.database.tables.batch_records import dump_error_counts, parse_costs
+from batchwright.database.tables.batch_snapshots import BatchKey
 from batchwright.database.tables.batches import PostgresBatches
+from batchwright.rules.costs import amount_of, total_cost
 
 
 class SettledLines(NamedTuple):
     completed: int
     failed: int
+
+
+class SliceKey(NamedTuple):
+    """Model and number of a slice, which identify it within its batch."""
+
+    model: str
+    number: int
+
+
+class BatchSpending(NamedTuple):
+    """Cap on the cost of a batch, and an amount that lines of it have cost; both as in `rules/costs.py`."""
+
+    cap: int
+    amount: int
 
 
 class ProgressTable(Protocol):
@@ -38,11 +55,19 @@ class ProgressTable(Protocol):
         """
         ...
 
+    async def spending(self, batches: Mapping[BatchKey, Sequence[SliceKey]]) -> dict[BatchKey, BatchSpending]:
+        """Return the caps of those of `batches` that have a cap on their cost, and their cost so far.
+
+        The cost is as workers have reported it. For each batch, the slices in the list are left out.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class ProgressQueries:
     record: str
     slices: str
+    spending: str
 
 
 class PostgresProgress(ProgressTable):
@@ -79,5 +104,23 @@ class PostgresProgress(ProgressTable):
         records = await self._connections.fetch(self._sql.slices, tenant, batch_id)
         return {
             (each["model"], each["number"]): SettledLines(each["completed"], each["failed"])
+            for each in records
+        }
+
+    async def spending(self, batches: Mapping[BatchKey, Sequence[SliceKey]]) -> dict[BatchKey, BatchSpending]:
+        left_out = [(key, place) for key, places in batches.items() for place in places]
+        records = await self._connections.fetch(
+            self._sql.spending,
+            [key.tenant for key in batches],
+            [key.batch_id for key in batches],
+            [key.tenant for key, _ in left_out],
+            [key.batch_id for key, _ in left_out],
+            [place.model for _, place in left_out],
+            [place.number for _, place in left_out],
+        )
+        return {
+            BatchKey(each["tenant"], each["id"]): BatchSpending(
+                amount_of(each["max_cost"]), total_cost(*parse_costs(each["usages"], each["prices"]))
+            )
             for each in records
         }

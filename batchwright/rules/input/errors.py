@@ -3,11 +3,14 @@
 At most 1,000 errors are listed, but all are counted.
 """
 
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from batchwright.contracts.batch import BatchOrder, StartForecast
 from batchwright.contracts.openai import Quota, ValidationError
+from batchwright.contracts.prices import PriceConfig, describe_mixed_currencies
 from batchwright.rules.duration_text import duration_text
+from batchwright.rules.json_text import storable
 from batchwright.rules.quotas import QuotaExcess
 
 MAX_LISTED = 1_000
@@ -35,6 +38,8 @@ class ValidationCode(StrEnum):
     TOO_MANY_ERRORS = "too_many_errors"
     TOKEN_LIMIT_EXCEEDED = "token_limit_exceeded"
     COMPLETION_WINDOW_TOO_SHORT = "completion_window_too_short"
+    PRICE_MISSING = "price_missing"
+    MIXED_CURRENCIES = "mixed_currencies"
 
 
 class ValidationErrors:
@@ -89,6 +94,32 @@ def quota_exceeded(excess: QuotaExcess) -> ValidationError:
             "Please try again once some in_progress batches have been completed."
         )
     return ValidationError(code=ValidationCode.TOKEN_LIMIT_EXCEEDED.value, message=message)
+
+
+def price_problem(
+    order: BatchOrder, models: Iterable[str], prices: Mapping[str, PriceConfig]
+) -> ValidationError | None:
+    """Return the error for a batch whose cost cannot be known or compared with its cap; None if it can.
+
+    Args:
+        order: the batch, which may have a cap on its cost.
+        models: the models of its lines.
+        prices: prices by model.
+    """
+    if problem := describe_mixed_currencies(prices):
+        message = (
+            f"The cost of this batch has no currency, because {problem}. Ask the operator to correct it."
+        )
+        return ValidationError(code=ValidationCode.MIXED_CURRENCIES.value, message=message)
+    unpriced = sorted(set(models) - prices.keys())
+    if order.max_cost is None or not unpriced:
+        return None
+    message = (
+        f"The batch has a cap of {order.max_cost} on its cost, but the model '{storable(unpriced[0])}' has "
+        "no prices. Ask the operator to set its `prices`, or leave out `x_batchwright.max_cost`."
+    )
+    param = "x_batchwright.max_cost"
+    return ValidationError(code=ValidationCode.PRICE_MISSING.value, message=message, param=param)
 
 
 def window_too_short(order: BatchOrder, forecast: StartForecast) -> ValidationError:

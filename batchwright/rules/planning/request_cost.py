@@ -45,12 +45,12 @@ def work_units(body: RequestBody | FastBody, prompt_size: int) -> int:
     Args:
         prompt_size: result of `prompt_bytes`.
     """
-    tokens = _most_tokens(body) or _UNIT_TOKENS
+    tokens = output_limit(body) or _UNIT_TOKENS
     units = -(-prompt_size // _UNIT_BYTES) - -tokens // _UNIT_TOKENS
     return units if units < MAX_WORK_UNITS else MAX_WORK_UNITS
 
 
-def _most_tokens(body: RequestBody | FastBody) -> int | None:
+def output_limit(body: RequestBody | FastBody) -> int | None:
     """Return the request's limit of output tokens; None if it has none."""
     if isinstance(body, FastBody):
         return body.max_completion_tokens or body.max_output_tokens or body.max_tokens or None

@@ -75,7 +75,9 @@ def _json_string(value: str) -> bytes:
 
 
 # Codes of lines that were never sent or never answered. A rerun of the batch sends such lines.
-NEVER_SETTLED = frozenset({LineCode.BATCH_EXPIRED, LineCode.BATCH_CANCELLED, LineCode.BATCH_FAILED})
+NEVER_SETTLED = frozenset(
+    {LineCode.BATCH_EXPIRED, LineCode.BATCH_CANCELLED, LineCode.BATCH_FAILED, LineCode.BUDGET_EXCEEDED}
+)
 _LINE_START = b'{"id":"'
 _ID_BYTES = len("batch_req_") + 32
 _ID_END = len(_LINE_START) + _ID_BYTES

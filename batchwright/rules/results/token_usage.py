@@ -100,9 +100,10 @@ def _tokens(found: _Usage | None) -> Tokens:
         return NO_TOKENS
     inputs = found.prompt_tokens_details or found.input_tokens_details
     outputs = found.completion_tokens_details or found.output_tokens_details
+    input_tokens = found.prompt_tokens or found.input_tokens or 0
     return Tokens(
-        found.prompt_tokens or found.input_tokens or 0,
-        (inputs.cached_tokens if inputs else None) or 0,
+        input_tokens,
+        min((inputs.cached_tokens if inputs else None) or 0, input_tokens),
         found.completion_tokens or found.output_tokens or 0,
         (outputs.reasoning_tokens if outputs else None) or 0,
     )

@@ -110,6 +110,11 @@ class RequestMetrics:
         self.generation_tokens = create.counter(
             "batch_request_generation_tokens_total", "Completion tokens that backends reported", ["model"]
         )
+        self.request_cost = create.counter(
+            "request_cost_total",
+            "Cost of lines that succeeded, at the prices of their batches, in the unit of the currency",
+            ["model", "currency"],
+        )
 
     def _create_deferrals(self, create: MetricFactory) -> None:
         self.deferrals = create.counter(

@@ -39,6 +39,12 @@ Window = Annotated[
         "--window", help="Completion window of a new batch. [that of the first]", show_default=False
     ),
 ]
+MaxCost = Annotated[
+    str | None,
+    typer.Option(
+        metavar="AMOUNT", help="Cap on the cost of a new batch. [that of the first]", show_default=False
+    ),
+]
 
 
 def status(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
@@ -139,6 +145,7 @@ def pause(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant
 def resume(
     batch_id: BatchId,
     window: Window = None,
+    max_cost: MaxCost = None,
     wait: Wait = False,
     interval: Interval = 1.0,
     json: Json = False,
@@ -151,7 +158,7 @@ def resume(
     of the first one.
     """
     with api_client(url, tenant) as client:
-        _follow_new(client, client.resume(batch_id, window), batch_id, wait, interval, json)
+        _follow_new(client, client.resume(batch_id, window, max_cost), batch_id, wait, interval, json)
 
 
 def retry(
@@ -161,6 +168,7 @@ def retry(
         typer.Option(help="Only lines that failed with this code; repeatable.", show_default=False),
     ] = None,
     window: Window = None,
+    max_cost: MaxCost = None,
     wait: Wait = False,
     interval: Interval = 1.0,
     json: Json = False,
@@ -172,7 +180,25 @@ def retry(
     A repeated call returns the same batch.
     """
     with api_client(url, tenant) as client:
-        _follow_new(client, client.retry(batch_id, window, code), batch_id, wait, interval, json)
+        _follow_new(client, client.retry(batch_id, window, code, max_cost), batch_id, wait, interval, json)
+
+
+def max_cost(
+    batch_id: BatchId,
+    amount: Annotated[
+        str | None,
+        typer.Argument(metavar="AMOUNT", help="The new cap; none removes it.", show_default=False),
+    ] = None,
+    json: Json = False,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """Change the cap on the cost of a batch in progress.
+
+    Once the cap is reached, no more lines are sent.
+    """
+    with api_client(url, tenant) as client:
+        _print(client.change_max_cost(batch_id, amount), json)
 
 
 def delete(

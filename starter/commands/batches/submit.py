@@ -19,7 +19,16 @@ from batchwright.starter.client import Client, ClientError
 from batchwright.starter.commands.batches.input_format import format_problem
 from batchwright.starter.commands.batches.watch import follow
 from batchwright.starter.options import Interval, Json, Tenant, Url, Wait, api_client, key_value_pairs
-from batchwright.starter.output import batch_table, exit_code, print_json, stderr, stdout, stop
+from batchwright.starter.output import (
+    ExitCode,
+    batch_table,
+    estimate_table,
+    exit_code,
+    print_json,
+    stderr,
+    stdout,
+    stop,
+)
 
 _SHOWN_FROM_BYTES = 5 * 1024 * 1024
 _Priority = Annotated[
@@ -29,6 +38,14 @@ _Priority = Annotated[
         max=MAX_PRIORITY,
         metavar="N",
         help="1 to 5; 5 is the most urgent of your batches. Default 3.",
+        show_default=False,
+    ),
+]
+MaxCost = Annotated[
+    str | None,
+    typer.Option(
+        metavar="AMOUNT",
+        help="Stop sending once the batch has cost this much; in the currency of the prices.",
         show_default=False,
     ),
 ]
@@ -65,8 +82,12 @@ def submit(
         bool, typer.Option("--deduplicate", help="Send identical requests only once.")
     ] = False,
     priority: _Priority = None,
+    max_cost: MaxCost = None,
     header: _Headers = None,
     idempotency_key: _IdempotencyKey = None,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Show lines, tokens and cost, and create no batch.")
+    ] = False,
     wait: Wait = False,
     interval: Interval = 1.0,
     json: Json = False,
@@ -76,6 +97,8 @@ def submit(
     """Upload FILE and create a batch from it."""
     pairs, headers = key_value_pairs(metadata, "--metadata"), key_value_pairs(header, "--header")
     key = f"submit-{uuid4().hex}" if idempotency_key is None else idempotency_key
+    if estimate:
+        return _show_estimate(file, endpoint, json, url, tenant)
     with api_client(url, tenant) as client:
         with _explain_how_to_repeat(key):
             uploaded = _upload(client, file, key)
@@ -88,6 +111,7 @@ def submit(
                     metadata=pairs,
                     deduplicate=deduplicate,
                     priority=priority,
+                    max_cost=max_cost,
                     headers=headers,
                     idempotency_key=key,
                 )
@@ -103,6 +127,26 @@ def submit(
         stderr().print(f"Follow it with `batchwright watch {batch.id}`.", style="dim")
     if wait:
         raise typer.Exit(int(exit_code(batch.status)))
+
+
+def _show_estimate(file: Path, endpoint: str, json: bool, url: str | None, tenant: str | None) -> None:
+    """Upload the file, show the estimate of a batch of it, and delete the upload."""
+    with api_client(url, tenant) as client:
+        uploaded = _upload(client, file, f"estimate-{uuid4().hex}")
+        try:
+            found = client.estimate(uploaded.id, endpoint)
+        finally:
+            client.delete_file(uploaded.id)
+    if json:
+        print_json(found)
+    else:
+        stdout().print(estimate_table(found))
+    if found.errors is not None:
+        count = len(found.errors.data)
+        stop(
+            f"The batch would fail: {count:,} errors. `batchwright validate {file}` shows them.",
+            ExitCode.FAILED,
+        )
 
 
 @contextmanager

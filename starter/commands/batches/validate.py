@@ -8,12 +8,16 @@ from typing import Annotated
 import typer
 
 from batchwright.contracts.openai import Endpoint, Profile
+from batchwright.contracts.openai_objects import EstimateObject
+from batchwright.contracts.registry import prices_of
 from batchwright.rules.input.line_checks import InputLimits
 from batchwright.rules.input.validation import ValidationReport
 from batchwright.rules.input.validation import validate as validate_pieces
+from batchwright.rules.planning.estimate import InputEstimator, estimate_object
+from batchwright.settings import Settings, load_registry
 from batchwright.starter.commands.batches.input_format import format_problem
 from batchwright.starter.options import settings_or_stop
-from batchwright.starter.output import ExitCode, stderr, stop
+from batchwright.starter.output import ExitCode, estimate_table, stderr, stdout, stop
 
 _PIECE_BYTES = 1024 * 1024
 
@@ -29,6 +33,10 @@ def validate(
     profile: Annotated[
         Profile | None, typer.Option(help="How strictly OpenAI's rules apply. [BATCHWRIGHT_PROFILE]")
     ] = None,
+    estimate: Annotated[
+        bool,
+        typer.Option("--estimate", help="Show tokens and cost, by the prices in BATCHWRIGHT_REGISTRY."),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Check FILE as the input of a batch, offline.
@@ -42,8 +50,12 @@ def validate(
         max_embedding_inputs=settings.max_embedding_inputs,
         one_model=settings.one_model_per_batch,
     )
+    profile, estimated = profile or settings.profile, None
     try:
-        report = validate_file(file, endpoint, limits, profile or settings.profile)
+        if estimate:
+            report, estimated = _estimate_file(file, endpoint, limits, profile, settings)
+        else:
+            report = validate_file(file, endpoint, limits, profile)
         why = "" if report.valid or json else format_problem(file)
     except OSError as error:
         stop(f"{file} cannot be read: {error.strerror or error}.")
@@ -54,10 +66,13 @@ def validate(
             "error_count": report.error_count,
             "errors": [error.model_dump() for error in report.errors],
             "models": report.models,
+            **({"estimate": estimated.model_dump(mode="json")} if estimated else {}),
         }
         print(jsonlib.dumps(fields))
     else:
         print(_as_text(file, report))
+        if estimated is not None:
+            stdout().print(estimate_table(estimated))
     if why:
         stderr().print(why, markup=False)
     if not report.valid:
@@ -71,6 +86,32 @@ def validate_file(path: Path, endpoint: Endpoint, limits: InputLimits, profile: 
         OSError: the file cannot be read.
     """
     return validate_pieces(_pieces(path), endpoint, limits, profile)
+
+
+def _estimate_file(
+    path: Path, endpoint: Endpoint, limits: InputLimits, profile: Profile, settings: Settings
+) -> tuple[ValidationReport, EstimateObject]:
+    """Check the file as the input of a batch. Return a report, and what the batch would take and cost.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    registry = load_registry(settings)
+    models = registry.models if registry else {}
+    aliases = {alias: name for name, model in models.items() for alias in model.aliases}
+
+    def canonical(name: str | None) -> str:
+        named = name or settings.default_model
+        return aliases.get(named, named)
+
+    estimator = InputEstimator(endpoint, profile, limits, canonical, settings.max_models_per_batch)
+    for piece in _pieces(path):
+        estimator.feed(piece)
+    estimator.finish()
+    counts = {model: load.lines for model, load in estimator.models.items()}
+    errors = estimator.errors
+    report = ValidationReport(estimator.lines, errors.as_list(), errors.count, counts)
+    return report, estimate_object(estimator, prices_of(models), {}, {})
 
 
 def _pieces(path: Path) -> Iterator[bytes]:

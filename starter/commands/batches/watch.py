@@ -16,6 +16,7 @@ from batchwright.starter.options import BatchId, Interval, Json, Tenant, Url, ap
 from batchwright.starter.output import (
     ExitCode,
     batch_table,
+    cost_text,
     count_text,
     done_in_text,
     escaped,
@@ -154,7 +155,8 @@ class TextProgress:
         if change != self._last_change:
             self._last_change = change
             expected = "" if forecast is None else f"; {forecast_text(forecast)}"
-            self._console.print(f"{count_text(batch.request_counts)}, {state}{expected}", markup=False)
+            cost = f"; {text}" if (text := cost_text(batch)) else ""
+            self._console.print(f"{count_text(batch.request_counts)}, {state}{expected}{cost}", markup=False)
         for failed in batch.x_batchwright.errors_summary:
             if (failed.code, failed.model) not in self._shown_errors:
                 self._shown_errors.add((failed.code, failed.model))
@@ -182,7 +184,7 @@ class LiveProgress:
         most_frequent = summary[0].code if summary else ""
         codes = {failed.model: failed.code for failed in reversed(summary)}  # the most frequent of each model
         expected = "" if batch.forecast is None else done_in_text(batch.forecast)
-        notes = [_failed(settled.failed, most_frequent), expected]
+        notes = [_failed(settled.failed, most_frequent), expected, cost_text(batch)]
         self.bars.update(
             self._batch,
             description=status_markup(batch),

@@ -73,6 +73,10 @@ Retries = Annotated[
         "--retry", metavar="KEY=VALUE", help="Setting of `retries`, as in max_attempts=3; repeatable."
     ),
 ]
+Prices = Annotated[
+    Names,
+    typer.Option("--price", metavar="KEY=VALUE", help="Setting of `prices`, as in input=0.15; repeatable."),
+]
 
 
 @models.callback()
@@ -127,6 +131,7 @@ def register(
     load_balancing: Balancing = "",
     limit: Limits = None,
     retry: Retries = None,
+    price: Prices = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a model that exists.")] = False,
     json: Json = False,
     url: Url = None,
@@ -138,7 +143,7 @@ def register(
     has precedence over the registry file.
     """
     config: dict[str, object] = {"backends": _backends("--backend", backend, weight, upstream, key, priority)}
-    config |= _options(fallback, alias, kind, job, load_balancing, limit, retry)
+    config |= _options(fallback, alias, kind, job, load_balancing, limit, retry, price)
     with operator_client(url, tenant) as client:
         try:
             _print(client.register(model, config, replace=replace), json)
@@ -171,6 +176,7 @@ def set_some(
     load_balancing: Balancing = "",
     limit: Limits = None,
     retry: Retries = None,
+    price: Prices = None,
     reset: Annotated[
         Names,
         typer.Option("--reset", metavar="NAME", help="Undo a change, as in limits.in_flight; repeatable."),
@@ -184,7 +190,7 @@ def set_some(
     --fallback and --alias replace the whole list. --weight, --upstream, --key and
     --priority apply to --add-backend.
     """
-    changes = _options(fallback, alias, kind, job, load_balancing, limit, retry)
+    changes = _options(fallback, alias, kind, job, load_balancing, limit, retry, price)
     for name in reset or []:
         section, dot, setting = name.partition(".")
         known = changes.get(section)
@@ -257,6 +263,7 @@ def _options(
     load_balancing: str,
     limit: Names,
     retry: Names,
+    price: Names,
 ) -> dict[str, object]:
     """Return the options that the user gave, as fields of the API's request body."""
     found: dict[str, object] = {
@@ -269,6 +276,7 @@ def _options(
         ("--limit", "limits", limit),
         ("--retry", "retries", retry),
         ("--job", "jobs", job),
+        ("--price", "prices", price),
     ):
         found[section] = _pairs(option, section, texts or [])
     return {name: value for name, value in found.items() if value}

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -17,6 +17,7 @@ from temporalio.testing import ActivityEnvironment
 from batchwright.activities.execution.activity import Execution
 from batchwright.activities.execution.context import WorkerContext
 from batchwright.activities.execution.lease import Heartbeat, HeartbeatReply
+from batchwright.activities.services.batch_costs import BatchCosts
 from batchwright.activities.services.progress import ProgressReporter
 from batchwright.activities.services.slice_demand import MAX_SLICES
 from batchwright.activities.services.tenant_shares import StoredShares
@@ -28,7 +29,8 @@ from batchwright.contracts.openai import Endpoint
 from batchwright.contracts.registry import GatewayConfig, ModelConfig
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import SliceProgress
-from batchwright.database.tables.progress import ProgressTable, SettledLines
+from batchwright.database.tables.batch_snapshots import BatchKey
+from batchwright.database.tables.progress import BatchSpending, ProgressTable, SettledLines, SliceKey
 from batchwright.inference.circuit_breaker import CircuitBreaker
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.registry import retry_policy_of
@@ -181,6 +183,7 @@ class ProgressLog(ProgressTable):
 
     def __init__(self) -> None:
         self.upserts: list[list[SliceProgress]] = []
+        self.caps: dict[BatchKey, BatchSpending] = {}
         self.is_unavailable = False
 
     async def record(self, rows: list[SliceProgress]) -> None:
@@ -193,6 +196,9 @@ class ProgressLog(ProgressTable):
 
     async def slices(self, tenant: str, batch_id: str) -> dict[tuple[str, int], SettledLines]:
         return {}
+
+    async def spending(self, batches: Mapping[BatchKey, Sequence[SliceKey]]) -> dict[BatchKey, BatchSpending]:
+        return {key: self.caps[key] for key in batches if key in self.caps}
 
 
 class ExecutionFixture:
@@ -242,6 +248,7 @@ class ExecutionFixture:
             metrics=self.metrics,
             settings=self.settings,
             waiting_reasons=WaitingReasons(self._tell, MemoryDatabase().waiting),
+            costs=BatchCosts(self.progress),
             heartbeat=self.server.beat,
             shares=shares or BatchWeights(),
         )

@@ -58,6 +58,7 @@ async def test_the_row_has_the_counts_of_the_files() -> None:
     assert output is not None
     assert (row.status, row.total, row.completed, row.failed) == (BatchStatus.COMPLETED, 3, 2, 1)
     assert row.usage == Usage(input_tokens=7)
+    assert [(each.requests, each.input_tokens) for each in row.model_usage] == [(2, 7), (0, 0)]
     assert row.output_file_id == output.id
     assert output.filename == f"{BATCH_ID}_output.jsonl"
     assert output.bytes == len(await batch.content("output"))

@@ -15,6 +15,7 @@ from batchwright.activities.ingestion.publisher import ModelMap
 from batchwright.contracts.batch import BatchOrder, BatchPolicy
 from batchwright.contracts.ingestion import IngestResult, ModelShare
 from batchwright.contracts.openai import Endpoint, Profile
+from batchwright.contracts.prices import PriceConfig
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.rules import object_keys
 from batchwright.rules.ids import is_model_name
@@ -51,6 +52,10 @@ class FakeModels:
 
     def __init__(self, models: frozenset[str], aliases: Mapping[str, str] = MappingProxyType({})) -> None:
         self._models, self._aliases = models, aliases
+        self.prices: dict[str, PriceConfig] = {}
+
+    def prices_of(self, model: str) -> PriceConfig | None:
+        return self.prices.get(model)
 
     def accepts_unlisted(self, model: str) -> bool:
         return self.accepts_any_model and is_model_name(model)
@@ -84,6 +89,7 @@ class FreshBatch:
         self.metrics = Metrics(CollectorRegistry())
         self.served, self.aliases, self.accepts_any_model = served, aliases, False
         self.settings: Mapping[str, object] = settings
+        self.prices: dict[str, PriceConfig] = {}
         self.env = ActivityEnvironment()
         now = datetime.now(UTC).replace(microsecond=0)
         self.order = BatchOrder(
@@ -114,7 +120,7 @@ class FreshBatch:
     async def ingest(self) -> IngestResult:
         """Run one attempt of the ingestion activity, and return its result."""
         served = FakeModels(frozenset(self.served), self.aliases)
-        served.accepts_any_model = self.accepts_any_model
+        served.accepts_any_model, served.prices = self.accepts_any_model, self.prices
         settings = load(**self.settings)
         ingestion = Ingestion(self.database, self.storage, served, settings, self.metrics, self.rates)
         return await self.env.run(ingestion.ingest, self.order)

@@ -3,6 +3,7 @@
 from datetime import UTC, date, datetime, timedelta
 
 from batchwright.activities.services.authorization import CachedPermissions
+from batchwright.activities.services.batch_costs import BatchCosts
 from batchwright.activities.services.token_budgets import TokenBudgets
 from batchwright.contracts.execution import SliceRequest
 from tests.activities.execution.fixture import ExecutionFixture, line_of, ok, plan_slice
@@ -44,7 +45,7 @@ class BudgetedWorker:
             database.quotas, database.budget_groups, budget, worker=name, clock=self.clock
         )
         self.known = self.execution.context.permissions = CachedPermissions(
-            database.quotas, self.budgets, WINDOW
+            database.quotas, self.budgets, BatchCosts(database.progress), WINDOW
         )
 
     async def plan(self, lines: int) -> list[int]:

@@ -12,6 +12,7 @@ import pytest
 
 from batchwright.activities.clock import suspend_aware_clock
 from batchwright.activities.services.authorization import MAX_AGE_SECONDS, CachedPermissions, Permissions
+from batchwright.activities.services.batch_costs import BatchCosts
 from batchwright.activities.services.token_budgets import TokenBudgets
 from batchwright.contracts.batch import Caller
 from batchwright.database.errors import DatabaseUnavailable
@@ -59,7 +60,9 @@ class StatedPermissions(Permissions):
 
 def known_of(database: MemoryDatabase, clock: Callable[[], float] = time.monotonic) -> CachedPermissions:
     budgets = TokenBudgets(database.quotas, database.budget_groups, 0)
-    return CachedPermissions(database.quotas, budgets, timedelta(days=1), clock)
+    return CachedPermissions(
+        database.quotas, budgets, BatchCosts(database.progress), timedelta(days=1), clock
+    )
 
 
 async def planned_execution(
@@ -239,7 +242,7 @@ async def test_permissions_age_while_the_machine_is_suspended(monkeypatch: pytes
     monkeypatch.setattr(time, "clock_gettime", clock_gettime)
     database = MemoryDatabase()
     budgets = TokenBudgets(database.quotas, database.budget_groups, 0)
-    known = CachedPermissions(database.quotas, budgets, timedelta(days=1))
+    known = CachedPermissions(database.quotas, budgets, BatchCosts(database.progress), timedelta(days=1))
     await known.refresh()
     assert known.fresh_until > suspend_aware_clock()
     suspended = 3600.0

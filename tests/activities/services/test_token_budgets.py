@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from batchwright.activities.services.authorization import CachedPermissions
+from batchwright.activities.services.batch_costs import BatchCosts
 from batchwright.activities.services.token_budgets import TokenBudgets
 from batchwright.contracts.batch import Caller
 from batchwright.database.errors import DatabaseUnavailable
@@ -206,7 +207,9 @@ async def test_usage_before_midnight_is_published_later_and_counts_for_its_own_d
 async def test_a_line_with_a_running_job_is_not_rejected_for_a_budget() -> None:
     server, database = JobServer(config_of()), MemoryDatabase()
     budgets = TokenBudgets(database.quotas, database.budget_groups, 10)
-    server.execution.context.permissions = CachedPermissions(database.quotas, budgets, WINDOW)
+    server.execution.context.permissions = CachedPermissions(
+        database.quotas, budgets, BatchCosts(database.progress), WINDOW
+    )
     await server.execution.context.permissions.refresh()
     await server.plan(2)
     running = server.execution.start(request())

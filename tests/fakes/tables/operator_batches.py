@@ -9,7 +9,7 @@ from batchwright.database.records import BatchRow
 from batchwright.database.tables.batch_records import add_reported
 from batchwright.database.tables.operator_batches import BatchCount, BatchFilters, OperatorBatches
 from batchwright.rules.batch_states import LIVE_STATES, visible_status
-from tests.fakes.tables.rows import Rows, per_model, slices
+from tests.fakes.tables.rows import Rows, per_model, slices, usage_per_model
 
 
 class MemoryOperatorBatches(OperatorBatches):
@@ -52,7 +52,8 @@ class MemoryOperatorBatches(OperatorBatches):
             return row
         reported = slices(self._rows, row.order.tenant, row.order.batch_id)
         usage = sum((of.usage for of in reported), Usage())
-        changes = {"usage": usage, "forecast": self._forecast(row, forecast_since)}
+        used = usage_per_model(reported)
+        changes = {"usage": usage, "model_usage": used, "forecast": self._forecast(row, forecast_since)}
         return add_reported(row, per_model(reported), []).model_copy(update=changes)
 
     def _forecast(self, row: BatchRow, since: datetime) -> BatchForecast | None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 
-from batchwright.contracts.batch import BatchForecast, BatchOrder, ModelCounts
+from batchwright.contracts.batch import BatchForecast, BatchOrder, ModelCounts, ModelUsage
 from batchwright.contracts.openai import HoldKind, Quota
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.records import (
@@ -32,6 +32,7 @@ from batchwright.database.tenants.quota_records import QuotaRow
 from batchwright.rules.batch_states import LIVE_STATES
 from batchwright.rules.dispatch.queue_forecast import ModelSpeed
 from batchwright.rules.quotas import BudgetGroup, EnqueuedWork
+from batchwright.rules.results.token_usage import total_usage
 from batchwright.rules.worker_stats import UpstreamTraffic
 
 Key = tuple[str, str]  # tenant, id
@@ -160,6 +161,17 @@ def not_before(row: BatchRow, at: datetime) -> datetime:
 
 def slices(rows: Rows, tenant: str, batch_id: str) -> list[SliceProgress]:
     return [progress for key, progress in rows.progress.items() if key[:2] == (tenant, batch_id)]
+
+
+def usage_per_model(slices: list[SliceProgress]) -> list[ModelUsage]:
+    return [
+        ModelUsage(
+            model=model,
+            requests=sum(each.completed for each in slices if each.model == model),
+            **total_usage(each.usage for each in slices if each.model == model).model_dump(),
+        )
+        for model in sorted({each.model for each in slices})
+    ]
 
 
 def per_model(slices: list[SliceProgress]) -> list[ModelCounts]:

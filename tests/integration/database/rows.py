@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
-from batchwright.contracts.batch import BatchOrder, ModelCounts
+from batchwright.contracts.batch import BatchOrder, ModelCounts, ModelUsage
 from batchwright.contracts.openai import BatchStatus, Endpoint, Usage
 from batchwright.database.database import Database
 from batchwright.database.records import BatchOutcome, BatchRow, FileRow, SliceProgress
@@ -64,6 +64,7 @@ def an_outcome(status: BatchStatus = BatchStatus.COMPLETED, **changes: object) -
         completed=8,
         failed=2,
         usage=Usage(input_tokens=5, cached_tokens=1, output_tokens=7, reasoning_tokens=2),
+        model_usage=[ModelUsage(model="a", requests=8, input_tokens=5, cached_tokens=1, output_tokens=7)],
         output=a_file("file-out", purpose="batch_output", storage_key="x/out/1"),
         error=a_file("file-err", purpose="batch_output", storage_key="x/err/1"),
     )

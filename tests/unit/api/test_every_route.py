@@ -118,6 +118,11 @@ TABLE: dict[str, tuple[Scope | str | None, list[Call]]] = {
     "POST /v1/batches/{batch_id}/x/pause": (WRITE, [Call(BATCH + "/x/pause")]),
     "POST /v1/batches/{batch_id}/x/resume": (WRITE, [Call(BATCH + "/x/resume")]),
     "POST /v1/batches/{batch_id}/x/retry": (WRITE, [Call(BATCH + "/x/retry")]),
+    "POST /v1/batches/{batch_id}/x/max_cost": (WRITE, [Call(BATCH + "/x/max_cost", {"max_cost": "5"})]),
+    "POST /v1/batches/x/estimate": (
+        WRITE,
+        [Call("/v1/batches/x/estimate", {"input_file_id": "{file}", "endpoint": "/v1/chat/completions"})],
+    ),
     "GET /v1/batches/{batch_id}/x/results": (READ, [Call(BATCH + "/x/results")]),
     "GET /v1/batches/{batch_id}/x/state": (READ, [Call(BATCH + "/x/state")]),
     # The owner's stream would not end. The batch is looked up before the header is checked.

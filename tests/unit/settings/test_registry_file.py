@@ -63,6 +63,18 @@ WRONG = {
     ),
     "models: {a: {backends: [{url: 'http://x'}], fallbacks: [b, b]}}": "it has the fallback 'b' twice:",
     "models: {a: {backends: [{url: 'http://x'}], retries: {max_backoff: 0}}}": "more than 0",
+    "models: {a: {backends: [{url: 'http://x'}], prices: {input: -1}}}": (
+        "models.a.prices.input: it must be a number from 0 to 1000000000 with at most 6 decimal places"
+    ),
+    "models: {a: {backends: [{url: 'http://x'}], prices: {output: cheap}}}": "prices.output: it must be a",
+    "models: {a: {backends: [{url: 'http://x'}], prices: {currency: dollars}}}": "currency: it must match",
+    "models: {a: {backends: [{url: 'http://x'}], prices: {inputs: 1}}}": (
+        "there are cached_input, currency, input, output, request"
+    ),
+    "models: {a: {backends: [{url: 'http://x'}], prices: {input: 1}}, "
+    "b: {backends: [{url: 'http://x'}], prices: {currency: EUR}}}": (
+        "the prices of 'a' are in USD, and those of 'b' are in EUR: use one currency for all models"
+    ),
     "models: {a: {backends: [{url: 'http://x'}], kind: poll}}": "it must have jobs.poll_endpoint_template,",
     "models: {a: {backends: [{url: 'http://x'}], jobs: {poll_interval: 3}}}": "kind: poll or kind: callback",
     "models: {a: {backends: [{url: 'http://x'}], kind: poll, jobs: {poll_endpoint_template: /s}}}": (

@@ -9,6 +9,7 @@ from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.outcomes import InFlightRequest, OutboundRequest, OutcomeHandler
 from batchwright.activities.execution.result_writer import ResultWriter, SegmentNames
 from batchwright.activities.execution.stored_results import LineAttempt
+from batchwright.activities.services.batch_costs import uncounted
 from batchwright.contracts.errors import LineCode
 from batchwright.inference.concurrency import Permit, PermitRequest
 from batchwright.inference.outcomes import Outcome, from_exception
@@ -33,7 +34,7 @@ class OpenCircuit:
         context, slice_ = self.execution.context, request()
         names = SegmentNames(FOLDER, 0, 1)
         self.writer = ResultWriter(self.execution.storage, context.budget, context.metrics, names)
-        self.outcomes = OutcomeHandler(context, slice_, self.writer, RetryPolicy())
+        self.outcomes = OutcomeHandler(context, slice_, self.writer, RetryPolicy(), uncounted())
 
     def probe(self) -> InFlightRequest:
         """Return a line sent as the probe that the open circuit allows."""

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from batchwright.contracts.batch import ErrorCount, ErrorExample, ModelCounts
+from batchwright.contracts.batch import ErrorCount, ErrorExample, ModelCounts, ModelUsage
 from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.errors import UnknownBatch
@@ -38,6 +38,7 @@ async def test_finishing_sets_files_counts_usage_and_time(any_database: Database
             "completed": 8,
             "failed": 2,
             "usage": outcome.usage,
+            "model_usage": outcome.model_usage,
         }
     )
     assert await any_database.batches.get("t", "batch_1") == row
@@ -135,6 +136,10 @@ async def test_live_counts_are_the_sum_over_the_slices(any_database: Database) -
             "completed": 6,
             "failed": 4,  # with the unserved line
             "usage": usage + usage,
+            "model_usage": [
+                ModelUsage(model="a", requests=2, **(usage + usage).model_dump()),
+                ModelUsage(model="b", requests=4),
+            ],
             "models": [
                 ModelCounts(model="b", lines=6, completed=4, failed=2),
                 ModelCounts(model="a", lines=3, completed=2, failed=1),
@@ -301,6 +306,7 @@ async def test_an_end_without_files_has_the_reported_counts(any_database: Databa
             "completed": 2,
             "failed": 2,
             "usage": usage,
+            "model_usage": [ModelUsage(model="a", requests=2, input_tokens=3)],
             "models": [MODELS[0], ModelCounts(model="a", lines=3, completed=2, failed=1)],
         }
     )

@@ -145,7 +145,12 @@ def test_a_line_that_is_not_a_result_is_refused(line: bytes) -> None:
 
 @pytest.mark.parametrize("code", LineCode)
 def test_only_the_end_of_a_batch_leaves_a_line_unsettled(code: LineCode) -> None:
-    never = {LineCode.BATCH_EXPIRED, LineCode.BATCH_CANCELLED, LineCode.BATCH_FAILED}
+    never = {
+        LineCode.BATCH_EXPIRED,
+        LineCode.BATCH_CANCELLED,
+        LineCode.BATCH_FAILED,
+        LineCode.BUDGET_EXCEEDED,
+    }
     assert is_settled_result(error_line(ID, "a", code, "why")) is (code not in never)
 
 

@@ -428,3 +428,37 @@ async def test_a_registration_that_may_no_longer_use_a_key_sends_none(api: ApiFi
     [backend] = found.backends
     assert (backend.settings["has_api_key"].value, backend.settings["weight"].value) == (False, 3.0)
     assert found.problems[0].endswith("until then no key or certificate is sent there")
+
+
+async def test_prices_are_set_changed_and_shown_with_their_origin(api: ApiFixture) -> None:
+    await patch(api, "llama", {"prices": {"currency": "EUR", "input": 0.15, "output": "0.60"}})
+    found = read(await patch(api, "llama", {"prices": {"input": 2}}), ModelSettingsObject)
+    assert values(found) | {"prices.currency": "EUR", "prices.input": "2", "prices.output": "0.6"} == values(
+        found
+    )
+    assert (origins(found)["prices.input"], origins(found)["prices.request"]) == ("change", "default")
+    undone = read(await patch(api, "llama", {"prices": None}), ModelSettingsObject)
+    assert "prices.input" not in values(undone)
+
+
+@pytest.mark.parametrize(
+    ("price", "shown_price"), [(-1, "-1"), ("cheap", "'cheap'"), (True, "True"), (None, None)]
+)
+async def test_a_price_that_is_negative_or_no_number_is_rejected(
+    api: ApiFixture, price: object, shown_price: str | None
+) -> None:
+    answer = await patch(api, "llama", {"prices": {"input": price}})
+    if shown_price is None:  # null undoes an earlier change
+        assert answer.status_code == 200
+        return
+    assert answer.status_code == 400
+    assert error_of(answer).param == "prices.input"
+    assert error_of(answer).message.endswith(f"with at most 6 decimal places; it is {shown_price}.")
+
+
+async def test_all_models_have_one_currency(api: ApiFixture) -> None:
+    await patch(api, "llama", {"prices": {"currency": "EUR", "input": 1}})
+    answer = await patch(api, "qwen", {"prices": {"currency": "USD", "input": 1}})
+    assert answer.status_code == 400
+    assert error_of(answer).param == "prices.currency"
+    assert "the prices of 'llama' are in EUR, and those of 'qwen' are in USD" in error_of(answer).message

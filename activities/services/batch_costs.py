@@ -1,0 +1,140 @@
+"""What the batches whose slices run in this process have cost so far, compared with their caps.
+
+A process knows the cost of its own slices at once, and the cost of slices elsewhere from its last refresh.
+So a batch may cost more than its cap: by the requests in flight when the cap is reached, and by those that
+other workers send until they have reported and read again, which takes about three seconds.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from batchwright.contracts.execution import SliceRequest
+from batchwright.database.tables.batch_snapshots import BatchKey
+from batchwright.database.tables.progress import ProgressTable, SliceKey
+from batchwright.rules.costs import UnitPrices
+from batchwright.rules.results.token_usage import TokenUsage
+
+# After its end, a slice is still counted here, until its last report is certainly in the database.
+_REPORTED_SECONDS = 10.0
+
+
+@dataclass(eq=False)
+class _BatchSpending:
+    """Cost of one batch: of the slices of this process, and `elsewhere` of its other slices, as read last."""
+
+    cap: int | None = None
+    elsewhere: int = 0
+    here: int = 0
+    is_read: bool = False
+    slices: dict[SliceKey, "SliceCost"] = field(default_factory=dict[SliceKey, "SliceCost"])
+
+    def add_up(self) -> None:
+        self.here = sum(cost.amount - cost.counted_elsewhere for cost in self.slices.values())
+
+
+class SliceCost:
+    """Cost of the lines of one slice that have succeeded. All amounts are as in `rules/costs.py`.
+
+    Attributes:
+        amount: cost of the slice, with its earlier turns.
+        counted_elsewhere: part of `amount` that is also in the amount which was read for the other slices.
+        ended_at: when the turn ended; None while it runs.
+    """
+
+    def __init__(self, batch: _BatchSpending, prices: UnitPrices | None) -> None:
+        self._batch, self._prices = batch, prices
+        self.amount = self.counted_elsewhere = 0
+        self.ended_at: float | None = None
+
+    @property
+    def is_over_cap(self) -> bool:
+        """True if the batch has reached the cap on its cost, so that none of its lines may be sent."""
+        batch = self._batch
+        return batch.cap is not None and batch.elsewhere + batch.here >= batch.cap
+
+    def add(self, usage: TokenUsage) -> int:
+        """Count a line that has succeeded with this usage. Return what it costs; 0 if there is no price."""
+        if self._prices is None:
+            return 0
+        cost = self._prices.cost(usage)
+        self.amount += cost
+        self._batch.here += cost
+        return cost
+
+
+def uncounted() -> SliceCost:
+    """Return the cost of a slice without prices, which stays 0."""
+    return SliceCost(_BatchSpending(), None)
+
+
+class BatchCosts:
+    """Tracks the cost of all batches whose slices run in this process."""
+
+    def __init__(self, table: ProgressTable, clock: Callable[[], float] = time.monotonic) -> None:
+        self._table, self._clock = table, clock
+        self._batches: dict[BatchKey, _BatchSpending] = {}
+
+    async def track(self, request: SliceRequest, usage: TokenUsage, requests: int) -> SliceCost:
+        """Begin to count the cost of a slice, and return the object that counts it.
+
+        Call `end` after the turn. If no slice of the batch was tracked before, the cap of the batch and its
+        cost so far are read at once.
+
+        Args:
+            usage: tokens that earlier turns of the slice have used.
+            requests: number of lines that succeeded in earlier turns.
+
+        Raises:
+            DatabaseUnavailable: the database does not respond.
+        """
+        if request.prices is None:
+            return uncounted()
+        key, place = BatchKey(request.tenant, request.batch_id), SliceKey(request.model, request.number)
+        batch = self._batches.setdefault(key, _BatchSpending())
+        if not batch.is_read:
+            await self._read({key: batch})
+            self._batches[key] = batch
+        prices, before = UnitPrices.of(request.prices), batch.slices.get(place)
+        cost = batch.slices[place] = SliceCost(batch, prices)
+        cost.amount = prices.cost(usage, requests)
+        cost.counted_elsewhere = cost.amount if before is None else before.counted_elsewhere
+        batch.add_up()
+        return cost
+
+    def end(self, cost: SliceCost) -> None:
+        """Count the slice only until the database certainly has its last report."""
+        cost.ended_at = self._clock()
+
+    async def refresh(self) -> None:
+        """Read the caps of all tracked batches, and what their slices elsewhere have cost.
+
+        Raises:
+            DatabaseUnavailable: the database does not respond. The last known amounts stay in use.
+        """
+        for key, batch in list(self._batches.items()):
+            if batch.is_read and not any(map(self._is_counted, batch.slices.values())):
+                del self._batches[key]
+        await self._read(dict(self._batches))
+
+    async def _read(self, batches: Mapping[BatchKey, _BatchSpending]) -> None:
+        if not batches:
+            return
+        counted = {
+            key: {place: cost for place, cost in batch.slices.items() if self._is_counted(cost)}
+            for key, batch in batches.items()
+        }
+        found = await self._table.spending({key: list(slices) for key, slices in counted.items()})
+        for key, batch in batches.items():
+            read, slices = found.get(key), counted[key]
+            batch.is_read = True
+            batch.cap, batch.elsewhere = (None, 0) if read is None else (read.cap, read.amount)
+            for place, cost in list(batch.slices.items()):
+                if slices.get(place) is cost:
+                    cost.counted_elsewhere = 0
+                elif not self._is_counted(cost):
+                    del batch.slices[place]
+            batch.add_up()
+
+    def _is_counted(self, cost: SliceCost) -> bool:
+        return cost.ended_at is None or self._clock() - cost.ended_at < _REPORTED_SECONDS

@@ -1,0 +1,82 @@
+"""Estimate the tokens and the cost of a batch from its input file, without creating the batch."""
+
+import asyncio
+from collections.abc import Mapping
+
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import ApiError, file_not_found, invalid_value
+from batchwright.api.schemas.batch_create import parse_estimate
+from batchwright.api.services.concurrency import TenantLimiter
+from batchwright.contracts.errors import LineCode
+from batchwright.contracts.openai_objects import EstimateObject
+from batchwright.database.records import FileRow
+from batchwright.rules.ids import is_file_id
+from batchwright.rules.input.line_checks import InputLimits
+from batchwright.rules.planning.estimate import InputEstimator, estimate_object
+from batchwright.storage.base import ObjectMissing
+
+_AT_ONCE = 4  # an estimate takes about a second of CPU time for 50,000 lines
+_WAIT_SECONDS = 20.0
+
+
+class BatchEstimates:
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._deps = deps
+        self._limiter = TenantLimiter(_AT_ONCE, _WAIT_SECONDS, work="estimates are being made")
+
+    async def estimate(self, tenant: str, fields: Mapping[str, object]) -> EstimateObject:
+        """Read the input file of a batch, and return what the batch would take and cost.
+
+        Args:
+            fields: body of the request.
+
+        Raises:
+            ApiError: a field is not valid, the file does not exist (404) or is too large, or too many
+                estimates are being made (429).
+        """
+        settings = self._deps.settings
+        file_id, endpoint = parse_estimate(fields, settings)
+        file = await self._deps.database.files.get(tenant, file_id) if is_file_id(file_id) else None
+        if file is None:
+            raise file_not_found(file_id)
+        if file.bytes > settings.max_batch_file_bytes:
+            message = (
+                f"The file has {file.bytes} bytes; a batch takes at most {settings.max_batch_file_bytes}."
+            )
+            raise invalid_value("input_file_id", message)
+        served = await self._deps.models.served_now()
+        limits = InputLimits(
+            max_lines=settings.max_lines,
+            max_line_bytes=settings.max_line_bytes,
+            max_embedding_inputs=settings.max_embedding_inputs,
+            one_model=settings.one_model_per_batch,
+        )
+        estimator = InputEstimator(
+            endpoint, settings.profile, limits, self._canonical, settings.max_models_per_batch
+        )
+        async with self._limiter.slot(tenant, file_id):
+            await self._read(file, estimator)
+        models, own = estimator.models.keys(), await self._deps.database.quotas.get(tenant)
+        refused: dict[str, str] = {}
+        for model in models:
+            if model and not own.may_use(model):
+                refused[model] = LineCode.POLICY_REJECTED
+            elif model not in served and not self._deps.models.accepts_unlisted(model):
+                refused[model] = LineCode.MODEL_NOT_FOUND
+        found = ((model, self._deps.models.prices_of(model)) for model in models)
+        prices = {model: price for model, price in found if price is not None}
+        history = await self._deps.database.batches.output_history(tenant, endpoint, list(models))
+        return estimate_object(estimator, prices, history, refused)
+
+    async def _read(self, file: FileRow, estimator: InputEstimator) -> None:
+        """Read the file piece by piece, so that memory holds one piece at a time."""
+        try:
+            async for piece in self._deps.storage.read(file.storage_key):
+                await asyncio.to_thread(estimator.feed, piece)
+        except ObjectMissing:
+            message = f"The content of file '{file.id}' is missing."
+            raise ApiError(500, message, code="content_missing") from None
+        await asyncio.to_thread(estimator.finish)
+
+    def _canonical(self, name: str | None) -> str:
+        return self._deps.models.canonical(name or self._deps.settings.default_model)

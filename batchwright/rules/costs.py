@@ -1,0 +1,100 @@
+"""Cost of requests: their tokens times the prices of their model. All amounts are exact integers.
+
+The unit of an amount is a millionth of a millionth of the currency's unit. A price per million tokens has at
+most six decimal places, so the price of one token is a whole number of these units.
+"""
+
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import NamedTuple, Self
+
+from batchwright.contracts.batch import ModelUsage
+from batchwright.contracts.openai_objects import BatchCost, ModelCost
+from batchwright.contracts.prices import MAX_PLACES, PriceConfig
+from batchwright.rules.results.token_usage import TokenUsage
+
+_UNIT_PLACES = 12
+AMOUNT_PER_UNIT = 10**_UNIT_PLACES
+_TOKENS_PER_PRICE = 10**MAX_PLACES
+
+
+class UnitPrices(NamedTuple):
+    """Prices of one token and of one request of a model."""
+
+    input: int
+    cached_input: int
+    output: int
+    request: int
+
+    @classmethod
+    def of(cls, prices: PriceConfig) -> Self:
+        cached = prices.input if prices.cached_input is None else prices.cached_input
+        return cls(
+            _per_million(prices.input),
+            _per_million(cached),
+            _per_million(prices.output),
+            amount_of(prices.request),
+        )
+
+    def cost(self, usage: TokenUsage, requests: int = 1) -> int:
+        """Return the amount that `requests` successful requests cost, which have used the tokens `usage`."""
+        return (
+            (usage.input_tokens - usage.cached_tokens) * self.input
+            + usage.cached_tokens * self.cached_input
+            + usage.output_tokens * self.output
+            + requests * self.request
+        )
+
+
+def amount_of(text: str) -> int:
+    """Return the amount in a decimal text with at most 12 decimal places."""
+    return int(Decimal(text).scaleb(_UNIT_PLACES))
+
+
+def amount_text(amount: int) -> str:
+    """Return an amount as decimal text in the currency's unit, such as `0.00125`. No digit is rounded."""
+    whole, fraction = divmod(amount, AMOUNT_PER_UNIT)
+    return f"{whole}.{fraction:0{_UNIT_PLACES}}".rstrip("0").rstrip(".")
+
+
+def model_cost(usage: ModelUsage, prices: Mapping[str, PriceConfig]) -> int | None:
+    """Return the amount that the requests of one model cost; None if the model has no price."""
+    own = prices.get(usage.model)
+    return None if own is None else UnitPrices.of(own).cost(usage, usage.requests)
+
+
+def total_cost(usages: Iterable[ModelUsage], prices: Mapping[str, PriceConfig]) -> int:
+    """Return the amount that requests of several models cost. Models without a price cost nothing."""
+    return sum(model_cost(usage, prices) or 0 for usage in usages)
+
+
+def batch_cost(
+    usages: Iterable[ModelUsage], prices: Mapping[str, PriceConfig], *, final: bool
+) -> BatchCost | None:
+    """Return the cost of a batch as clients see it; None if none of its models has prices.
+
+    Args:
+        usages: requests and tokens by model.
+        prices: prices by model.
+        final: False if the usage may still rise.
+    """
+    if not prices:
+        return None
+    used = {usage.model: usage for usage in usages}
+    amounts = {
+        model: model_cost(used.get(model) or ModelUsage(model=model), prices)
+        for model in sorted(used.keys() | prices.keys())
+    }
+    return BatchCost(
+        amount=amount_text(sum(amount or 0 for amount in amounts.values())),
+        currency=next(iter(prices.values())).currency,
+        final=final,
+        models=[
+            ModelCost(model=model, amount=None if amount is None else amount_text(amount))
+            for model, amount in amounts.items()
+        ],
+    )
+
+
+def _per_million(price: str) -> int:
+    return amount_of(price) // _TOKENS_PER_PRICE

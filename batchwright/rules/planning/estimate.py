@@ -1,0 +1,186 @@
+"""Estimate the tokens and the cost of a batch from its input, before anything is sent."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from batchwright.contracts.openai import Endpoint, Profile
+from batchwright.contracts.openai_objects import (
+    BatchError,
+    BatchErrors,
+    EstimatedCost,
+    EstimateObject,
+    ModelEstimateObject,
+)
+from batchwright.contracts.prices import PriceConfig
+from batchwright.rules.costs import UnitPrices, amount_text
+from batchwright.rules.input.errors import ValidationCode
+from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits
+from batchwright.rules.input.line_splitter import InputLine
+from batchwright.rules.input.validation import InputValidator
+from batchwright.rules.planning.request_cost import estimate_tokens, output_limit, prompt_bytes
+from batchwright.rules.results.token_usage import Tokens
+
+_WITHOUT_OUTPUT = frozenset({Endpoint.EMBEDDINGS, Endpoint.MODERATIONS, Endpoint.SCORE, Endpoint.RERANK})
+
+
+class ModelLoad(Struct):
+    """Lines of one model in an input, and their tokens.
+
+    `limited_output` is the sum of the limits of output tokens of the lines that have one; `unlimited` counts
+    the others.
+    """
+
+    lines: int = 0
+    input_tokens: int = 0
+    limited_output: int = 0
+    unlimited: int = 0
+
+    @property
+    def most_output(self) -> int | None:
+        """Most output tokens that the lines can have; None if a line has no limit."""
+        return None if self.unlimited else self.limited_output
+
+
+class OutputHistory(NamedTuple):
+    """Requests of one model in earlier batches, and their output tokens."""
+
+    requests: int
+    output_tokens: int
+
+
+class InputEstimator:
+    """Validates an input in pieces, and adds up the lines and tokens of each model. It is not thread-safe.
+
+    Args:
+        canonical: returns the model for the name in a line, or for None if the line names no model.
+        most_models: the input has an error if it names more models.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        profile: Profile,
+        limits: InputLimits,
+        canonical: Callable[[str | None], str],
+        most_models: int,
+    ) -> None:
+        self._validator = InputValidator(endpoint, profile, limits)
+        self.errors = self._validator.errors
+        self._has_output = endpoint not in _WITHOUT_OUTPUT
+        self._canonical, self._most_models = canonical, most_models
+        self.models: dict[str, ModelLoad] = {}
+
+    @property
+    def lines(self) -> int:
+        return self._validator.total
+
+    def feed(self, piece: bytes) -> None:
+        """Read the next bytes of the input. Bytes after the largest number of lines are ignored."""
+        if not self._validator.is_full:
+            self._add(self._validator.feed(piece))
+
+    def finish(self) -> None:
+        self._add(self._validator.finish())
+
+    def _add(self, accepted: Iterator[tuple[InputLine, AcceptedRequest]]) -> None:
+        for line, request in accepted:
+            model = self._canonical(request.model)
+            load = self.models.get(model)
+            if load is None:
+                if len(self.models) == self._most_models:
+                    most = self._most_models
+                    message = f"The batch names more than {most} models. Split it into several batches."
+                    self.errors.add(
+                        ValidationCode.TOO_MANY_MODELS, message, param="body.model", line=line.number
+                    )
+                    continue
+                load = self.models[model] = ModelLoad()
+            load.lines += 1
+            load.input_tokens += estimate_tokens(request.body, prompt_bytes(request.body))
+            if self._has_output:
+                most = output_limit(request.body)
+                load.limited_output += most or 0
+                load.unlimited += most is None
+
+
+def estimate_object(
+    read: InputEstimator,
+    prices: Mapping[str, PriceConfig],
+    history: Mapping[str, OutputHistory],
+    refused: Mapping[str, str],
+) -> EstimateObject:
+    """Return the estimate of an input that was read to its end, as clients see it.
+
+    Args:
+        prices: prices by model.
+        history: earlier requests by model, for the expected number of output tokens.
+        refused: error code of the lines of each model that would fail without being sent.
+    """
+    models: list[ModelEstimateObject] = []
+    totals = list[tuple[int | None, int | None]]()
+    for model, load in sorted(read.models.items()):
+        most = load.most_output
+        expected = _expected_output(load, history.get(model))
+        cost = None
+        if model in prices and model not in refused:
+            amounts = (_amount(load, expected, prices[model]), _amount(load, most, prices[model]))
+            totals.append(amounts)
+            cost = _cost(*amounts, prices[model].currency)
+        models.append(
+            ModelEstimateObject(
+                model=model,
+                lines=load.lines,
+                input_tokens=load.input_tokens,
+                output_tokens=expected,
+                max_output_tokens=most,
+                cost=cost,
+                error=refused.get(model),
+            )
+        )
+    currency = next((each.cost.currency for each in models if each.cost is not None), "")
+    errors = [BatchError(**error.model_dump()) for error in read.errors.as_list()]
+    return EstimateObject(
+        lines=read.lines,
+        input_tokens=sum(load.input_tokens for load in read.models.values()),
+        output_tokens=_sum([each.output_tokens for each in models]),
+        max_output_tokens=_sum([each.max_output_tokens for each in models]),
+        cost=_cost(_sum([low for low, _ in totals]), _sum([most for _, most in totals]), currency)
+        if totals
+        else None,
+        models=models,
+        errors=BatchErrors(data=errors) if errors else None,
+    )
+
+
+def _expected_output(load: ModelLoad, known: OutputHistory | None) -> int | None:
+    """Return the expected output tokens: as earlier requests of the model had, but at most the limits.
+
+    Without earlier requests, the limits are expected; None if a line has no limit.
+    """
+    most = load.most_output
+    if known is None or not known.requests:
+        return most
+    expected = -(-known.output_tokens * load.lines // known.requests)
+    return expected if most is None else min(expected, most)
+
+
+def _amount(load: ModelLoad, output: int | None, prices: PriceConfig) -> int | None:
+    if output is None:
+        return None
+    return UnitPrices.of(prices).cost(Tokens(load.input_tokens, 0, output), load.lines)
+
+
+def _cost(expected: int | None, most: int | None, currency: str) -> EstimatedCost:
+    return EstimatedCost(
+        currency=currency,
+        expected=None if expected is None else amount_text(expected),
+        at_most=None if most is None else amount_text(most),
+    )
+
+
+def _sum(parts: Sequence[int | None]) -> int | None:
+    """Return the sum; None if a part is not known."""
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None

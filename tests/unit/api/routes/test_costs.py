@@ -1,0 +1,147 @@
+"""Cost of batches: in the object, caps on it, and estimates."""
+
+import json
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+
+from batchwright.contracts.batch import ModelCounts
+from batchwright.contracts.openai import Usage
+from batchwright.contracts.openai_objects import BatchCost, BatchObject, EstimateObject, ModelCost
+from batchwright.contracts.prices import PriceConfig
+from batchwright.database.records import SliceProgress
+from tests.fakes.api import ApiFixture, error_of, open_api, read
+
+PRICES = {"llama": PriceConfig(currency="EUR", input="2", request="0.01")}
+NOW = datetime.now(UTC)
+
+
+def a_line(custom_id: str, model: str = "llama") -> dict[str, object]:
+    return {"custom_id": custom_id, "body": {"model": model, "messages": [], "max_tokens": 100}}
+
+
+@pytest.fixture
+async def api() -> AsyncGenerator[ApiFixture]:
+    async with open_api() as api:
+        yield api
+
+
+async def running(
+    api: ApiFixture, *models: str, prices: dict[str, PriceConfig] = PRICES, max_cost: object = None
+) -> str:
+    """Create a batch in progress with two results of the model llama, and return its id."""
+    batch = await api.create(x_batchwright={"max_cost": max_cost})
+    counts = [ModelCounts(model=model, lines=10) for model in models or ("llama",)]
+    await api.database.batches.start("default", batch.id, total=10, models=counts, at=NOW, prices=prices)
+    progress = SliceProgress(
+        tenant="default",
+        batch_id=batch.id,
+        model="llama",
+        number=0,
+        generation=0,
+        attempt=1,
+        completed=2,
+        failed=0,
+        usage=Usage(input_tokens=1000),
+    )
+    await api.database.progress.record([progress])
+    return batch.id
+
+
+async def shown(api: ApiFixture, batch_id: str) -> BatchObject:
+    return read(await api.http.get(f"/v1/batches/{batch_id}"), BatchObject)
+
+
+async def change(api: ApiFixture, batch_id: str, max_cost: object) -> httpx.Response:
+    return await api.http.post(f"/v1/batches/{batch_id}/x/max_cost", json={"max_cost": max_cost})
+
+
+async def estimate(api: ApiFixture, *lines: object) -> EstimateObject:
+    file = await api.upload("\n".join(map(json.dumps, lines)).encode())
+    body = {"input_file_id": file.id, "endpoint": "/v1/chat/completions"}
+    return read(await api.http.post("/v1/batches/x/estimate", json=body), EstimateObject)
+
+
+async def test_a_batch_shows_what_it_has_cost_so_far_by_model(api: ApiFixture) -> None:
+    batch = await shown(api, await running(api, max_cost=5))
+    assert batch.x_batchwright.cost == BatchCost(
+        amount="0.022", currency="EUR", final=False, models=[ModelCost(model="llama", amount="0.022")]
+    )
+    assert batch.x_batchwright.max_cost == "5"
+
+
+async def test_a_batch_without_prices_has_no_cost(api: ApiFixture) -> None:
+    assert (await shown(api, await running(api, prices={}))).x_batchwright.cost is None
+
+
+@pytest.mark.parametrize("max_cost", [0, -1, "0.00", "x", True, "1.1234567", [], float("1e300")])
+async def test_a_cap_that_is_no_positive_decimal_is_rejected(api: ApiFixture, max_cost: object) -> None:
+    file = await api.upload()
+    body = {
+        "input_file_id": file.id,
+        "endpoint": "/v1/chat/completions",
+        "x_batchwright": {"max_cost": max_cost},
+    }
+    answer = await api.post(body)
+    assert answer.status_code == 400
+    assert error_of(answer).param == "x_batchwright.max_cost"
+
+
+async def test_a_cap_can_be_raised_and_removed_while_the_batch_runs(api: ApiFixture) -> None:
+    batch_id = await running(api, max_cost="1")
+    assert read(await change(api, batch_id, 2.5), BatchObject).x_batchwright.max_cost == "2.5"
+    assert read(await change(api, batch_id, None), BatchObject).x_batchwright.max_cost is None
+    assert (await shown(api, batch_id)).x_batchwright.max_cost is None
+
+
+async def test_a_cap_below_what_is_spent_is_rejected_with_both_values(api: ApiFixture) -> None:
+    batch_id = await running(api, max_cost="1")
+    answer = await change(api, batch_id, "0.02")
+    assert answer.status_code == 400
+    message = error_of(answer).message
+    assert "0.022 EUR" in message
+    assert "more than 0.02." in message
+    assert (await shown(api, batch_id)).x_batchwright.max_cost == "1"
+
+
+async def test_a_cap_needs_prices_of_all_models_and_a_batch_in_progress(api: ApiFixture) -> None:
+    answer = await change(api, await running(api, "llama", "qwen"), "9")
+    assert answer.status_code == 400
+    assert "'qwen' of the batch had no prices" in error_of(answer).message
+    validating = await api.create()
+    assert (await change(api, validating.id, "9")).status_code == 409
+    assert (await api.http.post(f"/v1/batches/{validating.id}/x/max_cost", json={})).status_code == 400
+
+
+async def test_an_estimate_tells_lines_tokens_and_cost_without_creating_a_batch(api: ApiFixture) -> None:
+    api.served.prices = PRICES
+    found = await estimate(api, a_line("a"), a_line("b", "nope"))
+    assert (found.lines, found.max_output_tokens) == (2, 200)
+    priced, unserved = found.models
+    assert priced.cost is not None
+    assert priced.cost.at_most == priced.cost.expected == "0.010002"
+    assert (unserved.model, unserved.error, unserved.cost) == ("nope", "model_not_found", None)
+    assert found.cost == priced.cost
+    assert (await api.http.get("/v1/batches")).json()["data"] == []
+
+
+async def test_an_estimate_lists_the_errors_of_the_input(api: ApiFixture) -> None:
+    found = await estimate(api, a_line("a"), {"custom_id": "a", "body": {}})
+    assert found.errors is not None
+    assert "duplicate_custom_id" in {error.code for error in found.errors.data}
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({}, 400),
+        ({"input_file_id": "file-x"}, 400),
+        ({"input_file_id": "file-x", "endpoint": "/v1/nope"}, 400),
+        ({"input_file_id": "file-x", "endpoint": "/v1/embeddings", "more": 1}, 400),
+        ({"input_file_id": "file-x", "endpoint": "/v1/embeddings"}, 404),
+    ],
+)
+async def test_an_estimate_of_nothing_is_refused(api: ApiFixture, body: object, status: int) -> None:
+    assert (await api.http.post("/v1/batches/x/estimate", json=body)).status_code == status
