@@ -29,6 +29,7 @@ COMMANDS = (
     LazyCommand("dlq", "batches.dead_letters:dlq", "List, retry and delete dead letters."),
     LazyCommand("results", "batches.results:results", "Print the output lines of a batch in input order."),
     LazyCommand("validate", "batches.validate:validate", "Check FILE as the input of a batch, offline."),
+    LazyCommand("folder", "batches.folder:folder", "Run files that are dropped into DIR as batches."),
     LazyCommand(
         "admin",
         "fleet.batches:admin",

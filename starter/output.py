@@ -174,7 +174,7 @@ def batch_table(batch: BatchObject) -> Table:
     for failed in batch.x_batchwright.errors_summary:
         table.add_row("failed", escaped(failure_text(failed)))
     for problem in (batch.errors.data if batch.errors else [])[:_SHOWN_ERRORS]:
-        table.add_row("error", error_text(problem))
+        table.add_row("error", escaped(error_text(problem)))
     if batch.errors and len(batch.errors.data) > _SHOWN_ERRORS:
         table.add_row(
             "", f"and {len(batch.errors.data) - _SHOWN_ERRORS:,} more errors; --json lists all of them"
@@ -310,7 +310,7 @@ def start_forecast_text(forecast: StartForecastObject) -> str:
 
 def error_text(problem: BatchError) -> str:
     where = f"line {problem.line}: " if problem.line is not None else ""
-    return escaped(f"{where}{problem.message} ({problem.code})")
+    return f"{where}{problem.message} ({problem.code})"
 
 
 def batch_list_table(batches: list[BatchObject]) -> Table:

@@ -16,8 +16,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from batchwright.contracts.batch import MAX_PRIORITY, MIN_PRIORITY
 from batchwright.contracts.openai_objects import FileObject
 from batchwright.starter.client import Client, ClientError
-from batchwright.starter.commands.batches.input_format import format_problem
 from batchwright.starter.commands.batches.watch import follow
+from batchwright.starter.input_format import format_problem
 from batchwright.starter.options import Interval, Json, Tenant, Url, Wait, api_client, key_value_pairs
 from batchwright.starter.output import (
     ExitCode,

@@ -15,7 +15,7 @@ from batchwright.rules.input.validation import ValidationReport
 from batchwright.rules.input.validation import validate as validate_pieces
 from batchwright.rules.planning.estimate import InputEstimator, estimate_object
 from batchwright.settings import Settings, load_registry
-from batchwright.starter.commands.batches.input_format import format_problem
+from batchwright.starter.input_format import format_problem
 from batchwright.starter.options import settings_or_stop
 from batchwright.starter.output import ExitCode, estimate_table, stderr, stdout, stop
 

@@ -166,7 +166,7 @@ class Cli:
     def _file(self, batch_id: str, kind: str, content: bytes | None) -> FileRow | None:
         if content is None:
             return None
-        key = f"results/{kind}"
+        key = f"results/{batch_id}/{kind}"
         self.api.storage.objects[key] = content
         return FileRow(
             id=f"file-{batch_id.removeprefix('batch_')[:-1]}{'0' if kind == 'output' else '1'}",

@@ -9,6 +9,7 @@ _COMPRESSED = {
     b"\xfd7zXZ\x00": "xz",
     b"BZh": "bzip2",
 }
+START_BYTES = 8
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -23,10 +24,19 @@ def format_problem(path: Path) -> str:
     if not path.is_file():
         return ""
     with path.open("rb") as file:
-        start = file.read(8)
+        return start_problem(file.read(START_BYTES), str(path))
+
+
+def start_problem(start: bytes, name: str) -> str:
+    """Return why a file that begins with `start` cannot be the input of a batch; empty without a problem.
+
+    Args:
+        start: the first `START_BYTES` of the file.
+        name: name of the file, for the message.
+    """
     if not start:
-        return f"{path} is empty: a batch has at least one line, a JSON object."
+        return f"{name} is empty: a batch has at least one line, a JSON object."
     if start.startswith(_UTF_16):
-        return f"{path} is UTF-16 text: `iconv -f utf-16 -t utf-8` converts it to UTF-8."
-    packed = next((name for first, name in _COMPRESSED.items() if start.startswith(first)), None)
-    return f"{path} is compressed with {packed}: decompress it first." if packed else ""
+        return f"{name} is UTF-16 text: `iconv -f utf-16 -t utf-8` converts it to UTF-8."
+    packed = next((packer for first, packer in _COMPRESSED.items() if start.startswith(first)), None)
+    return f"{name} is compressed with {packed}: decompress it first." if packed else ""

@@ -1,0 +1,60 @@
+"""`batchwright folder`: runs the files that are dropped into a directory as batches."""
+
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from batchwright.contracts.openai import Endpoint
+from batchwright.starter.folder.errors import FolderError
+from batchwright.starter.folder.job_batches import JobOptions
+from batchwright.starter.folder.job_folder import JobFolder
+from batchwright.starter.folder.job_runner import JobRunner
+from batchwright.starter.options import Tenant, Url, api_client
+from batchwright.starter.output import ExitCode, stdout, stop
+
+
+def folder(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of jobs; created if missing.", show_default=False)
+    ],
+    endpoint: Annotated[
+        Endpoint, typer.Option(metavar="<str>", help="Endpoint of the requests.")
+    ] = Endpoint.CHAT_COMPLETIONS,
+    window: Annotated[str, typer.Option(help="Completion window: 30m, 6h, 24h, 7d.")] = "24h",
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Model of jobs with a prompt.txt.", show_default=False),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Exit when all jobs have ended.")] = False,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """Run files that are dropped into DIR as batches.
+
+    The results of DIR/NAME.jsonl are written to DIR/output/NAME, the reason of a failure to
+    DIR/failed/NAME. You can stop this command at any time: it continues at its next start.
+    """
+    console = stdout()
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, no_wrap=True, overflow="ellipsis")
+
+    with api_client(url, tenant) as client:
+        try:
+            with JobFolder(directory) as jobs:
+                runner = JobRunner(jobs, client, JobOptions(endpoint, window, model), say)
+                before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+                try:
+                    say(f"Jobs of {directory} are run by {client.url}.")
+                    runner.run(once=once)
+                except KeyboardInterrupt:
+                    say(f"Stopped; {runner.running:,} running jobs continue at the API.")
+                    raise typer.Exit(int(ExitCode.UNFINISHED if once else ExitCode.COMPLETED)) from None
+                finally:
+                    signal.signal(signal.SIGTERM, before)
+        except FolderError as error:
+            stop(str(error))
+    if runner.has_failures:
+        raise typer.Exit(int(ExitCode.FAILED))

@@ -1,0 +1,102 @@
+"""Takes files that users drop into the folder, once they are complete."""
+
+import os
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from batchwright.starter.folder.errors import JobFailed
+from batchwright.starter.folder.job_directory import JobFile, printable
+from batchwright.starter.folder.job_folder import JobFolder, State
+
+COMPLETE_AFTER_SECONDS = 3.0
+NAME_TAKEN = (
+    "There is another job of this name, in {state}. Remove that one, or choose another name. Then drop the "
+    "input again."
+)
+
+
+class _Seen(NamedTuple):
+    bytes: int
+    modified_ns: int
+    since: float  # monotonic seconds
+
+
+class DroppedFiles:
+    """Makes a job of each dropped file that has not changed for `COMPLETE_AFTER_SECONDS`.
+
+    Args:
+        say: called with one sentence for the user.
+        clock: returns monotonic seconds.
+    """
+
+    def __init__(
+        self, folder: JobFolder, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folder = folder
+        self._say = say
+        self._clock = clock
+        self._seen: dict[tuple[State | None, str], _Seen] = {}
+        self._stuck = set[str]()
+        self.failed = 0  # files that were refused or cannot be moved
+
+    def take(self) -> int:
+        """Queue the dropped files that are complete. Return how many are not complete yet."""
+        for staged in self._folder.staged():  # a crash has left them
+            self._publish(staged)
+        seen, self._seen = self._seen, {}
+        now = self._clock()
+        for place, entry in self._folder.dropped_files():
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:  # its owner has removed it
+                continue
+            before = seen.get((place, entry.name))
+            stamp = (status.st_size, status.st_mtime_ns)
+            since = before.since if before is not None and before[:2] == stamp else now
+            if now - since < COMPLETE_AFTER_SECONDS:
+                self._seen[place, entry.name] = _Seen(*stamp, since)
+            else:
+                self._take(place, entry)
+        return len(self._seen)
+
+    def _take(self, place: State | None, entry: os.DirEntry[str]) -> None:
+        try:
+            staged = self._folder.stage(place, entry.name)
+        except OSError as error:
+            self._report_stuck(entry.name, error.strerror or str(error))
+        else:
+            self._publish(staged)
+
+    def _publish(self, staged: str) -> None:
+        """Move a staged input to the queued jobs.
+
+        If another job has its name, move it to the failed ones with the reason.
+        """
+        name = self._folder.staged_name(staged)
+        try:
+            with self._folder.job(State.WRITING, staged) as job:
+                has_input, is_refused = job.exists(JobFile.INPUT), job.exists(JobFile.REASON)
+                state = self._folder.state_of(name)
+                if has_input and state is not None:
+                    job.write(JobFile.REASON, [NAME_TAKEN.format(state=state).encode() + b"\n"])
+                    is_refused = True
+            if not has_input:
+                self._folder.discard(staged)
+            elif is_refused:
+                failed = self._folder.move_to_failed(staged, State.WRITING, name)
+                self.failed += 1
+                self._say(f"{printable(name)}: its name is taken; moved to failed/{printable(failed)}")
+            else:
+                self._folder.publish(staged)
+        except OSError as error:
+            self._report_stuck(name, error.strerror or str(error))
+        except JobFailed as error:
+            self._report_stuck(name, str(error))
+
+    def _report_stuck(self, name: str, why: str) -> None:
+        """Report once that a file cannot be moved. It is tried again later."""
+        if name not in self._stuck:
+            self._stuck.add(name)
+            self.failed += 1
+            self._say(f"{printable(name)}: cannot be taken: {why}")

@@ -1,0 +1,206 @@
+"""The batches of jobs: created exactly once, found again after a crash, and their results written."""
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import BinaryIO
+from uuid import uuid4
+
+from batchwright.contracts.openai import BatchStatus, Endpoint
+from batchwright.contracts.openai_objects import BatchObject
+from batchwright.starter.client import Client, ClientError
+from batchwright.starter.folder.errors import JobFailed
+from batchwright.starter.folder.job_directory import JobDirectory, JobFile, JobRecord, printable
+from batchwright.starter.folder.prompts import answer, write_request
+from batchwright.starter.input_format import START_BYTES, start_problem
+from batchwright.starter.output import error_text
+
+DENIED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)  # the caller's key is wrong, not the job
+METADATA_KEY = "folder_job"
+_CHANGED = (
+    "input.jsonl was changed while it was read. Write inputs under another name, and rename them to *.jsonl "
+    "when they are complete."
+)
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """How batches are created.
+
+    Attributes:
+        endpoint: endpoint of the requests in `input.jsonl`.
+        window: completion window, such as `24h`.
+        model: model of the jobs that are a prompt; None refuses them.
+    """
+
+    endpoint: Endpoint
+    window: str
+    model: str | None
+
+
+@dataclass(frozen=True)
+class StartedBatch:
+    """Batch of a job. `is_new` is False if an earlier process has created it."""
+
+    batch_id: str
+    is_new: bool
+
+
+class JobBatches:
+    """Creates and reads the batches of jobs.
+
+    `job.json` in the directory of a job has a random key before the first request is sent. It is the
+    idempotency key of the upload and of the creation, and it is in the batch's metadata. If a process is
+    killed between two steps, the next one finds by this key what exists.
+    """
+
+    def __init__(self, client: Client, options: JobOptions) -> None:
+        self._client = client
+        self._options = options
+        self._uploaded: dict[str, str] = {}  # ids of files that have no batch yet, by the key of their job
+
+    def get(self, batch_id: str) -> BatchObject:
+        return self._client.batch(batch_id)
+
+    def start(self, job: JobDirectory) -> StartedBatch:
+        """Create the batch of a job, or find the batch that an earlier process has created.
+
+        Raises:
+            JobFailed: the input cannot be used, or was changed while it was read.
+            ClientError: a call to the API failed.
+        """
+        record = job.record()
+        found = None if record is None else record.batch or self._find(record.key)
+        record = record or self._prepare(job)
+        try:
+            batch_id = found or self._create(job, record)
+        except JobFailed:
+            job.remove(JobFile.RECORD)
+            raise
+        except ClientError as error:
+            if _is_refusal(error):  # no batch exists: if the job is queued again, it is a new one
+                job.remove(JobFile.RECORD)
+            raise
+        if record.batch is None:
+            job.write_record(record.model_copy(update={"batch": batch_id}))
+        return StartedBatch(batch_id, is_new=found is None)
+
+    def write_results(self, job: JobDirectory, batch: BatchObject) -> None:
+        """Write the results of an ended batch beside the input of its job.
+
+        Raises:
+            JobFailed: the batch did not complete, its input has changed, or a file cannot be written.
+            ClientError: a call to the API failed.
+        """
+        record = job.record()
+        if record is None or (batch.metadata or {}).get(METADATA_KEY) != record.key:
+            raise JobFailed(f"{batch.id} is not the batch of this job, so its results are not written.")
+        for file_id, file in ((batch.output_file_id, JobFile.OUTPUT), (batch.error_file_id, JobFile.ERRORS)):
+            if file_id is not None:
+                with self._client.content(file_id) as pieces:
+                    job.write(file, pieces)
+        if job.size(JobFile.INPUT) != record.bytes:
+            raise JobFailed(
+                f"{JobFile.INPUT} was changed after it was read: the results are those of its first "
+                f"{record.bytes:,} bytes."
+            )
+        if batch.status is not BatchStatus.COMPLETED:
+            problems = [error_text(problem) for problem in (batch.errors.data if batch.errors else [])]
+            raise JobFailed("\n".join([f"{batch.id} has ended as {batch.status.value}.", *problems]))
+        if job.exists(JobFile.PROMPT):
+            job.write(JobFile.RESULT, [answer(job).encode()])
+
+    def _prepare(self, job: JobDirectory) -> JobRecord:
+        """Check the input of a new job, and write down how its batch will be created.
+
+        Raises:
+            JobFailed: the input cannot be used.
+        """
+        is_prompt = job.exists(JobFile.PROMPT)
+        if is_prompt and not job.exists(JobFile.INPUT):
+            write_request(job, self._options.model)
+        with job.open(JobFile.INPUT) as file:
+            if problem := start_problem(file.read(START_BYTES), JobFile.INPUT):
+                raise JobFailed(problem)
+            size, _ = _version(file)
+        record = JobRecord(
+            key=f"folder-{uuid4().hex}",
+            endpoint=Endpoint.CHAT_COMPLETIONS if is_prompt else self._options.endpoint,
+            window=self._options.window,
+            bytes=size,
+        )
+        job.write_record(record)
+        return record
+
+    def _find(self, key: str) -> str | None:
+        """Return the id of the batch with this key in its metadata; None if there is none.
+
+        The API forgets idempotency keys after a day, but not the metadata.
+        """
+        page = self._client.batches({f"metadata[{METADATA_KEY}]": key, "limit": 1})
+        return page.data[0].id if page.data else None
+
+    def _create(self, job: JobDirectory, record: JobRecord) -> str:
+        """Upload the input of a job, create its batch, and return the id of the batch.
+
+        Raises:
+            JobFailed: the input cannot be read, or was changed.
+            ClientError: a call to the API failed.
+        """
+        file_id = self._uploaded.get(record.key)
+        if file_id is None:
+            with job.open(JobFile.INPUT) as file:
+                file_id = self._upload(job.name, file, record)
+            self._uploaded[record.key] = file_id  # the creation may have to wait, for example for a quota
+        try:
+            batch = self._client.create(
+                file_id=file_id,
+                endpoint=record.endpoint,
+                window=record.window,
+                metadata={METADATA_KEY: record.key},
+                idempotency_key=record.key,
+            )
+        except ClientError as error:
+            if _is_refusal(error):
+                self._delete_file(file_id)
+                del self._uploaded[record.key]
+            raise
+        del self._uploaded[record.key]
+        return batch.id
+
+    def _upload(self, name: str, file: BinaryIO, record: JobRecord) -> str:
+        """Upload an input, and return the id of the API's file.
+
+        Raises:
+            JobFailed: the input was changed since it was first read.
+            ClientError: the upload failed.
+        """
+        before = _version(file)
+        if before[0] != record.bytes:
+            raise JobFailed(_CHANGED)
+        try:
+            uploaded = self._client.upload(file, f"{printable(name)}.jsonl", idempotency_key=record.key)
+        except ClientError:
+            if _version(file) != before:
+                raise JobFailed(_CHANGED) from None
+            raise
+        if _version(file) != before:
+            self._delete_file(uploaded.id)
+            raise JobFailed(_CHANGED)
+        return uploaded.id
+
+    def _delete_file(self, file_id: str) -> None:
+        with suppress(ClientError):  # the user needs the first error
+            self._client.delete_file(file_id)
+
+
+def _is_refusal(error: ClientError) -> bool:
+    """Return True if the API has refused the request itself, and will refuse it again."""
+    return error.is_rejected and not error.is_transient and error.status not in DENIED
+
+
+def _version(file: BinaryIO) -> tuple[int, int]:
+    """Return the size of an open file in bytes, and its time of change in ns."""
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns

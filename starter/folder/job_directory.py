@@ -1,0 +1,148 @@
+"""The files of one job.
+
+All names are resolved in the opened directory of the job, and symbolic links are never followed: whoever can
+write into the directory cannot make this program read or write a file outside it.
+"""
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from enum import StrEnum
+from typing import BinaryIO
+
+from pydantic import BaseModel, ValidationError
+
+from batchwright.contracts.openai import Endpoint
+from batchwright.starter.folder.errors import JobFailed
+
+_RECORD_BYTES = 64 * 1024
+_NOT_PRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+class JobFile(StrEnum):
+    """Names of the files in a job's directory."""
+
+    INPUT = "input.jsonl"
+    PROMPT = "prompt.txt"
+    OUTPUT = "output.jsonl"
+    ERRORS = "errors.jsonl"
+    RESULT = "result.txt"
+    REASON = "error.txt"
+    RECORD = "job.json"
+
+
+class JobRecord(BaseModel):
+    """What `job.json` has about a job's batch. It is written before the batch is created.
+
+    Attributes:
+        key: idempotency key of the upload and the creation. The batch has it in its metadata.
+        bytes: size of the input when it was first read.
+        batch: id of the batch; None until the API has returned it.
+    """
+
+    key: str
+    endpoint: Endpoint
+    window: str
+    bytes: int
+    batch: str | None = None
+
+
+class JobDirectory:
+    """The directory of one job, opened as the file descriptor `fd`."""
+
+    def __init__(self, fd: int, name: str) -> None:
+        self._fd = fd
+        self.name = name
+
+    def exists(self, file: JobFile) -> bool:
+        return self.size(file) is not None
+
+    def size(self, file: JobFile) -> int | None:
+        """Return the size of a file in bytes; None if it does not exist."""
+        try:
+            return os.stat(file, dir_fd=self._fd, follow_symlinks=False).st_size
+        except FileNotFoundError:
+            return None
+
+    def open(self, file: JobFile) -> BinaryIO:
+        """Open a file for reading.
+
+        Raises:
+            JobFailed: it does not exist, cannot be read, or is not a regular file.
+        """
+        try:
+            # Without O_NONBLOCK, opening a named pipe waits for a writer.
+            fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._fd)
+        except OSError as error:
+            why = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror or str(error)
+            raise JobFailed(f"{file} cannot be read: {why}.") from None
+        opened = os.fdopen(fd, "rb") if stat.S_ISREG(os.fstat(fd).st_mode) else None
+        if opened is None:
+            os.close(fd)
+            raise JobFailed(f"{file} cannot be read: it is not a regular file.")
+        return opened
+
+    def write(self, file: JobFile, pieces: Iterable[bytes]) -> None:
+        """Write a file under a temporary name, and rename it when it is complete and on the disk.
+
+        Raises:
+            JobFailed: it cannot be written, for example because the disk is full. The part that was written
+                is deleted.
+        """
+        part = f"{file}.part"
+        try:
+            self.remove(part)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            with os.fdopen(os.open(part, flags, 0o666, dir_fd=self._fd), "wb") as out:
+                for piece in pieces:
+                    out.write(piece)
+                out.flush()
+                os.fsync(out.fileno())
+            os.rename(part, file, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            os.fsync(self._fd)
+        except OSError as error:
+            with suppress(OSError):
+                self.remove(part)
+            raise JobFailed(
+                f"{file} cannot be written: {error.strerror or error}. Solve this, then move the directory "
+                "of the job to input/ready: it continues where it stopped."
+            ) from None
+
+    def remove(self, file: str) -> None:
+        """Delete a file. If it does not exist, do nothing."""
+        with suppress(FileNotFoundError):
+            os.unlink(file, dir_fd=self._fd)
+
+    def record(self) -> JobRecord | None:
+        """Return the content of `job.json`; None if the job has none, because it was not sent yet.
+
+        Raises:
+            JobFailed: it cannot be read, or has another content.
+        """
+        if not self.exists(JobFile.RECORD):
+            return None
+        with self.open(JobFile.RECORD) as file:
+            content = file.read(_RECORD_BYTES)
+        try:
+            return JobRecord.model_validate_json(content)
+        except ValidationError:
+            raise JobFailed(
+                f"{JobFile.RECORD} was not written by Batchwright. Remove it, and move the directory of the "
+                "job to input/ready."
+            ) from None
+
+    def write_record(self, record: JobRecord) -> None:
+        """Write `job.json`.
+
+        Raises:
+            JobFailed: it cannot be written.
+        """
+        self.write(JobFile.RECORD, [record.model_dump_json().encode() + b"\n"])
+
+
+def printable(name: str) -> str:
+    """Return the name of a file without control characters and bytes that are not UTF-8."""
+    return _NOT_PRINTABLE.sub("?", name)

@@ -1,0 +1,192 @@
+"""The folder of all jobs. The state of a job is the directory that it is in."""
+
+import fcntl
+import os
+import re
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from enum import StrEnum
+from itertools import chain, count
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from batchwright.starter.folder.errors import FolderError
+from batchwright.starter.folder.job_directory import JobDirectory, JobFile
+
+_LOCK = ".lock"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_SUFFIX = ".jsonl"
+_STAGED = ".dropped-"
+
+
+class State(StrEnum):
+    """States of a job, as paths in the folder. A job that is in none of these directories does not exist."""
+
+    WRITING = "input/writing"
+    READY = "input/ready"
+    PROCESSING = "processing"
+    OUTPUT = "output"
+    FAILED = "failed"
+
+
+# Final states come first: a job that has ended is not shown as queued because another one has its name.
+_SEARCHED = (State.OUTPUT, State.FAILED, State.PROCESSING, State.READY)
+
+
+class JobFolder:
+    """The folder with the directories of all states, used as a context manager. One process can use it.
+
+    Each method that changes something makes one change, which a crash leaves either done or not done.
+    `OSError` means that a change was not made.
+
+    Raises:
+        FolderError: another process uses the folder, or its directories cannot be created and used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fds: dict[State | None, int] = {}  # of each directory of a state, and of the folder for None
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            with ExitStack() as opened:
+                self._path.mkdir(parents=True, exist_ok=True)
+                root = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
+                opened.callback(os.close, root)
+                self._lock(root, opened)
+                self._fds[None] = root
+                for state in State:
+                    self._fds[state] = _open_below(root, state, opened)
+                self._open = opened.pop_all()
+        except OSError as error:
+            raise FolderError(
+                f"{self._path / (error.filename or '')} cannot be used as a folder of jobs: {error.strerror}."
+            ) from None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def names(self, state: State) -> list[str]:
+        """Return the names of the jobs in a state, in natural order: `job_10` comes after `job_9`."""
+        with os.scandir(self._fds[state]) as entries:
+            found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        return sorted((name for name in found if not name.startswith(".")), key=_natural)
+
+    def state_of(self, name: str) -> State | None:
+        """Return the state of a job; None if there is none of this name."""
+        return next((state for state in _SEARCHED if self._has(state, name)), None)
+
+    @contextmanager
+    def job(self, state: State, name: str) -> Generator[JobDirectory]:
+        """Context manager that opens the directory of a job."""
+        fd = os.open(name, _DIRECTORY, dir_fd=self._fds[state])
+        try:
+            yield JobDirectory(fd, name)
+        finally:
+            os.close(fd)
+
+    def move(self, name: str, source: State, target: State) -> None:
+        """Move a job from one state to another."""
+        os.rename(name, name, src_dir_fd=self._fds[source], dst_dir_fd=self._fds[target])
+
+    def move_to_failed(self, entry: str, source: State, name: str) -> str:
+        """Move the directory `entry` to the failed jobs, and return its name there.
+
+        The name is `name`, followed by a number if another job has this name.
+        """
+        names = chain([name], (f"{name}_{number}" for number in count(2)))
+        free = next(each for each in names if not self._is_taken(each, besides=(source, entry)))
+        os.rename(entry, free, src_dir_fd=self._fds[source], dst_dir_fd=self._fds[State.FAILED])
+        return free
+
+    def dropped_files(self) -> Iterator[tuple[State | None, os.DirEntry[str]]]:
+        """Yield what was dropped: files `*.jsonl` in the folder itself, and files among the queued jobs.
+
+        A symbolic link is yielded as a file. Hidden files are not yielded. The first item is the state in
+        whose directory the file is; None for the folder itself.
+        """
+        for place in (None, State.READY):
+            with os.scandir(self._fds[place]) as entries:
+                found = sorted(entries, key=lambda entry: _natural(entry.name))
+            for entry in found:
+                is_hidden, is_input = entry.name.startswith("."), entry.name.endswith(_SUFFIX)
+                if not is_hidden and (is_input or place) and not entry.is_dir(follow_symlinks=False):
+                    yield place, entry
+
+    def stage(self, place: State | None, file: str) -> str:
+        """Move a dropped file into a hidden directory of its own in `input/writing`, and return its name."""
+        writing, staged = self._fds[State.WRITING], f"{_STAGED}{file.removesuffix(_SUFFIX)}"
+        with suppress(FileExistsError):  # a crash has left it
+            os.mkdir(staged, dir_fd=writing)
+        fd = os.open(staged, _DIRECTORY, dir_fd=writing)
+        try:
+            os.rename(file, JobFile.INPUT, src_dir_fd=self._fds[place], dst_dir_fd=fd)
+        finally:
+            os.close(fd)
+        return staged
+
+    def staged(self) -> list[str]:
+        """Return the names of the hidden directories that `stage` has made."""
+        return sorted(name for name in os.listdir(self._fds[State.WRITING]) if name.startswith(_STAGED))
+
+    def staged_name(self, staged: str) -> str:
+        """Return the name of the job that a staged file becomes."""
+        return staged.removeprefix(_STAGED)
+
+    def publish(self, staged: str) -> None:
+        """Move the directory of a staged file to the queued jobs."""
+        writing, ready = self._fds[State.WRITING], self._fds[State.READY]
+        os.rename(staged, self.staged_name(staged), src_dir_fd=writing, dst_dir_fd=ready)
+
+    def discard(self, staged: str) -> None:
+        """Delete the directory of a staged file, which is empty."""
+        os.rmdir(staged, dir_fd=self._fds[State.WRITING])
+
+    def _lock(self, root: int, opened: ExitStack) -> None:
+        lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=root)
+        opened.callback(os.close, lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FolderError(
+                f"Another `batchwright folder` uses {self._path}: stop it, or choose another directory."
+            ) from None
+
+    def _is_taken(self, name: str, besides: tuple[State, str]) -> bool:
+        states = (state for state in _SEARCHED if (state, name) != besides)
+        return any(self._has(state, name) for state in states)
+
+    def _has(self, state: State, name: str) -> bool:
+        try:
+            os.stat(name, dir_fd=self._fds[state], follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+
+def _open_below(root: int, path: str, opened: ExitStack) -> int:
+    """Create and open a directory below `root`. No part of its path may be a symbolic link or another disk.
+
+    Raises:
+        OSError: this is not possible.
+    """
+    fd = root
+    for part in path.split("/"):
+        with suppress(FileExistsError):
+            os.mkdir(part, dir_fd=fd)
+        fd = os.open(part, _DIRECTORY, dir_fd=fd)
+        opened.callback(os.close, fd)
+    if os.fstat(fd).st_dev != os.fstat(root).st_dev:
+        raise OSError(0, "it is on another file system, so jobs cannot be moved to it at once", path)
+    return fd
+
+
+def _natural(name: str) -> list[str | int]:
+    """Return a sort key that compares the numbers in a name by their value."""
+    parts = re.split(r"([0-9]+)", name)
+    return [int(part) if place % 2 else part for place, part in enumerate(parts)]

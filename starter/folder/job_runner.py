@@ -1,0 +1,227 @@
+"""Runs the jobs of a folder as batches of the API."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from batchwright.starter.client import Client, ClientError
+from batchwright.starter.folder.dropped_files import NAME_TAKEN, DroppedFiles
+from batchwright.starter.folder.errors import JobFailed
+from batchwright.starter.folder.job_batches import DENIED, JobBatches, JobOptions
+from batchwright.starter.folder.job_directory import JobDirectory, JobFile, printable
+from batchwright.starter.folder.job_folder import JobFolder, State
+from batchwright.starter.output import count_text, waiting_text
+
+_ROUND_SECONDS = 1.0
+_CALLS_PER_ROUND = 20  # of each kind: so many jobs are started, and so many batches are polled
+_RETRY_SECONDS = 30.0  # of a job that cannot be moved, or at which the API has an error of its own
+
+
+@dataclass
+class _Running:
+    """A job whose batch exists, and the latest state that was printed about it."""
+
+    batch_id: str
+    shown: str = ""
+
+
+class _SetAside(NamedTuple):
+    """A job that cannot be continued now.
+
+    Attributes:
+        until: monotonic seconds of the next attempt.
+        is_immovable: True if its directory cannot be changed, False if the API had an error of its own.
+    """
+
+    why: str
+    until: float
+    is_immovable: bool
+
+
+class JobRunner:
+    """Moves the jobs of a folder through their states.
+
+    All that it needs to continue is in the folder and at the API. So the process can be killed at any moment,
+    and another one continues.
+
+    Args:
+        say: called with one line for the user at each change.
+    """
+
+    def __init__(
+        self, folder: JobFolder, client: Client, options: JobOptions, say: Callable[[str], None]
+    ) -> None:
+        self._folder, self._say = folder, say
+        self._batches = JobBatches(client, options)
+        self._dropped = DroppedFiles(folder, say)
+        self._running: dict[str, _Running] = {}
+        self._set_aside: dict[tuple[State, str], _SetAside] = {}
+        self._outage = ""
+        self._failed = 0
+
+    @property
+    def running(self) -> int:
+        """Number of jobs whose batches have not ended."""
+        return len(self._running)
+
+    @property
+    def has_failures(self) -> bool:
+        """True if a job has failed, or cannot be moved."""
+        return bool(self._failed or self._dropped.failed or self._set_aside)
+
+    def run(self, *, once: bool) -> None:
+        """Run jobs forever; if `once`, until no job is left that can be done.
+
+        Raises:
+            ClientError: the API denies access. The jobs stay as they are.
+        """
+        while not self.round() or not once:
+            time.sleep(_ROUND_SECONDS)
+
+    def round(self) -> bool:
+        """Take dropped files, poll batches, and start jobs. Return True if no job is left that can be done.
+
+        Raises:
+            ClientError: as in `run`.
+        """
+        incomplete = self._dropped.take()
+        outages = [self._outage_in(phase) for phase in (self._poll, self._start_jobs)]
+        outage = next(filter(None, outages), "")
+        if outage != self._outage:
+            self._outage = outage
+            self._say(outage or "The API accepts requests again.")
+        left = {
+            (state, name) for state in (State.PROCESSING, State.READY) for name in self._folder.names(state)
+        }
+        immovable = {job for job, aside in self._set_aside.items() if aside.is_immovable}
+        return not incomplete and left <= immovable
+
+    def _outage_in(self, phase: Callable[[], None]) -> str:
+        """Run a phase of a round. Return why the API takes no requests now; empty if it does."""
+        try:
+            phase()
+        except ClientError as error:
+            if not error.is_transient:
+                raise
+            return str(error)
+        return ""
+
+    def _poll(self) -> None:
+        present = set(self._folder.names(State.PROCESSING))
+        self._running = {name: job for name, job in self._running.items() if name in present}
+        for name in list(self._running)[:_CALLS_PER_ROUND]:
+            self._running[name] = self._running.pop(name)  # the next round begins with the others
+            self._attempt(name, self._check)
+
+    def _start_jobs(self) -> None:
+        """Start jobs in their order: first those that an earlier process has taken."""
+        started = 0
+        for state in (State.PROCESSING, State.READY):
+            for name in self._folder.names(state):
+                if started == _CALLS_PER_ROUND:
+                    return
+                if not self._is_due(state, name) or (state is State.PROCESSING and name in self._running):
+                    continue
+                started += 1
+                if state is State.PROCESSING or self._claim(name):
+                    self._attempt(name, self._start)
+
+    def _claim(self, name: str) -> bool:
+        """Move a queued job to the running ones, and return True.
+
+        If another job has its name, move it to the failed ones instead.
+        """
+        state = self._folder.state_of(name)
+        if state is not State.READY:
+            self._fail(name, State.READY, NAME_TAKEN.format(state=state))
+            return False
+        try:
+            self._folder.move(name, State.READY, State.PROCESSING)
+        except OSError as error:
+            why = f"cannot be moved to {State.PROCESSING}: {error.strerror or error}"
+            self._put_aside(State.READY, name, why, is_immovable=True)
+            return False
+        return True
+
+    def _is_due(self, state: State, name: str) -> bool:
+        aside = self._set_aside.get((state, name))
+        return aside is None or time.monotonic() >= aside.until
+
+    def _attempt(self, name: str, step: Callable[[JobDirectory], None]) -> None:
+        """Do a step of a running job. If the job cannot be done, move it to the failed ones.
+
+        Raises:
+            ClientError: the API takes no requests now, or denies access.
+        """
+        if not self._is_due(State.PROCESSING, name):
+            return
+        try:
+            with self._folder.job(State.PROCESSING, name) as job:
+                step(job)
+            self._set_aside.pop((State.PROCESSING, name), None)
+        except JobFailed as error:
+            self._fail(name, State.PROCESSING, str(error))
+        except OSError as error:
+            self._fail(
+                name, State.PROCESSING, f"The directory of the job cannot be used: {error.strerror or error}."
+            )
+        except ClientError as error:
+            if error.is_transient or error.status in DENIED:
+                raise
+            if error.is_rejected:
+                self._fail(name, State.PROCESSING, str(error))
+            else:
+                self._put_aside(State.PROCESSING, name, str(error), is_immovable=False)
+
+    def _start(self, job: JobDirectory) -> None:
+        started = self._batches.start(job)
+        self._running[job.name] = _Running(started.batch_id)
+        self._report(job.name, f"{'created' if started.is_new else 'continues with'} {started.batch_id}")
+
+    def _check(self, job: JobDirectory) -> None:
+        """Poll the batch of a job. If it has ended and its files are written, finish the job."""
+        running = self._running[job.name]
+        batch = self._batches.get(running.batch_id)
+        if batch.status.is_terminal and not batch.x_batchwright.files_pending:
+            self._batches.write_results(job, batch)
+            self._folder.move(job.name, State.PROCESSING, State.OUTPUT)
+            del self._running[job.name]
+            self._report(job.name, f"{count_text(batch.request_counts)}, completed")
+            return
+        why = "".join(f"; {waiting_text(each)}" for each in batch.waiting)
+        state = f"{batch.status.value}{', paused' if batch.x_batchwright.paused else ''}{why}"
+        if state != running.shown:
+            running.shown = state
+            counts = f"{count_text(batch.request_counts)}, " if batch.request_counts.total else ""
+            self._report(job.name, f"{counts}{state}")
+
+    def _fail(self, name: str, state: State, reason: str) -> None:
+        """Write the reason beside the input of a job, and move the job to the failed ones."""
+        try:
+            with self._folder.job(state, name) as job:
+                job.write(JobFile.REASON, [reason.encode(errors="replace") + b"\n"])
+            moved = self._folder.move_to_failed(name, state, name)
+        except FileNotFoundError:  # a user has removed the job
+            return
+        except (OSError, JobFailed) as error:
+            why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+            self._put_aside(
+                state, name, f"{reason} It cannot be moved to {State.FAILED}: {why}", is_immovable=True
+            )
+            return
+        self._failed += 1
+        self._set_aside.pop((state, name), None)
+        if state is State.PROCESSING:
+            self._running.pop(name, None)
+        self._report(moved, f"failed: {reason.replace(chr(10), ' ')}")
+
+    def _put_aside(self, state: State, name: str, why: str, *, is_immovable: bool) -> None:
+        """Report why a job cannot be continued, and try again later."""
+        before = self._set_aside.get((state, name))
+        self._set_aside[state, name] = _SetAside(why, time.monotonic() + _RETRY_SECONDS, is_immovable)
+        if before is None or before.why != why:
+            self._report(name, why)
+
+    def _report(self, name: str, text: str) -> None:
+        self._say(f"{printable(name)}: {text}")

@@ -1,0 +1,116 @@
+"""Jobs that are one prompt: `prompt.txt` becomes one line of a batch, and the answer becomes `result.txt`."""
+
+import json
+
+from pydantic import BaseModel, Field, ValidationError
+
+from batchwright.contracts.openai import Endpoint
+from batchwright.starter.folder.errors import JobFailed
+from batchwright.starter.folder.job_directory import JobDirectory, JobFile
+
+_MAX_PROMPT_BYTES = 10_000_000
+_MAX_SHOWN = 2_000
+
+
+def write_request(job: JobDirectory, model: str | None) -> None:
+    """Write `input.jsonl` with one chat request from the job's `prompt.txt`.
+
+    Raises:
+        JobFailed: no model is set, the prompt is empty, too large or not UTF-8, or a file cannot be used.
+    """
+    with job.open(JobFile.PROMPT) as file:
+        content = file.read(_MAX_PROMPT_BYTES + 1)
+    if model is None:
+        raise JobFailed(f"{JobFile.PROMPT} names no model: start `batchwright folder` with --model.")
+    if len(content) > _MAX_PROMPT_BYTES:
+        raise JobFailed(f"{JobFile.PROMPT} has more than {_MAX_PROMPT_BYTES:,} bytes.")
+    try:
+        prompt = content.decode()
+    except UnicodeDecodeError:
+        raise JobFailed(f"{JobFile.PROMPT} is not UTF-8 text.") from None
+    if not prompt.strip():
+        raise JobFailed(f"{JobFile.PROMPT} is empty.")
+    body = {"model": model, "messages": [{"role": "user", "content": prompt}]}
+    line = {"custom_id": "prompt", "method": "POST", "url": Endpoint.CHAT_COMPLETIONS, "body": body}
+    job.write(JobFile.INPUT, [json.dumps(line).encode() + b"\n"])
+
+
+def answer(job: JobDirectory) -> str:
+    """Return the text that the model generated for the job's prompt, from the files of the batch.
+
+    Raises:
+        JobFailed: the request failed, or the response has no text.
+    """
+    if not job.exists(JobFile.OUTPUT):
+        raise JobFailed(_failure(job))
+    with job.open(JobFile.OUTPUT) as file:
+        line = file.read()
+    try:
+        return _OutputLine.model_validate_json(line).response.body.choices[0].message.content
+    except ValidationError:
+        raise JobFailed(f"The response has no text; {JobFile.OUTPUT} has all of it.") from None
+
+
+def _failure(job: JobDirectory) -> str:
+    with job.open(JobFile.ERRORS) as file:
+        content = file.read()
+    try:
+        line = _ErrorLine.model_validate_json(content)
+    except ValidationError:
+        return f"The request failed; see {JobFile.ERRORS}."
+    if line.error is not None:
+        return f"{line.error.message} ({line.error.code})"
+    if line.response is None:
+        return f"The request failed; see {JobFile.ERRORS}."
+    return f"The backend answered with status {line.response.status_code}: {_message(line.response.body)}"
+
+
+def _message(body: object) -> str:
+    """Return the message of an error response; if it has none, the response, cut to a readable length."""
+    try:
+        return _ErrorBody.model_validate(body).error.message
+    except ValidationError:
+        return json.dumps(body, ensure_ascii=False)[:_MAX_SHOWN]
+
+
+class _Message(BaseModel):
+    content: str
+
+
+class _Choice(BaseModel):
+    message: _Message
+
+
+class _Body(BaseModel):
+    choices: list[_Choice] = Field(min_length=1)
+
+
+class _Response(BaseModel):
+    body: _Body
+
+
+class _OutputLine(BaseModel):
+    response: _Response
+
+
+class _LineError(BaseModel):
+    code: str
+    message: str
+
+
+class _ErrorResponse(BaseModel):
+    status_code: int
+    body: object
+
+
+class _ErrorLine(BaseModel):
+    response: _ErrorResponse | None
+    error: _LineError | None
+
+
+class _ErrorMessage(BaseModel):
+    message: str
+
+
+class _ErrorBody(BaseModel):
+    error: _ErrorMessage

@@ -1,0 +1,95 @@
+"""A process that is killed after any of its steps is followed by one that completes the same jobs."""
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.unit.starter.folder.jobs import STATES, Jobs, prompt_line
+
+# Each change of the folder, and each call of the API.
+_STEPS = [
+    *((os, name) for name in ("mkdir", "rename", "rmdir", "unlink", "open")),
+    (httpx.Client, "send"),
+]
+
+
+class _Killed(BaseException):
+    """No code of the program handles it, so it ends as a killed process does."""
+
+
+def _kill_after(step: int, patch: pytest.MonkeyPatch) -> None:
+    """Kill the program, as far as it runs in this thread, after its step of this number; 0 never does."""
+    thread = threading.get_ident()
+    done = count(1)
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            result = real(*arguments, **options)
+            if threading.get_ident() == thread and next(done) == step:
+                raise _Killed
+            return result
+
+        return call
+
+    for owner, name in _STEPS:
+        patch.setattr(owner, name, counted(getattr(owner, name)))
+
+
+def test_each_job_is_run_once_whichever_step_is_the_last_one_of_a_killed_process(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(jobs)
+    kills = 0
+    while was_killed(jobs, kills + 1, monkeypatch):
+        kills += 1
+        assert set(jobs.states().values()) <= set(STATES)  # no job is in two of them
+        assert not was_killed(jobs, 0, monkeypatch)
+        check(jobs)
+        prepare(jobs)
+    check(jobs)
+    assert kills > 30
+
+
+def prepare(jobs: Jobs) -> None:
+    """Begin again with an API without data, a dropped file, a prompt, and a second file of the same name."""
+    jobs.cli.api.clear()
+    shutil.rmtree(jobs.path, ignore_errors=True)
+    jobs.submit("b", prompt_txt="a prompt")
+    (jobs.path / "input" / "ready" / "c").mkdir()
+    (jobs.path / "input" / "ready" / "c" / "input.jsonl").write_text("no JSON")
+    jobs.drop("a.jsonl", prompt_line("1", "one") + prompt_line("2", "two"))
+    jobs.drop("b.jsonl", prompt_line("1", "a second job b"))
+
+
+def was_killed(jobs: Jobs, after: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Run the folder until all jobs have ended, or until it is killed after this many steps."""
+    with monkeypatch.context() as patch:
+        _kill_after(after, patch)
+        try:
+            with jobs.runner() as runner:
+                while not runner.round():
+                    jobs.answer()
+        except _Killed:
+            return True
+    return False
+
+
+def check(jobs: Jobs) -> None:
+    assert jobs.states() == {"a": "output", "b": "output", "c": "failed", "b_2": "failed"}
+    assert len(jobs.batches) == 2
+    assert len({batch.order.input_file_id for batch in jobs.batches}) == 2
+    assert jobs.files("output/a") == {"input.jsonl", "output.jsonl", "job.json"}
+    assert jobs.read("output/a/input.jsonl") == prompt_line("1", "one") + prompt_line("2", "two")
+    first, second = jobs.read("output/a/output.jsonl").splitlines()
+    assert ("answer to one" in first, "answer to two" in second) == (True, True)
+    assert jobs.read("output/b/result.txt") == "answer to a prompt"
+    assert jobs.files("failed/c") == {"input.jsonl", "error.txt"}
+    assert jobs.read("failed/b_2/input.jsonl") == prompt_line("1", "a second job b")
+    assert "another job of this name" in jobs.read("failed/b_2/error.txt")
+    assert jobs.files("input/writing") == set()
