@@ -7,7 +7,6 @@ import argparse
 import asyncio
 import errno
 import gc
-import ipaddress
 import logging
 import signal
 import socket
@@ -26,6 +25,7 @@ from batchwright.api.streams import StopSignal
 from batchwright.database.errors import DatabaseError
 from batchwright.process import run_and_exit
 from batchwright.settings import Settings, SettingsError, load, require_backends
+from batchwright.settings.formats import is_loopback
 from batchwright.settings.unknown_variables import warn_about_unknown_variables
 from batchwright.storage.base import StorageUnavailable
 from batchwright.telemetry.logging import configure_logging
@@ -76,6 +76,7 @@ def main() -> int:
         settings = load()
         require_backends(settings)
         _check_host(settings)
+        _check_issuer(settings)
     except SettingsError as error:
         return _fail(error, 2)
     configure_logging(settings)
@@ -158,17 +159,26 @@ def _check_host(settings: Settings) -> None:
         SettingsError: the address is not allowed with the configured authentication.
     """
     host = settings.api_host
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if loopback or (host and settings.auth != "none"):
+    if is_loopback(host) or (host and settings.auth != "none"):
         return
     raise SettingsError(
         "BATCHWRIGHT_API_HOST is wrong: without authentication the API may listen only on a loopback address "
         "such as 127.0.0.1; to listen elsewhere, set BATCHWRIGHT_AUTH=api_key, or BATCHWRIGHT_AUTH="
         f"trusted_header if only a gateway that names the tenant can reach the API (it is {host!r})."
     )
+
+
+def _check_issuer(settings: Settings) -> None:
+    """Check that tokens of an issuer are accepted if one is configured.
+
+    Raises:
+        SettingsError: there is an issuer, but callers do not authenticate with keys or tokens.
+    """
+    if settings.oidc_issuer and settings.auth != "api_key":
+        raise SettingsError(
+            "BATCHWRIGHT_OIDC_ISSUER is set, but tokens are only accepted with BATCHWRIGHT_AUTH=api_key: set "
+            f"that, or unset the issuer (BATCHWRIGHT_AUTH is {settings.auth!r})."
+        )
 
 
 @contextmanager

@@ -136,7 +136,8 @@ def _key_parameters(settings: Settings) -> list[DependsOn]:
     if settings.auth != "api_key":
         return []
     description = "an API key made with `batchwright keys create`"
-    bearer = HTTPBearer(auto_error=False, scheme_name="API key", description=description)
+    token = f", or a token of {settings.oidc_issuer}" if settings.oidc_issuer else ""
+    bearer = HTTPBearer(auto_error=False, scheme_name="API key", description=description + token)
     azure = APIKeyHeader(
         name=AZURE_KEY_HEADER, auto_error=False, scheme_name="Azure", description=description
     )

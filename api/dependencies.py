@@ -11,6 +11,7 @@ from batchwright.api.temporal_gateway import TemporalGateway
 from batchwright.background import BackgroundTasks
 from batchwright.contracts.prices import PriceConfig
 from batchwright.database.database import Database
+from batchwright.oidc.issuer_keys import IssuerKeys
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage
 from batchwright.telemetry.exposition import SdkMetricsClient
@@ -58,3 +59,4 @@ class ApiDependencies:
     retry_spread: RetryAfterSpread = field(default_factory=RetryAfterSpread)
     recent_seconds: float = 1.0  # maximum age of cached limits, queues and lists of results
     stopping: StopSignal = field(default_factory=StopSignal)
+    issuer_keys: IssuerKeys | None = None  # None if no tokens are accepted

@@ -12,6 +12,7 @@ from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, batch_not_foun
 from batchwright.api.temporal_gateway import RunMissing
 from batchwright.contracts.openai import Endpoint
 from batchwright.database.errors import DatabaseUnavailable, UnknownBatch
+from batchwright.oidc.issuer import IssuerUnavailable
 from batchwright.rules.pagination import BadParameter
 from batchwright.storage.base import StorageFull, StorageUnavailable
 from batchwright.telemetry import tracing
@@ -22,6 +23,7 @@ logger = logging.getLogger(__name__)
 # The first match is used, because StorageFull is also a StorageUnavailable.
 _UNAVAILABLE: dict[type[Exception], str] = {
     DatabaseUnavailable: "The database does not answer.",
+    IssuerUnavailable: "The issuer of tokens does not answer, or not with its keys.",
     StorageFull: "The storage is full.",
     StorageUnavailable: "The storage does not answer.",
     TemporalUnavailable: "Temporal does not answer.",

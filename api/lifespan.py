@@ -11,6 +11,8 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.postgres import open_database
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.registry import BackendRegistry
+from batchwright.oidc.issuer import fetch_keys
+from batchwright.oidc.issuer_keys import IssuerKeys
 from batchwright.settings import Settings
 from batchwright.storage.factory import open_storage
 from batchwright.storage.observed import StorageComponent
@@ -54,7 +56,11 @@ async def open_dependencies(settings: Settings) -> AsyncGenerator[ApiDependencie
         temporal = TemporalClientGateway(client_of_temporal, settings)
         background.start("temporal_connection", connection.run)
         background.start("temporal_readiness", partial(log_until_ready, temporal), may_return=True)
-        yield ApiDependencies(settings, database, storage, temporal, registry, metrics, sdk, background)
+        issuer = settings.oidc_issuer
+        yield ApiDependencies(
+            *(settings, database, storage, temporal, registry, metrics, sdk, background),
+            issuer_keys=IssuerKeys(partial(fetch_keys, issuer)) if issuer else None,
+        )
 
 
 def _publish_fingerprint(registry: BackendRegistry, metrics: Metrics) -> None:

@@ -1,4 +1,4 @@
-"""Authenticators: find the tenant of a request by its API key or by the headers of a gateway."""
+"""Authenticators: find the tenant of a request by its API key, its token, or the headers of a gateway."""
 
 import logging
 import re
@@ -10,7 +10,13 @@ from typing import Protocol
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from batchwright.api.auth.caller import SCOPE_KEY_ID, SCOPE_TENANT, scopes_from_headers, tenant_from_headers
+from batchwright.api.auth.caller import (
+    SCOPE_KEY_ID,
+    SCOPE_TENANT,
+    SCOPE_USER,
+    scopes_from_headers,
+    tenant_from_headers,
+)
 from batchwright.api.auth.failure_limiter import FailureLimiter
 from batchwright.api.auth.key_cache import CACHE_SECONDS, KeyCache, KeyUsageRecorder
 from batchwright.api.dependencies import ApiDependencies
@@ -18,6 +24,8 @@ from batchwright.api.errors import ApiError
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ApiKeyRow
 from batchwright.database.tenants.tenants import TenantsTable
+from batchwright.oidc.issuer import IssuerUnavailable
+from batchwright.oidc.tokens import InvalidToken, TokenIdentity, TokenVerifier, UnusableClaim
 from batchwright.rules.api_keys import ApiKey, is_granted, parse_key, required_scope
 from batchwright.rules.api_keys import Scope as ApiScope
 from batchwright.settings import Settings
@@ -28,6 +36,7 @@ _BEARER = re.compile(r"bearer +([\x21-\x7e]+)", re.IGNORECASE)
 logger = logging.getLogger(__name__)
 
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
+_TOKEN_CHALLENGE = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
 _MAX_TENANTS = 10_000
 _DEFAULT_SCOPES = frozenset({ApiScope.READ, ApiScope.WRITE})  # scopes of callers if the gateway sends none
 
@@ -51,6 +60,7 @@ class Authenticator(Protocol):
         Raises:
             ApiError: the caller has no access, or a header is not valid.
             DatabaseUnavailable: the database does not respond, so access cannot be checked.
+            IssuerUnavailable: the keys that verify tokens cannot be fetched, so access cannot be checked.
         """
         ...
 
@@ -67,13 +77,20 @@ def build_authenticator(deps: ApiDependencies) -> Authenticator | None:
 
 
 class ApiKeyAuthenticator:
-    """Accepts requests with a valid API key whose scopes allow the route."""
+    """Accepts requests with a valid API key, or a valid token of the issuer, whose scopes allow the route.
+
+    Tokens are only accepted if an issuer is configured.
+    """
 
     def __init__(self, deps: ApiDependencies, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._settings = deps.settings
         self._clock = deps.clock
         self._keys = KeyCache(deps.database.api_keys, deps.clock, monotonic)
         self._failures = FailureLimiter(deps.settings.auth_failures_per_minute, monotonic)
+        self._tokens: TokenVerifier | None = None
+        if deps.issuer_keys is not None:
+            self._tokens = TokenVerifier(deps.settings, deps.issuer_keys, deps.clock)
+        self._tenants = _EnabledTenants(deps.database.tenants, monotonic, must_exist=True)
         self._warned_of_proxies = False
         self.usage = KeyUsageRecorder(deps.database.api_keys)
 
@@ -82,18 +99,35 @@ class ApiKeyAuthenticator:
         client: tuple[str, int] | None = scope.get("client")
         address = client[0] if client else ""
         self._warn_of_proxies(headers, address)
-        row = await self._row_of(_key_from_headers(headers), address)
+        credential = _credential_from_headers(headers)
+        if self._tokens is not None and isinstance(credential, str):
+            identity = await self._identity_of(self._tokens, credential, address)
+            add_fields(tenant=identity.tenant, user=identity.user)
+            await self._tenants.check(identity.tenant)
+            scope[SCOPE_TENANT], scope[SCOPE_USER] = identity.tenant, identity.user
+            self._check_request(scope, identity.tenant, identity.scopes, "token")
+            return identity.tenant
+        row = await self._row_of(credential if isinstance(credential, ApiKey) else None, address)
         add_fields(tenant=row.tenant, key_id=row.id)
         self.usage.record(row, self._clock())
-        name = self._settings.tenant_header
-        if name in headers and tenant_from_headers(headers, self._settings) != row.tenant:
+        scope[SCOPE_TENANT], scope[SCOPE_KEY_ID] = row.tenant, row.id
+        self._check_request(scope, row.tenant, row.scopes, "API key")
+        return row.tenant
+
+    def _check_request(self, scope: Scope, tenant: str, scopes: Collection[str], credential: str) -> None:
+        """Check that the request's header names no other tenant, and that its scopes allow the route.
+
+        Raises:
+            AccessDenied: it does, or they do not. The message names the kind of the `credential`.
+        """
+        headers, name = Headers(scope=scope), self._settings.tenant_header
+        if name in headers and tenant_from_headers(headers, self._settings) != tenant:
             message = (
-                f"The API key belongs to another tenant than the header {name} names; leave the header out."
+                f"The {credential} belongs to another tenant than the header {name} names; leave the header "
+                "out."
             )
             raise AccessDenied("tenant", 403, message, code="tenant_mismatch")
-        scope[SCOPE_TENANT], scope[SCOPE_KEY_ID] = row.tenant, row.id
-        _check_scope(row.scopes, scope, "This API key")
-        return row.tenant
+        _check_scope(scopes, scope, f"This {credential}")
 
     async def _row_of(self, key: ApiKey | None, address: str) -> ApiKeyRow:
         """Return the database row of the API key.
@@ -119,11 +153,7 @@ class ApiKeyAuthenticator:
         Raises:
             AccessDenied: the address has sent too many wrong keys.
         """
-        if seconds := self._failures.wait_seconds(address):
-            message = f"Too many wrong API keys came from your address. Try again in {seconds} s."
-            headers = {"Retry-After": str(seconds)}
-            raise AccessDenied("attempts", 429, message, code="rate_limit_exceeded", headers=headers)
-        self._failures.acquire(address)
+        self._begin_attempt(address, "API keys")
         try:
             row = await self._keys.verify(key)
         except DatabaseUnavailable:
@@ -132,6 +162,44 @@ class ApiKeyAuthenticator:
         if row is not None:
             self._failures.release(address)
         return row
+
+    async def _identity_of(self, tokens: TokenVerifier, token: str, address: str) -> TokenIdentity:
+        """Return the sender of the token. Tokens that were valid before are accepted beyond the limit.
+
+        Raises:
+            AccessDenied: the token is not valid, or its address has sent too many wrong ones.
+        """
+        if identity := tokens.recall(token):
+            return identity
+        if token.count(".") != 2:  # perhaps an incomplete key, and no work for the verifier
+            raise _invalid_key()
+        self._begin_attempt(address, "tokens")
+        try:
+            identity = await tokens.verify(token)
+        except IssuerUnavailable:
+            self._failures.release(address)
+            raise
+        except InvalidToken as error:
+            reason = "expired_token" if error.is_expired else "wrong_token"
+            raise AccessDenied(
+                reason, 401, str(error), code="invalid_token", headers=_TOKEN_CHALLENGE
+            ) from None
+        except UnusableClaim as error:
+            raise AccessDenied("claim", 403, str(error), code="unusable_claim") from None
+        self._failures.release(address)
+        return identity
+
+    def _begin_attempt(self, address: str, credentials: str) -> None:
+        """Count a failure of the address, which is released if its key or token is valid.
+
+        Raises:
+            AccessDenied: the address has too many failures. The message names the `credentials`.
+        """
+        if seconds := self._failures.wait_seconds(address):
+            message = f"Too many wrong {credentials} came from your address. Try again in {seconds} s."
+            headers = {"Retry-After": str(seconds)}
+            raise AccessDenied("attempts", 429, message, code="rate_limit_exceeded", headers=headers)
+        self._failures.acquire(address)
 
     def _warn_of_proxies(self, headers: Headers, address: str) -> None:
         """Warn once if a proxy sends X-Forwarded-For but is not configured as trusted.
@@ -159,17 +227,14 @@ class TrustedHeaderAuthenticator:
     def __init__(
         self, tenants: TenantsTable, settings: Settings, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self._tenants = tenants
+        self._tenants = _EnabledTenants(tenants, monotonic, must_exist=False)
         self._settings = settings
-        self._monotonic = monotonic
-        self._enabled: OrderedDict[str, float] = OrderedDict()  # by tenant: when it was last found enabled
 
     async def authenticate(self, scope: Scope) -> str:
         headers = Headers(scope=scope)
         tenant = tenant_from_headers(headers, self._settings)
         add_fields(tenant=tenant)
-        if not await self._is_enabled(tenant):
-            raise AccessDenied("tenant", 403, f"The tenant '{tenant}' is disabled.", code="tenant_disabled")
+        await self._tenants.check(tenant)
         scope[SCOPE_TENANT] = tenant
         name = self._settings.scopes_header
         if name:
@@ -178,19 +243,35 @@ class TrustedHeaderAuthenticator:
             _check_scope(_DEFAULT_SCOPES, scope, "A caller without a header of scopes")
         return tenant
 
-    async def _is_enabled(self, tenant: str) -> bool:
-        """Return True unless the tenant is disabled. A tenant without a row is enabled."""
+
+class _EnabledTenants:
+    """Checks tenants that a gateway or a token names. It caches enabled tenants for `CACHE_SECONDS`."""
+
+    def __init__(self, tenants: TenantsTable, monotonic: Callable[[], float], *, must_exist: bool) -> None:
+        self._tenants = tenants
+        self._monotonic = monotonic
+        self._must_exist = must_exist
+        self._enabled: OrderedDict[str, float] = OrderedDict()  # by tenant: when it was last found enabled
+
+    async def check(self, tenant: str) -> None:
+        """Check that the tenant is enabled, and that it has a row if tenants must exist.
+
+        Raises:
+            AccessDenied: it is not, or it has none.
+        """
         now = self._monotonic()
         if now - self._enabled.get(tenant, -CACHE_SECONDS) < CACHE_SECONDS:
-            return True
+            return
         row = await self._tenants.get(tenant)
+        if row is None and self._must_exist:
+            message = f"The tenant '{tenant}' does not exist. `batchwright tenants create` creates tenants."
+            raise AccessDenied("tenant", 403, message, code="tenant_unknown")
         if row is not None and row.disabled_at is not None:
-            return False
+            raise AccessDenied("tenant", 403, f"The tenant '{tenant}' is disabled.", code="tenant_disabled")
         self._enabled[tenant] = now
         self._enabled.move_to_end(tenant)
         if len(self._enabled) > _MAX_TENANTS:
             self._enabled.popitem(last=False)
-        return True
 
 
 def has_key_header(headers: Headers) -> bool:
@@ -198,10 +279,10 @@ def has_key_header(headers: Headers) -> bool:
     return "authorization" in headers or AZURE_KEY_HEADER in headers
 
 
-def _key_from_headers(headers: Headers) -> ApiKey | None:
-    """Return the API key in the headers.
+def _credential_from_headers(headers: Headers) -> ApiKey | str | None:
+    """Return the API key in the headers, or a bearer token that does not have the form of a key.
 
-    Return None if no header contains a text in the form of a key, or if two headers contain different keys.
+    Return None if there is neither, or if two headers contain different keys or different tokens.
 
     Raises:
         AccessDenied: the request has no header for a key.
@@ -212,10 +293,13 @@ def _key_from_headers(headers: Headers) -> ApiKey | None:
             f"the header {AZURE_KEY_HEADER}, or give it to your client as its API key."
         )
         raise AccessDenied("no_key", 401, message, code="invalid_api_key", headers=_CHALLENGE)
-    bearers = [_BEARER.fullmatch(value) for value in headers.getlist("authorization")]
-    texts = [*(found[1] for found in bearers if found), *headers.getlist(AZURE_KEY_HEADER)]
+    found = [_BEARER.fullmatch(value) for value in headers.getlist("authorization")]
+    bearers = {match[1] for match in found if match}
+    texts = [*bearers, *headers.getlist(AZURE_KEY_HEADER)]
     keys = {key for key in map(parse_key, texts) if key is not None}
-    return keys.pop() if len(keys) == 1 else None
+    if keys:
+        return keys.pop() if len(keys) == 1 else None
+    return bearers.pop() if len(bearers) == 1 else None
 
 
 def _invalid_key() -> AccessDenied:

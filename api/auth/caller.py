@@ -19,7 +19,7 @@ from batchwright.telemetry.redaction import Redactor
 _HEADER_PATTERN = r"^(.*,)?[ \t]*[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 SCOPE_TENANT = "batchwright.tenant"  # key of the authenticated tenant in the ASGI scope
 SCOPE_KEY_ID = "batchwright.key"  # key of the API key's id in the ASGI scope
-SCOPE_USER = "batchwright.user"  # key of the user's name in the ASGI scope
+SCOPE_USER = "batchwright.user"  # key of the user of a token in the ASGI scope
 
 
 def tenant_of(request: Request, settings: Settings) -> str:
@@ -54,10 +54,10 @@ def user_of(request: Request) -> str:
 def operator_of(request: Request) -> str:
     """Return who sent an operator's request, for the log.
 
-    It is the id of the API key, or the tenant if a gateway authenticated the caller, or an empty text if
-    authentication is off.
+    It is the id of the API key, or the user of the token, or the tenant if a gateway authenticated the
+    caller, or an empty text if authentication is off.
     """
-    return key_id_of(request) or request.scope.get(SCOPE_TENANT, "")
+    return key_id_of(request) or request.scope.get(SCOPE_USER) or request.scope.get(SCOPE_TENANT, "")
 
 
 def tenant_from_headers(headers: Headers, settings: Settings) -> str:
@@ -99,7 +99,11 @@ def _last_value(values: list[str]) -> str:
 
 def tenant_header_parameter(settings: Settings) -> DependsOn:
     """Return a dependency that describes the tenant header in `/openapi.json`. It checks nothing."""
-    about = "optional; it has to be the tenant of the key" if settings.auth == "api_key" else "the tenant"
+    about = (
+        "optional; it has to be the tenant of the key or token"
+        if settings.auth == "api_key"
+        else "the tenant"
+    )
 
     async def header(
         tenant: Annotated[

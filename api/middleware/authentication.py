@@ -8,6 +8,7 @@ from batchwright.api.auth.caller import SCOPE_TENANT
 from batchwright.api.error_handlers import unavailable_response
 from batchwright.api.errors import ApiError, error_response
 from batchwright.database.errors import DatabaseUnavailable
+from batchwright.oidc.issuer import IssuerUnavailable
 from batchwright.rules.backends.callback_tokens import CALLBACK_PATH
 from batchwright.telemetry.context import add_fields
 from batchwright.telemetry.metrics import Metrics
@@ -45,6 +46,6 @@ class AuthenticationMiddleware:
                 if reason == "scope":  # the caller is known
                     await self._denials.record(scope, str(error.code))
                 return await error_response(error)(scope, receive, send)
-            except DatabaseUnavailable as error:
+            except (DatabaseUnavailable, IssuerUnavailable) as error:
                 return await unavailable_response(error)(scope, receive, send)
         await self._app(scope, receive, send)

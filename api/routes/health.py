@@ -16,6 +16,7 @@ from batchwright.api.openapi import auth_error_responses, text_response
 from batchwright.api.schemas.responses import json_response
 from batchwright.background import BackgroundTaskFailing
 from batchwright.database.errors import DatabaseError
+from batchwright.oidc.issuer import IssuerUnavailable
 from batchwright.storage.base import StorageError
 from batchwright.telemetry.exposition import CONTENT_TYPE, render_metrics
 from batchwright.temporal import TemporalUnavailable
@@ -103,7 +104,7 @@ class HealthRoutes:
         """Return True if the caller may see tenant names in the metrics, because it has the scope `viewer`.
 
         The result is True if the API runs without authentication, and False for a caller without credentials
-        and while the database is unavailable.
+        and while the database or the issuer of tokens is unavailable.
 
         Raises:
             ApiError: the caller sent credentials that do not have this scope.
@@ -116,7 +117,7 @@ class HealthRoutes:
             if self._has_credentials(request):
                 raise
             return False
-        except DatabaseError:  # metrics must stay available while a dependency is not
+        except (DatabaseError, IssuerUnavailable):  # metrics must stay available while a dependency is not
             return False
         return True
 

@@ -4,11 +4,11 @@ import ipaddress
 import re
 from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings
 
 from batchwright.rules.dispatch.fair_share import MAX_WEIGHT, MIN_WEIGHT
-from batchwright.settings.formats import check_tenant, http_url
+from batchwright.settings.formats import check_tenant, http_url, issuer_url
 from batchwright.settings.levels import START, TUNING
 
 # The range of Temporal's fairness weights.
@@ -53,7 +53,9 @@ class ApiSettings(BaseSettings):
         json_schema_extra=START,
     )
     api_key: str = Field(
-        "", description="API key that the command line sends to the API.", json_schema_extra=START
+        "",
+        description="API key, or token of `BATCHWRIGHT_OIDC_ISSUER`, that the command line sends to the API.",
+        json_schema_extra=START,
     )
     tenant: str = Field(
         "",
@@ -121,11 +123,47 @@ class AccessSettings(BaseSettings):
         description="Addresses or networks of proxies whose `X-Forwarded-For` header is trusted, as a "
         "JSON list.",
     )
+    oidc_issuer: str = Field(
+        "",
+        description="If `BATCHWRIGHT_AUTH` is `api_key`: OpenID Connect issuer whose tokens are accepted "
+        "beside keys, such as `https://login.example.com/realms/acme`, exactly as tokens have it in `iss`. "
+        "Unset: only keys are accepted.",
+    )
+    oidc_audience: str = Field(
+        "",
+        validate_default=True,
+        description="Audience that a token must have in `aud`. Required if `BATCHWRIGHT_OIDC_ISSUER` is set.",
+    )
+    oidc_tenant_claim: str = Field(
+        "tenant",
+        min_length=1,
+        description="Claim of a token that contains the tenant's name. Choose one that users cannot change.",
+    )
+    oidc_user_claim: str = Field(
+        "sub", min_length=1, description="Claim of a token that identifies the user in logs."
+    )
+    oidc_scopes_claim: str = Field(
+        "scope",
+        description="Claim of a token with the caller's scopes, as a list or as text such as `read write`. "
+        "Other values in it are ignored. Empty: every token may read and write, and none may use `/admin`.",
+    )
 
     @field_validator("default_tenant")
     @classmethod
     def _tenant(cls, name: str) -> str:
         return check_tenant(name)
+
+    @field_validator("oidc_issuer")
+    @classmethod
+    def _issuer(cls, url: str) -> str:
+        return issuer_url(url) if url else url
+
+    @field_validator("oidc_audience")
+    @classmethod
+    def _audience(cls, audience: str, checked: ValidationInfo) -> str:
+        if checked.data.get("oidc_issuer") and not audience:
+            raise ValueError("BATCHWRIGHT_OIDC_ISSUER needs the audience of its tokens")
+        return audience
 
     @field_validator("trusted_proxies")
     @classmethod

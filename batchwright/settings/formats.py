@@ -1,6 +1,7 @@
 """Formats that several settings share: URLs, tenant names, and references to Python objects."""
 
 import importlib
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from pydantic_core import PydanticCustomError
@@ -34,6 +35,38 @@ def http_urls(urls: list[str]) -> list[str]:
         if not _has_host(url):
             raise ValueError(f"{url!r} has no valid host")
     return [url.rstrip("/") for url in urls]
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if the host is a loopback address, or the name `localhost`."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def secure_url(url: str) -> str:
+    """Return a URL unchanged, if it begins with https, or with http and has a host on this machine.
+
+    Raises:
+        ValueError: the text is not such a URL. The message does not contain the text.
+    """
+    if not (url.startswith(("http://", "https://")) and _has_host(url)):
+        raise ValueError("it is not an HTTPS URL")
+    if url.startswith("http://") and not is_loopback(urlsplit(url).hostname or ""):
+        raise ValueError("it must begin with https://, unless its host is a loopback address")
+    return url
+
+
+def issuer_url(url: str) -> str:
+    """Return the URL of an OpenID Connect issuer unchanged, because tokens contain exactly this text.
+
+    Raises:
+        ValueError: the text is not a secure URL, or it has a user, a query or a fragment.
+    """
+    if "@" in url or "?" in url or "#" in url:
+        raise ValueError("an issuer has no user, query or fragment")
+    return secure_url(url)
 
 
 def postgres_url(url: str) -> str:

@@ -1,4 +1,4 @@
-"""Checks of settings, PostgreSQL and object storage."""
+"""Checks of settings, PostgreSQL, object storage, and the issuer of tokens."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from batchwright import temporal
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.migrate import inspect
+from batchwright.oidc.issuer import IssuerUnavailable, fetch_keys
 from batchwright.settings import Settings, SettingsError
 from batchwright.settings.unknown_variables import unknown_variables
 from batchwright.starter.diagnostics.findings import Finding, compare_clocks, ok, problem, warning
@@ -77,3 +78,15 @@ async def check_storage(chosen: Settings, _: Clock) -> list[Finding]:
     except StorageError as error:
         return [problem("storage", str(error))]
     return [ok("storage", f"Objects can be written, read and deleted in {where}.")]
+
+
+async def check_issuer(chosen: Settings, _: Clock) -> list[Finding]:
+    """Fetch the keys that verify tokens, as the API does. Return no finding if no issuer is configured."""
+    issuer = chosen.oidc_issuer
+    if not issuer:
+        return []
+    try:
+        keys = await fetch_keys(issuer)
+    except IssuerUnavailable as error:
+        return [problem("issuer", f"{error}.", "Check BATCHWRIGHT_OIDC_ISSUER, and the issuer itself.")]
+    return [ok("issuer", f"Tokens of {issuer} can be verified (usable keys: {len(keys)}).")]

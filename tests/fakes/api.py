@@ -19,9 +19,11 @@ from batchwright.background import BackgroundTasks
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.openai_objects import BatchObject, ErrorDetails, ErrorObject, FileObject
 from batchwright.contracts.prices import PriceConfig
+from batchwright.oidc.issuer_keys import IssuerKeys
 from batchwright.settings import Settings, load
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.gateway import MemoryGateway
+from tests.fakes.issuer import FakeIssuer
 from tests.fakes.memory_database import MemoryDatabase
 from tests.fakes.settings import source
 from tests.fakes.storage import MemoryStorage
@@ -65,7 +67,14 @@ class _ReusableApp:
         self.served, self.metrics = Served(*_MODELS), Metrics()
         parts = (settings, self.database, self.storage, self.temporal, self.served, self.metrics)
         self.background = BackgroundTasks()
-        deps = ApiDependencies(*parts, background=self.background, recent_seconds=0)
+        self.issuer = FakeIssuer()
+        self.issuer_keys = IssuerKeys(self.issuer.fetch)
+        deps = ApiDependencies(
+            *parts,
+            background=self.background,
+            recent_seconds=0,
+            issuer_keys=self.issuer_keys if settings.oidc_issuer else None,
+        )
         self.stopping = deps.stopping
         self.events = BatchEvents(deps)  # it has no state while no test listens
         self.app = build_app(deps, self.events)
@@ -77,6 +86,8 @@ class _ReusableApp:
         _renew(self.temporal, MemoryGateway())
         _renew(self.served, Served(*_MODELS))
         _renew(self.background, BackgroundTasks())
+        _renew(self.issuer, FakeIssuer())
+        _renew(self.issuer_keys, IssuerKeys(self.issuer.fetch))
 
 
 # Applications by the source of their settings: settings and routes are not built again for each test.
@@ -95,7 +106,7 @@ class ApiFixture:
         self.temporal, self.served = self._ground.temporal, self._ground.served
         self.app, self.metrics = self._ground.app, self._ground.metrics
         self.background, self.events = self._ground.background, self._ground.events
-        self.stopping = self._ground.stopping
+        self.stopping, self.issuer = self._ground.stopping, self._ground.issuer
         transport = httpx.ASGITransport(self.app)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://api")
 

@@ -21,15 +21,16 @@ async def examine(chosen: Settings, at: Clock = checks.now) -> DiagnosticReport:
 
     A check that takes longer than 30 seconds is reported as a problem.
     """
-    settings, database, storage, served = await asyncio.gather(
+    settings, database, storage, issuer, served = await asyncio.gather(
         _with_timeout("settings", checks.check_settings(chosen, at)),
         _with_timeout("database", checks.check_database(chosen, at)),
         _with_timeout("storage", checks.check_storage(chosen, at)),
+        _with_timeout("issuer", checks.check_issuer(chosen, at)),
         _check_backends_in_time(chosen, at),
     )
     backends, models = served
     temporal = await _with_timeout("temporal", temporal_checks.check_temporal(chosen, at, models))
-    return DiagnosticReport(findings=[*settings, *database, *storage, *backends, *temporal])
+    return DiagnosticReport(findings=[*settings, *database, *storage, *issuer, *backends, *temporal])
 
 
 async def _with_timeout(part: str, check: Awaitable[list[Finding]]) -> list[Finding]:

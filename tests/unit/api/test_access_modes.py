@@ -11,7 +11,8 @@ import pytest
 
 from batchwright.rules.api_keys import Scope, is_granted
 from tests.fakes.api import ApiFixture, error_of, open_api
-from tests.fakes.api_keys import create_key
+from tests.fakes.api_keys import NOW, create_key
+from tests.fakes.issuer import AUDIENCE, ISSUER
 from tests.unit.api.test_every_route import OPEN, TABLE, TOKEN
 
 _NAMES: list[str] = [
@@ -42,6 +43,7 @@ class Caller:
     scopes: frozenset[Scope] | int
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     key: Scope | None = None
+    token: Scope | None = None  # scope of a token of the issuer
     page: bool = False  # a web page of another site, which sends no secret
     rebound: bool = False  # a DNS name of another site that resolves to the API
 
@@ -79,6 +81,19 @@ MODES = (
             *(Caller(f"a key of {scope}", scopes(scope), key=scope) for scope in Scope),
             Caller("a key by another name", scopes(Scope.ADMIN), _FOREIGN_HOST, key=Scope.ADMIN),
             Caller("a page that has a key", scopes(Scope.ADMIN), _FOREIGN_ORIGIN, key=Scope.ADMIN),
+        ),
+    ),
+    Mode(
+        "api_key with tokens of an issuer",
+        {
+            **{"auth": "api_key", "auth_failures_per_minute": 0},
+            **{"oidc_issuer": ISSUER, "oidc_audience": AUDIENCE},
+        },
+        (
+            Caller("no key", _SHUT_OUT),
+            *(Caller(f"a token of {scope}", scopes(scope), token=scope) for scope in Scope),
+            Caller("a key", scopes(Scope.READ), key=Scope.READ),
+            Caller("a page that has a token", scopes(Scope.ADMIN), _FOREIGN_ORIGIN, token=Scope.ADMIN),
         ),
     ),
     Mode(
@@ -140,6 +155,9 @@ async def respond(api: ApiFixture, route: str, caller: Caller) -> httpx.Response
     if caller.key is not None:
         key = await create_key(api.database, "blue", scopes=[caller.key])
         headers["Authorization"] = f"Bearer {key.text}"
+    if caller.token is not None:
+        await api.database.tenants.create("blue", NOW)
+        headers["Authorization"] = f"Bearer {api.issuer.token(scope=caller.token)}"
     return await api.http.request(method, path.format_map(dict.fromkeys(_NAMES, "x")), headers=headers)
 
 

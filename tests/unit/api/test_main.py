@@ -55,6 +55,11 @@ def test_no_address_is_refused_with_authentication_too(monkeypatch: pytest.Monke
         ("TENANT_HEADER", "X Tenant"),
         ("TRUSTED_PROXIES", '["gateway"]'),
         ("AUTH_FAILURES_PER_MINUTE", "-1"),
+        ("OIDC_ISSUER", "http://login.example.com"),
+        ("OIDC_ISSUER", "https://"),
+        ("OIDC_ISSUER", "https://user:secret@login.example.com"),
+        ("OIDC_ISSUER", "https://login.example.com?realm=acme"),
+        ("OIDC_TENANT_CLAIM", ""),
     ],
 )
 def test_a_wrong_setting_of_access_is_named(
@@ -63,6 +68,28 @@ def test_a_wrong_setting_of_access_is_named(
     monkeypatch.setenv(f"BATCHWRIGHT_{name}", value)
     assert main() == 2
     assert capsys.readouterr().err.startswith(f"BATCHWRIGHT_{name} is wrong: ")
+
+
+def test_an_issuer_needs_the_audience_of_its_tokens(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BATCHWRIGHT_AUTH", "api_key")
+    monkeypatch.setenv("BATCHWRIGHT_OIDC_ISSUER", "https://login.example.com")
+    assert main() == 2
+    assert capsys.readouterr().err.startswith("BATCHWRIGHT_OIDC_AUDIENCE is wrong: ")
+
+
+@pytest.mark.parametrize("auth", ["none", "trusted_header"])
+def test_an_issuer_needs_the_mode_in_which_tokens_are_accepted(
+    auth: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BATCHWRIGHT_AUTH", auth)
+    monkeypatch.setenv("BATCHWRIGHT_OIDC_ISSUER", "https://login.example.com")
+    monkeypatch.setenv("BATCHWRIGHT_OIDC_AUDIENCE", "batches")
+    assert main() == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("BATCHWRIGHT_OIDC_ISSUER is set, but ")
+    assert line.endswith(f"(BATCHWRIGHT_AUTH is {auth!r}).")
 
 
 def test_a_wrong_setting_is_named(

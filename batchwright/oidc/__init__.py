@@ -1,0 +1,1 @@
+"""Tokens of an OpenID Connect issuer: fetching and caching its public keys, and checking tokens with them."""

@@ -1,0 +1,97 @@
+"""An OpenID Connect issuer: its keys, the tokens that it signs, and tokens that others forge."""
+
+import json
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from joserfc.jwk import ECKey, OKPKey, RSAKey
+from joserfc.jws import JWSRegistry
+from pydantic import JsonValue
+
+from batchwright.oidc.issuer import IssuerKey, IssuerUnavailable
+
+ISSUER = "https://login.example.com/realms/acme"
+AUDIENCE = "batches"
+
+
+@cache
+def rsa_key(kid: str = "rsa") -> RSAKey:
+    return RSAKey.generate_key(2048, parameters={"kid": kid})
+
+
+def ec_key(kid: str, curve: str = "P-256") -> ECKey:
+    return ECKey.generate_key(curve, parameters={"kid": kid})
+
+
+def ed25519_key(kid: str = "ed") -> OKPKey:
+    return OKPKey.generate_key("Ed25519", parameters={"kid": kid})
+
+
+def public(key: IssuerKey) -> IssuerKey:
+    return type(key).import_key(key.as_dict(private=False))
+
+
+def jwk(key: IssuerKey, **parameters: JsonValue) -> dict[str, Any]:
+    """Return the public key as an issuer publishes it, with these parameters changed; None removes one."""
+    changed = {**key.as_dict(private=False), **parameters}
+    return {name: value for name, value in changed.items() if value is not None}
+
+
+def encoded(part: object) -> str:
+    data = part if isinstance(part, bytes) else json.dumps(part).encode()
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def token_of(header: object, claims: object, sign: Callable[[bytes], bytes]) -> str:
+    """Return a token with any header and claims. `sign` returns the signature of its first two parts."""
+    start = f"{encoded(header)}.{encoded(claims)}"
+    return f"{start}.{encoded(sign(start.encode()))}"
+
+
+class FakeIssuer:
+    """An issuer with one key. `fetch` returns its keys as `IssuerKeys` expects it.
+
+    Attributes:
+        keys: private keys of the issuer. Tokens are signed with the last one.
+        problem: if not empty, the issuer is unavailable for this reason.
+        fetches: how often the keys were fetched.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self.keys: list[IssuerKey] = [ec_key("first")]
+        self.problem = ""
+        self.fetches = 0
+        self._now = now
+
+    async def fetch(self) -> tuple[IssuerKey, ...]:
+        self.fetches += 1
+        if self.problem:
+            raise IssuerUnavailable(self.problem)
+        return tuple(public(key) for key in self.keys)
+
+    def claims(self, **changes: JsonValue) -> dict[str, JsonValue]:
+        """Return the claims of a valid token with these changes; None leaves a claim out."""
+        now = int(self._now())
+        usual: dict[str, JsonValue] = {
+            **{"iss": ISSUER, "aud": AUDIENCE, "iat": now, "exp": now + 600},
+            **{"sub": "alice", "tenant": "blue", "scope": "openid read write"},
+        }
+        return {name: value for name, value in {**usual, **changes}.items() if value is not None}
+
+    def token(
+        self,
+        key: IssuerKey | None = None,
+        alg: str = "ES256",
+        header: Mapping[str, JsonValue] | None = None,
+        **changes: JsonValue,
+    ) -> str:
+        """Return a token with changed claims, signed with the issuer's newest key or with another one."""
+        signer = key or self.keys[-1]
+        head: dict[str, JsonValue] = {"alg": alg, "kid": signer.kid, "typ": "JWT", **(header or {})}
+        head = {name: value for name, value in head.items() if value is not None}
+        return token_of(
+            head, self.claims(**changes), lambda start: JWSRegistry.algorithms[alg].sign(start, signer)
+        )
