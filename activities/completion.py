@@ -116,7 +116,7 @@ def count_invalid_input(
 
 
 def count_unserved(metrics: Metrics, codes: Mapping[LineCode, int]) -> None:
-    """Count the lines that failed in ingestion because their model is not available to the tenant.
+    """Count the lines that failed in ingestion.
 
     Args:
         codes: number of lines by error code.

@@ -8,7 +8,11 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 
 from batchwright.api.audit_log.denials import DenialRecorder
 from batchwright.api.audit_log.recorder import AuditLog
-from batchwright.api.auth.authenticators import AZURE_KEY_HEADER, build_authenticator
+from batchwright.api.auth.authenticators import (
+    ANTHROPIC_KEY_HEADER,
+    AZURE_KEY_HEADER,
+    build_authenticator,
+)
 from batchwright.api.auth.caller import tenant_header_parameter
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.error_handlers import handle_errors
@@ -35,6 +39,8 @@ from batchwright.api.routes.callbacks import CallbackRoutes
 from batchwright.api.routes.files import FileRoutes
 from batchwright.api.routes.health import HealthRoutes
 from batchwright.api.routes.limits import LimitRoutes
+from batchwright.api.routes.messages.error_format import MessageErrorMiddleware, message_error_responses
+from batchwright.api.routes.messages.routes import MessageBatchRoutes
 from batchwright.api.routes.models import ModelRoutes
 from batchwright.api.routes.results import ResultRoutes
 from batchwright.api.routes.stats import StatsRoutes
@@ -45,7 +51,7 @@ from batchwright.api.services.quota_checks import RequestQuota
 from batchwright.settings import Settings
 
 _DESCRIPTION = (
-    "OpenAI's Files, Uploads, Batches and Models. "
+    "OpenAI's Files, Uploads, Batches and Models, and Anthropic's Message Batches. "
     "Extensions to OpenAI's API are under `x_batchwright` and `/x/`."
 )
 _TENANT_ROUTES = (
@@ -97,6 +103,13 @@ def _add_routes(
         app.include_router(
             router, dependencies=[*keys, tenant, request_quota], responses=denials | error_responses(429)
         )
+    message_router = MessageBatchRoutes(deps).router()
+    tenant_routers.append(message_router)
+    app.include_router(
+        message_router,
+        dependencies=[*keys, tenant, request_quota],
+        responses=message_error_responses(429, *map(int, denials)),
+    )
     operator_routers = [routes(deps).router() for routes in _OPERATOR_ROUTES]
     for router in operator_routers:
         app.include_router(router, dependencies=keys, responses=denials)
@@ -126,6 +139,7 @@ def _add_middleware(app: FastAPI, deps: ApiDependencies, routers: list[APIRouter
     app.add_middleware(RequestLimitsMiddleware)
     app.add_middleware(AccessLogMiddleware)
     app.add_middleware(RequestIdMiddleware, metrics=deps.metrics)
+    app.add_middleware(MessageErrorMiddleware)
 
 
 def _key_parameters(settings: Settings) -> list[DependsOn]:
@@ -141,4 +155,7 @@ def _key_parameters(settings: Settings) -> list[DependsOn]:
     azure = APIKeyHeader(
         name=AZURE_KEY_HEADER, auto_error=False, scheme_name="Azure", description=description
     )
-    return [Depends(bearer), Depends(azure)]
+    anthropic = APIKeyHeader(
+        name=ANTHROPIC_KEY_HEADER, auto_error=False, scheme_name="Anthropic", description=description
+    )
+    return [Depends(bearer), Depends(azure), Depends(anthropic)]

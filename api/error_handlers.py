@@ -36,7 +36,6 @@ _INFERENCE_PATHS = frozenset(Endpoint) | {
     "/v1/audio/transcriptions",
     "/v1/audio/translations",
     "/v1/images/variations",
-    "/v1/messages",
 }
 
 
@@ -113,7 +112,8 @@ class _RoutingErrors:
 
 async def _validation_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return error_response(ApiError(400, "; ".join(str(one["msg"]) for one in error.errors())))
+    found = (f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
+    return error_response(ApiError(400, "; ".join(found)))
 
 
 async def _run_missing(_: Request, error: Exception) -> Response:

@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic import TypeAdapter, WithJsonSchema
 
 from batchwright.api.docs_page import render_page
+from batchwright.contracts.anthropic import MessageErrorObject
 from batchwright.contracts.openai_objects import ErrorObject
 from batchwright.rules.batch_filters import LAST_TIME
 from batchwright.settings import Settings
@@ -144,13 +145,13 @@ class DocumentedApp(FastAPI):
 
 
 def _with_error_schema(description: dict[str, object]) -> dict[str, object]:
-    """Return the description with the schemas of `ErrorObject` and its parts added."""
-    error = ErrorObject.model_json_schema(ref_template="#/components/schemas/{model}")
-    parts = _OBJECT.validate_python(error.pop("$defs"))
+    """Return the description with the schemas of all error objects and their parts added."""
     components = _OBJECT.validate_python(description["components"])
     schemas = _OBJECT.validate_python(components["schemas"])
-    shapes = dict(sorted({**schemas, **parts, "ErrorObject": error}.items()))
-    return {**description, "components": {**components, "schemas": shapes}}
+    for kind in (ErrorObject, MessageErrorObject):
+        error = kind.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas |= {**_OBJECT.validate_python(error.pop("$defs")), kind.__name__: error}
+    return {**description, "components": {**components, "schemas": dict(sorted(schemas.items()))}}
 
 
 def _without_members(node: Mapping[str, object], never: set[str]) -> dict[str, object]:

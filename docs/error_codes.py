@@ -51,6 +51,11 @@ CODES: dict[LineCode, CodeExplanation] = {
         "The response is larger than `BATCHWRIGHT_MAX_RESPONSE_BYTES` and was not read.",
         "Raise the setting, or request a shorter response.",
     ),
+    LineCode.INVALID_REQUEST: CodeExplanation(
+        "The `params` of a request in a message batch are not valid. The message says why. In other batches, "
+        "such a line fails the whole batch.",
+        "Correct the request, and create a new batch of it.",
+    ),
     LineCode.MODEL_NOT_FOUND: CodeExplanation(
         "No backend serves the line's model.",
         "`GET /v1/models` lists the served models: correct the line, or register the model.",
@@ -176,9 +181,9 @@ responses in a row. While it is open, only probes are sent there, and other back
 
 \\* A response that may be caused by the line uses one of its attempts if the backend answers other lines
 meanwhile. If as many lines as open the circuit breaker fail and none succeeds, the worker probes the
-backend. It sends a minimal request ("ping", one token; likewise for embeddings, completions, responses and
-moderations) with the backend's key and the request id `batchwright-probe`. Other endpoints and jobs are not
-probed.
+backend. It sends a minimal request ("ping", one token; likewise for embeddings, completions, responses,
+messages and moderations) with the backend's key and the request id `batchwright-probe`. Other endpoints and
+jobs are not probed.
 
 - If the probe succeeds, the lines are at fault, and each ends with its response after its attempts.
 - If it fails, but `GET /health` (or the model list, if `/health` does not exist) succeeds, the circuit

@@ -9,7 +9,7 @@ import msgspec
 
 from batchwright.simulator import admin, response_types
 from batchwright.simulator.call_parser import ENDPOINTS, InferenceCall, InvalidCall, read_call
-from batchwright.simulator.exchange import HttpExchange, HttpResponse, error_response
+from batchwright.simulator.exchange import HttpExchange, HttpResponse, error_response, inference_error
 from batchwright.simulator.faults import Fault, Faults, fault_from_marker
 from batchwright.simulator.jobs import FAILED, PREFIX, JobEndpoints
 from batchwright.simulator.latency import Latency, random_factor
@@ -95,7 +95,7 @@ class SimulatedBackend:
     def _handle_call(self, exchange: HttpExchange) -> None:
         request = exchange.request
         if self._is_unauthorized(request.header(b"authorization")):
-            return exchange.respond(_unauthorized())
+            return exchange.respond(_unauthorized(request.path))
         digest = blake2b(request.body, digest_size=16).digest()
         try:
             call = read_call(request.path, request.body, self.options.models[0])
@@ -104,7 +104,9 @@ class SimulatedBackend:
             pending = _PendingCall(exchange, call, entry, digest)
             exchange.on_disconnect = partial(self._on_disconnect, pending)
         except InvalidCall as error:
-            return exchange.respond(error_response(400, str(error), param=error.param, code=error.code))
+            return exchange.respond(
+                inference_error(request.path, 400, str(error), param=error.param, code=error.code)
+            )
         self._apply_fault(pending)
 
     def _apply_fault(self, pending: _PendingCall) -> None:
@@ -114,12 +116,14 @@ class SimulatedBackend:
             fault = fault_from_marker(call.marker, digest, pending.entry.requests)
         except ValueError as error:
             return self._end(
-                pending, error_response(400, f"The marker cannot be read: {error}", param="user")
+                pending,
+                inference_error(call.endpoint, 400, f"The marker cannot be read: {error}", param="user"),
             )
         fault = fault or self.faults.fault_for(call.model, digest, pending.entry.requests)
         if call.model not in self._caches:
             message = f"The model `{call.model}` does not exist or you do not have access to it."
-            return self._end(pending, error_response(404, message, param="model", code="model_not_found"))
+            error = inference_error(call.endpoint, 404, message, param="model", code="model_not_found")
+            return self._end(pending, error)
         if fault is None:
             return self._serve(pending, 0.0)
         self._respond_with_fault(pending, fault)
@@ -127,9 +131,8 @@ class SimulatedBackend:
     def _respond_with_fault(self, pending: _PendingCall, fault: Fault) -> None:
         if fault.status is not None:
             code = "rate_limit_exceeded" if fault.status == 429 else None
-            response = error_response(
-                fault.status, f"A fault of the simulator returns {fault.status}.", code=code
-            )
+            message = f"A fault of the simulator returns {fault.status}."
+            response = inference_error(pending.call.endpoint, fault.status, message, code=code)
             if fault.retry_after is not None:
                 response.headers["retry-after"] = f"{fault.retry_after:g}"
             return self._end(pending, response)
@@ -144,7 +147,8 @@ class SimulatedBackend:
             case "down":
                 self._abort(pending)
             case "fail":
-                response = error_response(500, "A fault of the simulator makes this request fail.")
+                message = "A fault of the simulator makes this request fail."
+                response = inference_error(pending.call.endpoint, 500, message)
                 response.headers[FAILED] = "1"  # if the request is a job, it is accepted and fails later
                 self._end(pending, response, status="fail")
             case "garbage":
@@ -167,7 +171,8 @@ class SimulatedBackend:
         try:
             body = build_response(call, pending.digest, spent, self.options.dimensions)
         except InvalidCall as error:
-            return self._end(pending, error_response(400, str(error), param=error.param, code=error.code))
+            refused = inference_error(call.endpoint, 400, str(error), param=error.param, code=error.code)
+            return self._end(pending, refused)
         totals = self.ledger.totals(call.model)
         totals.prompt_tokens += spent.prompt
         totals.cached_tokens += spent.cached
@@ -211,5 +216,5 @@ class SimulatedBackend:
         pending.timer = asyncio.get_running_loop().call_later(seconds, then)
 
 
-def _unauthorized() -> HttpResponse:
-    return error_response(401, "Incorrect API key provided.", code="invalid_api_key")
+def _unauthorized(path: str = "") -> HttpResponse:
+    return inference_error(path, 401, "Incorrect API key provided.", code="invalid_api_key")

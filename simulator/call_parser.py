@@ -10,6 +10,7 @@ ENDPOINTS = (
     "/v1/embeddings",
     "/v1/images/edits",
     "/v1/images/generations",
+    "/v1/messages",
     "/v1/moderations",
     "/v1/rerank",
     "/v1/responses",
@@ -20,15 +21,17 @@ _REQUIRED_FIELDS = {
     "/v1/chat/completions": "messages",
     "/v1/completions": "prompt",
     "/v1/embeddings": "input",
+    "/v1/messages": "messages",
     "/v1/moderations": "input",
     "/v1/rerank": "documents",
     "/v1/responses": "input",
     "/v1/score": "text_2",
 }
 _ROLES = ("system", "assistant", "user", "function", "tool", "developer")
+_MESSAGE_ROLES = ("user", "assistant")
 _FORMATS = ("text", "json_object", "json_schema")
 _VIDEO_SIZES = ("720x1280", "1280x720", "1024x1792", "1792x1024")
-_NEEDS_MODEL = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+_NEEDS_MODEL = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages")
 _ABSENT = msgspec.Raw(b"")
 
 
@@ -43,6 +46,7 @@ class InvalidCall(Exception):
 
 class Metadata(msgspec.Struct):
     sim: str | None = None
+    user_id: str | None = None  # messages only
 
 
 class JsonSchema(msgspec.Struct):
@@ -92,6 +96,7 @@ class CallBody(msgspec.Struct):
     seconds: str | int | None = None
     size: str | None = None
     instructions: msgspec.Raw = _ABSENT
+    system: msgspec.Raw = _ABSENT
     tools: msgspec.Raw = _ABSENT
     messages: msgspec.Raw = _ABSENT
     prompt: msgspec.Raw = _ABSENT
@@ -154,11 +159,12 @@ def read_call(endpoint: str, raw: bytes, default_model: str) -> InferenceCall:
         raise InvalidCall("you must provide a model parameter", "model")
     if body.stream:
         raise InvalidCall("The simulator does not stream.", "stream", "unsupported_value")
-    parts = (body.instructions, body.tools, body.messages, body.prompt, body.input)
+    parts = (body.instructions, body.system, body.tools, body.messages, body.prompt, body.input)
     prompt = b"".join((*parts, body.query, body.text_1, body.documents, body.text_2))
     _check(endpoint, body)
-    marker = (body.metadata.sim if body.metadata else None) or body.user
-    call = InferenceCall(endpoint, body.model or default_model, body, prompt, body.user, marker, None)
+    user = body.user or (body.metadata.user_id if body.metadata else None)
+    marker = (body.metadata.sim if body.metadata else None) or user
+    call = InferenceCall(endpoint, body.model or default_model, body, prompt, user, marker, None)
     found = body.response_format or (body.text and body.text.format)
     if isinstance(found, TextFormat) and found.type != "text":
         _check_format(found, call.format_parameter)
@@ -173,12 +179,16 @@ def _check(endpoint: str, body: CallBody) -> None:
     if body.n is not None and not 1 <= body.n <= 128:
         raise InvalidCall(f"'n' is {body.n}; it may be 1 to 128.", "n", "invalid_value")
     if endpoint == "/v1/chat/completions":
-        _check_messages(body.messages)
+        _check_messages(body.messages, _ROLES)
+    if endpoint == "/v1/messages":
+        _check_messages(body.messages, _MESSAGE_ROLES)
+        if body.max_tokens is None:
+            raise _missing("max_tokens")
     if endpoint == "/v1/videos" and body.size not in (None, *_VIDEO_SIZES):
         raise _unsupported("size", body.size, _VIDEO_SIZES)
 
 
-def _check_messages(raw: msgspec.Raw) -> None:
+def _check_messages(raw: msgspec.Raw, roles: tuple[str, ...]) -> None:
     try:
         messages = _read_messages(raw)
     except msgspec.DecodeError:
@@ -187,8 +197,8 @@ def _check_messages(raw: msgspec.Raw) -> None:
     for index, message in enumerate(messages):
         if message.role is None:
             raise _missing(f"messages[{index}].role")
-        if message.role not in _ROLES:
-            raise _unsupported(f"messages[{index}].role", message.role, _ROLES)
+        if message.role not in roles:
+            raise _unsupported(f"messages[{index}].role", message.role, roles)
 
 
 def _check_format(found: TextFormat, parameter: str) -> None:

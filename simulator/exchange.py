@@ -67,3 +67,24 @@ def error_response(
 ) -> HttpResponse:
     detail = error_detail(status, message, param=param, code=code)
     return HttpResponse(status, msgspec.json.encode(response_types.ErrorBody(detail)))
+
+
+MESSAGES = "/v1/messages"
+_MESSAGE_ERRORS = {
+    401: "authentication_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    529: "overloaded_error",
+}
+
+
+def inference_error(
+    path: str, status: int, message: str, *, param: str | None = None, code: str | None = None
+) -> HttpResponse:
+    """Return an error of the inference endpoint at `path`. Errors of messages have Anthropic's form."""
+    if path != MESSAGES:
+        return error_response(status, message, param=param, code=code)
+    kind = _MESSAGE_ERRORS.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    body = response_types.MessageErrorBody(response_types.MessageError(message, kind))
+    return HttpResponse(status, msgspec.json.encode(body))

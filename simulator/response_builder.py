@@ -33,7 +33,7 @@ _CATEGORIES = (
     "violence",
     "violence/graphic",
 )
-_TEXT_ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+_TEXT_ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -120,6 +120,14 @@ def _responses(call: InferenceCall, digest: bytes, cost: ResponseCost) -> bytes:
     return _encode(response_types.ResponseObject(f"resp_{digest.hex()}", call.model, [message], usage))
 
 
+def _message(call: InferenceCall, digest: bytes, cost: ResponseCost) -> bytes:
+    """Return a message of Anthropic's API. Its `input_tokens` exclude the cached tokens."""
+    text = response_types.TextBlock(_choice(call, digest, 0, cost))
+    usage = response_types.MessageUsage(cost.prompt - cost.cached, cost.output, cost.cached)
+    stop = "max_tokens" if _finish(call, cost) == "length" else "end_turn"
+    return _encode(response_types.Message(f"msg_{digest.hex()}", call.model, [text], stop, usage))
+
+
 def _embeddings(call: InferenceCall, cost: ResponseCost, dimensions: int) -> bytes:
     size = call.body.dimensions or dimensions
     data: list[response_types.Embedding] = []
@@ -184,6 +192,7 @@ _WRITERS: dict[str, Callable[[InferenceCall, bytes, ResponseCost], bytes]] = {
     "/v1/chat/completions": _chat,
     "/v1/completions": _completions,
     "/v1/responses": _responses,
+    "/v1/messages": _message,
     "/v1/moderations": _moderations,
     "/v1/images/generations": _images,
     "/v1/images/edits": _images,

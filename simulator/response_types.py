@@ -106,6 +106,31 @@ class ResponseObject(msgspec.Struct):
     top_p: float = 1.0
 
 
+class MessageUsage(msgspec.Struct):
+    input_tokens: int
+    output_tokens: int
+    cache_read_input_tokens: int
+    cache_creation_input_tokens: int = 0
+
+
+class TextBlock(msgspec.Struct):
+    text: str
+    type: str = "text"
+
+
+class Message(msgspec.Struct):
+    """Response of /v1/messages, as in Anthropic's API."""
+
+    id: str
+    model: str
+    content: list[TextBlock]
+    stop_reason: str
+    usage: MessageUsage
+    type: str = "message"
+    role: str = "assistant"
+    stop_sequence: None = None
+
+
 class PromptUsage(msgspec.Struct):
     prompt_tokens: int
     total_tokens: int
@@ -219,3 +244,15 @@ class ErrorDetail(msgspec.Struct):
 
 class ErrorBody(msgspec.Struct):
     error: ErrorDetail
+
+
+class MessageError(msgspec.Struct):
+    message: str
+    type: str
+
+
+class MessageErrorBody(msgspec.Struct):
+    """Error of /v1/messages, as in Anthropic's API."""
+
+    error: MessageError
+    type: str = "error"

@@ -19,9 +19,11 @@ from batchwright.activities.execution.outcomes import OutboundRequest
 from batchwright.activities.execution.stored_results import SubmittedJob
 from batchwright.activities.execution.turn import SliceTurn, StopReason
 from batchwright.activities.services.callbacks import CallbackFuture
+from batchwright.contracts.anthropic import ANTHROPIC_VERSION_HEADER, DEFAULT_ANTHROPIC_VERSION
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.execution import SliceRequest
 from batchwright.contracts.job_config import JobConfig
+from batchwright.contracts.openai import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference import job_outcomes
 from batchwright.inference.outcomes import Outcome
@@ -43,8 +45,14 @@ _FAILURE_RESULTS = {LineCode.JOB_LOST: "lost", LineCode.REQUEST_TIMEOUT: "overdu
 
 
 def forwarded_headers(request: SliceRequest) -> list[Header]:
-    """Return those headers of the request that created the batch that are sent on with each line."""
-    return [(name.encode(), value.encode()) for name, value in request.caller.headers.items()]
+    """Return those headers of the request that created the batch that are sent on with each line.
+
+    A line for `/v1/messages` always has the header `anthropic-version`, which Anthropic's API requires.
+    """
+    headers = request.caller.headers
+    if request.endpoint is Endpoint.MESSAGES:
+        headers = {ANTHROPIC_VERSION_HEADER: DEFAULT_ANTHROPIC_VERSION, **headers}
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
 class _LineJob(NamedTuple):

@@ -25,7 +25,8 @@ from batchwright.contracts.ingestion import ModelShare
 from batchwright.inference.rate_limits import EffectiveRates
 from batchwright.rules import object_keys
 from batchwright.rules.ids import request_id, safe_name
-from batchwright.rules.input.lines import parse_line
+from batchwright.rules.input.line_checks import describe_body_problems
+from batchwright.rules.input.lines import parse_line, read_fields, read_text
 from batchwright.rules.planning.dispatch_order import ModelLines, PlanLine
 from batchwright.rules.planning.duplicates import encode_duplicates
 from batchwright.rules.planning.plan_format import SLICE_BYTES, pack_entry, pack_slice
@@ -207,10 +208,7 @@ class Publisher:
         return Slicer(MIN_LARGE_SLICE_LINES - MIN_LARGE_SLICE_LINES % pacing.lines)
 
     async def _publish_unserved(self, scanner: Scanner, spool: InputSpool) -> None:
-        """Write an error result for each line whose model is not available to the tenant.
-
-        These lines are not sent.
-        """
+        """Write an error result for each line that fails in ingestion. These lines are not sent."""
         if not len(scanner.unserved):
             return
         segment = SegmentWriter()
@@ -228,13 +226,23 @@ class Publisher:
 
     def _settle(self, segment: SegmentWriter, positions: list[tuple[int, int]], spool: InputSpool) -> None:
         for offset, length in positions:
-            line = parse_line(spool.read_line(offset, length))
-            model = line.model or self._settings.default_model
-            code, message = self._rejection(model)
             id = request_id(self._context.order.batch_id, offset)
-            payload = error_line(id, line.custom_id, code, message)
+            payload, model = self._error_of(id, spool.read_line(offset, length))
             self.errors.add(line_error(payload, display_name(model)))
             segment.add(SegmentRecord(RecordKind.SETTLED, offset, payload))
+
+    def _error_of(self, id: str, data: bytes) -> tuple[bytes, str]:
+        """Return the error result of a line that fails in ingestion, and the line's model; empty for none."""
+        order = self._context.order
+        if order.policy.message_requests:
+            fields = read_fields(data)
+            if problems := describe_body_problems(order.endpoint, fields.body):
+                custom_id = read_text(fields.custom_id) or ""
+                return error_line(id, custom_id, LineCode.INVALID_REQUEST, problems), ""
+        line = parse_line(data)
+        model = line.model or self._settings.default_model
+        code, message = self._rejection(model)
+        return error_line(id, line.custom_id, code, message), model
 
     def _rejection(self, model: str) -> tuple[LineCode, str]:
         if self._context.access.rejection_code(model) is LineCode.POLICY_REJECTED:

@@ -13,7 +13,7 @@ from batchwright.contracts.errors import LineCode
 from batchwright.contracts.prices import PriceConfig
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.input.errors import ValidationCode, ValidationErrors
-from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits
+from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits, RejectedRequest
 from batchwright.rules.input.line_splitter import InputLine
 from batchwright.rules.input.validation import InputValidator
 from batchwright.rules.planning.dispatch_order import ModelLines, PlanOrder, PromptPrefixes
@@ -39,19 +39,21 @@ class IngestionContext:
     prices: Mapping[str, PriceConfig] | None = None  # prices by model that an earlier attempt has stored
 
 
-def line_limits(settings: Settings) -> InputLimits:
+def line_limits(settings: Settings, *, is_message_batch: bool = False) -> InputLimits:
     return InputLimits(
-        max_lines=settings.max_lines,
+        max_lines=settings.max_message_requests if is_message_batch else settings.max_lines,
         max_line_bytes=settings.max_line_bytes,
         max_embedding_inputs=settings.max_embedding_inputs,
         one_model=settings.one_model_per_batch,
+        bodies_fail_alone=is_message_batch,
     )
 
 
 class UnservedLines:
-    """Positions and counts of the lines that cannot run because their model is not available.
+    """Positions and counts of the lines that fail in ingestion, and are never sent.
 
-    A model is not available if no backend serves it, or if the tenant may not use it.
+    Their model is not available, because no backend serves it or because the tenant may not use it. Or they
+    are requests of a message batch that are not valid.
     """
 
     def __init__(self) -> None:
@@ -102,7 +104,9 @@ class Scanner:
         self.models: dict[str, ModelLines] = {}
         self.prefixes = PromptPrefixes()
         self.unserved = UnservedLines()
-        self._validator = InputValidator(order.endpoint, order.policy.profile, line_limits(settings))
+        self._is_message_batch = order.policy.message_requests > 0
+        limits = line_limits(settings, is_message_batch=self._is_message_batch)
+        self._validator = InputValidator(order.endpoint, order.policy.profile, limits)
         self.errors: ValidationErrors = self._validator.errors
         self._settings = settings
         self._default_model = settings.default_model
@@ -134,7 +138,10 @@ class Scanner:
         if self.resumed and not self.errors.count:
             self.resumed.finish()
 
-    def _assign(self, line: InputLine, request: AcceptedRequest) -> None:
+    def _assign(self, line: InputLine, request: AcceptedRequest | RejectedRequest) -> None:
+        if isinstance(request, RejectedRequest):
+            self._assign_rejected(line, request)
+            return
         name = request.model or self._default_model
         model = self._planned.get(name) or self._canonical(name)
         if self.resumed and not self.errors.count and self.resumed.copy_result(line.offset, model):
@@ -146,8 +153,14 @@ class Scanner:
             self._planned[name] = model
             self._plan(line, request, model)
 
+    def _assign_rejected(self, line: InputLine, request: RejectedRequest) -> None:
+        model = self._canonical(request.model or "")
+        resumes = self.resumed is not None and not self.errors.count
+        if not (resumes and self.resumed and self.resumed.copy_result(line.offset, model)):
+            self.unserved.add(line, model, LineCode.INVALID_REQUEST)
+
     def _reject(self, line: InputLine, model: str, code: LineCode) -> None:
-        if not self._settings.strict_models:
+        if not self._settings.strict_models or self._is_message_batch:
             self.unserved.add(line, model, code)
             return
         message = f"The provided model '{display_name(model)}' is not supported by the Batch API."

@@ -32,6 +32,8 @@ from batchwright.settings import Settings
 from batchwright.telemetry.context import add_fields
 
 AZURE_KEY_HEADER = "api-key"  # sent by clients of Azure OpenAI instead of Authorization
+ANTHROPIC_KEY_HEADER = "x-api-key"  # sent by Anthropic's clients instead of Authorization
+_KEY_HEADERS = (AZURE_KEY_HEADER, ANTHROPIC_KEY_HEADER)
 _BEARER = re.compile(r"bearer +([\x21-\x7e]+)", re.IGNORECASE)
 logger = logging.getLogger(__name__)
 
@@ -276,7 +278,7 @@ class _EnabledTenants:
 
 def has_key_header(headers: Headers) -> bool:
     """Return True if the request has a header for an API key, even an empty one."""
-    return "authorization" in headers or AZURE_KEY_HEADER in headers
+    return "authorization" in headers or any(name in headers for name in _KEY_HEADERS)
 
 
 def _credential_from_headers(headers: Headers) -> ApiKey | str | None:
@@ -290,12 +292,12 @@ def _credential_from_headers(headers: Headers) -> ApiKey | str | None:
     if not has_key_header(headers):
         message = (
             "You didn't provide an API key. Send it in the header Authorization, as `Bearer YOUR_KEY`, or in "
-            f"the header {AZURE_KEY_HEADER}, or give it to your client as its API key."
+            f"{ANTHROPIC_KEY_HEADER} or {AZURE_KEY_HEADER}, or give it to your client as its API key."
         )
         raise AccessDenied("no_key", 401, message, code="invalid_api_key", headers=_CHALLENGE)
     found = [_BEARER.fullmatch(value) for value in headers.getlist("authorization")]
     bearers = {match[1] for match in found if match}
-    texts = [*bearers, *headers.getlist(AZURE_KEY_HEADER)]
+    texts = [*bearers, *(text for name in _KEY_HEADERS for text in headers.getlist(name))]
     keys = {key for key in map(parse_key, texts) if key is not None}
     if keys:
         return keys.pop() if len(keys) == 1 else None

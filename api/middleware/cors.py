@@ -11,12 +11,14 @@ _METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 _REQUEST_HEADERS = (
     *("Api-Key", "Authorization", "Content-Type", "Idempotency-Key", "If-Match", "If-None-Match"),
     *("If-Range", "Range"),
+    *("Anthropic-Beta", "Anthropic-Version", "X-Api-Key"),
     "X-Request-Id",
 )
 _EXPOSED_HEADERS = (
     "Content-Disposition",
     "Content-Range",
     "ETag",
+    "Request-Id",
     "Retry-After",
     "X-Batchwright-Warning",
     "X-Request-Id",

@@ -153,6 +153,7 @@ class BatchCreate(NamedTuple):
         window: the same time as a duration.
         priority: priority that the client requested; None if it requested none.
         max_cost: cap on the cost of the batch; None for no cap.
+        message_requests: number of requests of a message batch; 0 for all other batches.
     """
 
     input_file_id: str
@@ -166,6 +167,7 @@ class BatchCreate(NamedTuple):
     webhook: WebhookSpec | None = None
     max_cost: str | None = None
     caller: Caller = Caller()
+    message_requests: int = 0
 
 
 def parse_batch_create(fields: Mapping[str, object], settings: Settings) -> BatchCreate:
@@ -276,6 +278,7 @@ def build_order(
             fairness_weight=fairness_weight,
             deduplicate=creation.deduplicate,
             caller=creation.caller,
+            message_requests=creation.message_requests,
         ),
     )
 

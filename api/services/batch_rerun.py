@@ -19,6 +19,7 @@ from batchwright.api.schemas.batch_create import (
 from batchwright.api.schemas.json_body import reject_unknown
 from batchwright.api.services.batch_creation import BatchCreator
 from batchwright.api.services.failed_lines import (
+    DIGEST_BYTES,
     InputMismatch,
     copy_lines,
     digests_with_codes,
@@ -77,9 +78,18 @@ class BatchReruns:
                 reason = "no line of it failed" if row.output_file_id else "it has no files"
                 raise conflict(f"Cannot retry batch '{row.order.batch_id}': {reason}.")
             error = await self._builder.file_of(row, row.error_file_id, "retry")
-            file = await self._builder.copy_input(row, lambda: self._failed_lines(row, error, codes))
-            order = await self._builder.order(row, parameters._replace(input_file_id=file.id))
-            return order, file
+            lines = 0
+
+            async def wanted() -> bytes:
+                nonlocal lines
+                digests = await self._failed_lines(row, error, codes)
+                lines = len(digests) // DIGEST_BYTES
+                return digests
+
+            file = await self._builder.copy_input(row, wanted)
+            requests = lines if row.order.policy.message_requests else 0
+            changed = parameters._replace(input_file_id=file.id, message_requests=requests)
+            return await self._builder.order(row, changed), file
 
         origin = SourceBatch(batch_id=row.order.batch_id, kind=RerunKind.RETRY, codes=codes)
         return await self._rerun(row, origin, fields, key_id, build)
@@ -128,7 +138,8 @@ class BatchReruns:
             kept_until = row.results_kept_until
             if kept_until is not None and kept_until <= self._deps.clock():
                 raise _results_gone(row, f"were kept until {kept_until:%Y-%m-%d %H:%M} UTC")
-            return await self._builder.order(row, parameters), None
+            requests = row.order.policy.message_requests
+            return await self._builder.order(row, parameters._replace(message_requests=requests)), None
 
         origin = SourceBatch(batch_id=row.order.batch_id, kind=RerunKind.RESUME)
         return await self._rerun(row, origin, fields, key_id, build)

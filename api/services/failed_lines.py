@@ -13,7 +13,7 @@ from batchwright.rules.input.line_splitter import InputLine, LineSplitter
 from batchwright.rules.results.error_tally import line_error
 from batchwright.rules.results.output_lines import HEAD_BYTES, id_digest, request_digest
 
-_DIGEST_BYTES = 16
+DIGEST_BYTES = 16
 _MAX_LINE_BYTES = 2**31  # the configured limit may have been higher when the input was accepted
 
 
@@ -116,7 +116,7 @@ class _LineSelector:
         """
         rest = self._select(self._splitter.finish())
         if self._at < len(self._failed):
-            missing = (len(self._failed) - self._at) // _DIGEST_BYTES
+            missing = (len(self._failed) - self._at) // DIGEST_BYTES
             raise InputMismatch(f"{missing} of the failed lines are not in the input.")
         return rest
 
@@ -124,8 +124,8 @@ class _LineSelector:
         found: list[bytes] = []
         for line in lines:
             digest = request_digest(request_id(self._batch_id, line.offset))
-            if digest == self._failed[self._at : self._at + _DIGEST_BYTES]:
-                self._at += _DIGEST_BYTES
+            if digest == self._failed[self._at : self._at + DIGEST_BYTES]:
+                self._at += DIGEST_BYTES
                 found.append((line.data or b"") + b"\n")
         return b"".join(found)
 

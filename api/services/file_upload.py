@@ -5,7 +5,7 @@ A file is checked while it streams to storage, and deleted if it is rejected.
 
 import logging
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -48,13 +48,25 @@ _FIELDS = ("purpose", _ANCHOR, _SECONDS)
 
 
 class FileUpload:
-    """State of one request to `POST /v1/files`.
+    """State of one request that uploads a file, such as `POST /v1/files`.
 
     Call `check_quota` first, then `feed` for every piece of the form, then `row`.
     """
 
-    def __init__(self, tenant: str, settings: Settings, idempotency_key: str | None = None) -> None:
-        self.tenant = tenant
+    def __init__(
+        self,
+        tenant: str,
+        settings: Settings,
+        idempotency_key: str | None = None,
+        *,
+        max_bytes: int | None = None,
+    ) -> None:
+        """Create the state of an upload.
+
+        Args:
+            max_bytes: maximum size of the file; None for the limit of its purpose.
+        """
+        self.tenant, self._max_bytes = tenant, max_bytes
         self.idempotency_key = idempotency_key
         self._settings = settings
         self._fields: dict[str, str] = {}
@@ -174,7 +186,7 @@ class FileUpload:
             self._check_first_line()
 
     def _check_size(self) -> None:
-        limit = file_size_limit(self._settings, self._purpose)
+        limit = self._max_bytes or file_size_limit(self._settings, self._purpose)
         if self._bytes > limit:
             raise payload_too_large(limit)
         if self.idempotency_key is None:
@@ -198,6 +210,11 @@ class FileUpload:
 async def store_file(
     upload: FileUpload, content_type: str, body: AsyncIterator[bytes], deps: ApiDependencies
 ) -> FileRow:
+    """Store the file of the form in `body`, as `store_form` does, and return its row."""
+    return await store_form(upload, read_multipart(content_type, body), deps)
+
+
+async def store_form(upload: FileUpload, form: AsyncGenerator[FormPiece], deps: ApiDependencies) -> FileRow:
     """Write the form's file to storage and its row to the database, and return the row.
 
     If the request's idempotency key was used before, delete what was written, and return the row of the
@@ -208,7 +225,7 @@ async def store_file(
     """
     await upload.check_quota(deps)
     async with deps.storage.writer(upload.key) as writer:
-        async with aclosing(read_multipart(content_type, body)) as pieces:
+        async with aclosing(form) as pieces:
             async for piece in pieces:
                 await upload.feed(piece, writer)
         row = upload.row(deps.clock())

@@ -38,6 +38,9 @@ class BatchPolicy(Message):
     fairness_weight: float | None = None
     deduplicate: bool = False  # send equal requests only once
     caller: Caller = Caller()
+    # Number of requests of a batch that was created as a message batch; 0 for all other batches. In a message
+    # batch, a request that is not valid fails alone, and the limits of message batches apply.
+    message_requests: int = 0
     # Number of history events after which a model run continues as new; `0`: when the server suggests it.
     continue_as_new_events: int = 0
 

@@ -16,6 +16,7 @@ class LineCode(StrEnum):
     CONNECTION_ERROR = "connection_error"
     INVALID_RESPONSE = "invalid_response"
     RESPONSE_TOO_LARGE = "response_too_large"
+    INVALID_REQUEST = "invalid_request"  # only in message batches; in other batches, it fails the batch
     MODEL_NOT_FOUND = "model_not_found"
     POLICY_REJECTED = "policy_rejected"
     WORKER_CRASHED = "worker_crashed"

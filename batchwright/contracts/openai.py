@@ -33,13 +33,14 @@ class Endpoint(StrEnum):
     IMAGES_GENERATIONS = "/v1/images/generations"
     IMAGES_EDITS = "/v1/images/edits"
     VIDEOS = "/v1/videos"
+    MESSAGES = "/v1/messages"
     SCORE = "/v1/score"
     RERANK = "/v1/rerank"
 
     @property
     def is_openais(self) -> bool:
-        """True if OpenAI's API has this endpoint; False if only inference servers have it."""
-        return self not in (Endpoint.SCORE, Endpoint.RERANK)
+        """True if OpenAI's API has this endpoint; False if only inference servers or Anthropic have it."""
+        return self not in (Endpoint.MESSAGES, Endpoint.SCORE, Endpoint.RERANK)
 
 
 class Profile(StrEnum):

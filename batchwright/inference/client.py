@@ -351,5 +351,5 @@ def from_status(
 
 
 def _request_id(headers: dict[bytes, bytes]) -> str:
-    found = headers.get(b"x-request-id")
+    found = headers.get(b"x-request-id") or headers.get(b"request-id")  # the second name is Anthropic's
     return "" if found is None else found[:_MAX_ID_BYTES].decode(errors="replace")

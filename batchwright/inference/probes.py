@@ -20,6 +20,7 @@ _REQUESTS: dict[Endpoint, dict[str, object]] = {
     Endpoint.CHAT_COMPLETIONS: {"messages": [{"role": "user", "content": "ping"}], "max_tokens": 1},
     Endpoint.COMPLETIONS: {"prompt": "ping", "max_tokens": 1},
     Endpoint.RESPONSES: {"input": "ping", "max_output_tokens": 16},
+    Endpoint.MESSAGES: {"messages": [{"role": "user", "content": "ping"}], "max_tokens": 1},
     Endpoint.EMBEDDINGS: {"input": "ping"},
     Endpoint.MODERATIONS: {"input": "ping"},
 }

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import NamedTuple
 
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.openai import BatchStatus, Endpoint
 from batchwright.rules.pagination import BadParameter
 
 METADATA_PREFIX = "metadata["
@@ -25,6 +25,7 @@ class BatchFilters(NamedTuple):
         created_after: the batch was created at or after this time.
         created_before: the batch was created before this time.
         metadata: (key, value) pairs that the batch's metadata contains.
+        endpoint: endpoint of the batch.
     """
 
     status: BatchStatus | None = None
@@ -32,6 +33,7 @@ class BatchFilters(NamedTuple):
     created_after: datetime | None = None
     created_before: datetime | None = None
     metadata: tuple[tuple[str, str], ...] = ()
+    endpoint: Endpoint | None = None
 
     @property
     def tags(self) -> list[bytes]:
@@ -40,7 +42,9 @@ class BatchFilters(NamedTuple):
         Tags of metadata come first, because fewer batches have them.
         """
         tags = metadata_tags(self.metadata)
-        return tags if self.model is None else [*tags, *model_tags([self.model])]
+        if self.model is not None:
+            tags += model_tags([self.model])
+        return tags if self.endpoint is None else [*tags, endpoint_tag(self.endpoint)]
 
 
 NO_FILTERS = BatchFilters()
@@ -54,6 +58,11 @@ def metadata_tags(pairs: Iterable[tuple[str, str]]) -> list[bytes]:
 def model_tags(models: Iterable[str]) -> list[bytes]:
     """Return the tags of a batch with these models, one tag per model."""
     return [_tag(b"model", model) for model in dict.fromkeys(models)]
+
+
+def endpoint_tag(endpoint: Endpoint) -> bytes:
+    """Return the tag of a batch with this endpoint."""
+    return _tag(b"endpoint", endpoint)
 
 
 def status_filter(text: str | None) -> BatchStatus | None:

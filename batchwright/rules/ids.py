@@ -25,6 +25,17 @@ def new_batch_id() -> str:
     return "batch_" + uuid_utils.uuid7().hex
 
 
+def message_batch_id(batch_id: str) -> str:
+    """Return the id that Anthropic's API shows for a batch: `msgbatch_X` for `batch_X`."""
+    return "msg" + batch_id
+
+
+def batch_id_of(message_batch_id: str) -> str | None:
+    """Return the id of a batch from its id in Anthropic's API; None if the text is not such an id."""
+    batch_id = message_batch_id.removeprefix("msg")
+    return batch_id if batch_id != message_batch_id and is_batch_id(batch_id) else None
+
+
 def new_file_id() -> str:
     return "file-" + uuid_utils.uuid7().hex
 

@@ -20,6 +20,18 @@ class LimitSettings(BaseSettings):
         description="Maximum size of an input file (purpose `batch`), in bytes.",
         json_schema_extra=TUNING,
     )
+    max_message_requests: int = Field(
+        100_000,
+        ge=1,
+        description="Maximum number of requests in a message batch (Anthropic's API).",
+        json_schema_extra=TUNING,
+    )
+    max_message_batch_bytes: int = Field(
+        256 * _MIB,
+        ge=1,
+        description="Maximum size of the request that creates a message batch, in bytes.",
+        json_schema_extra=TUNING,
+    )
     max_file_bytes: int = Field(
         512 * _MIB, ge=1, description="Maximum size of a file of any other purpose, in bytes."
     )

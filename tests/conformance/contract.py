@@ -12,7 +12,9 @@ from openai import AsyncOpenAI
 from batchwright.contracts.openai import Profile
 from tests.e2e.stack import Stack
 
-Area = Literal["Files", "Uploads", "Batches", "Results", "Models", "Errors", "Operation", "Webhooks"]
+Area = Literal[
+    "Files", "Uploads", "Batches", "Results", "Message batches", "Models", "Errors", "Operation", "Webhooks"
+]
 Client = Literal["Python", "Node"]
 Place = Literal["ordinary", "tight", "keys"]
 BOTH = (Profile.RELAXED, Profile.STRICT)

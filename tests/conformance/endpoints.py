@@ -27,6 +27,7 @@ _BODIES: dict[Endpoint, dict[str, object]] = {
     Endpoint.IMAGES_GENERATIONS: {"prompt": "a cat"},
     Endpoint.IMAGES_EDITS: {"prompt": "a cat"},
     Endpoint.VIDEOS: {"prompt": "a cat"},
+    Endpoint.MESSAGES: {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 8},
     Endpoint.SCORE: {"text_1": "a cat", "text_2": ["a dog", "a car"]},
     Endpoint.RERANK: {"query": "a cat", "documents": ["a dog", "a car"]},
 }
@@ -62,7 +63,7 @@ async def endpoints(api: Api) -> None:
     await _all_run(api, [endpoint for endpoint in Endpoint if endpoint.is_openais])
 
 
-@TABLE.row("Batches", "`/v1/score` and `/v1/rerank` work as in vLLM", Profile.RELAXED)
+@TABLE.row("Batches", "`/v1/messages`, `/v1/score` and `/v1/rerank` work as in vLLM", Profile.RELAXED)
 async def engines_endpoints(api: Api) -> None:
     await _all_run(api, [endpoint for endpoint in Endpoint if not endpoint.is_openais])
 
@@ -77,7 +78,12 @@ async def _all_run(api: Api, endpoints: Sequence[Endpoint]) -> None:
         assert batch.usage is not None
         summed = (batch.usage.input_tokens, batch.usage.output_tokens, batch.usage.total_tokens)
         assert summed == (reported.input_tokens, reported.output_tokens, reported.total_tokens)
-        if endpoint in (Endpoint.RESPONSES, Endpoint.CHAT_COMPLETIONS, Endpoint.EMBEDDINGS):
+        if endpoint in (
+            Endpoint.RESPONSES,
+            Endpoint.CHAT_COMPLETIONS,
+            Endpoint.EMBEDDINGS,
+            Endpoint.MESSAGES,
+        ):
             assert batch.usage.input_tokens > 0
 
 

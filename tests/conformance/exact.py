@@ -5,15 +5,15 @@ strictly.
 from collections.abc import Iterator
 from typing import TypeVar, get_args
 
-from openai import BaseModel
+import openai
 from openai._legacy_response import LegacyAPIResponse
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 _OBJECT = TypeAdapter(dict[str, object])
 _LIST = TypeAdapter(list[object])
-_Object = TypeVar("_Object", bound=BaseModel)
+_Object = TypeVar("_Object", bound=openai.BaseModel)
 # Ours, in the one place where extensions live; and what OpenAI's own answers may lack.
-_OURS = {"Batch": {"x_batchwright"}}
+_OURS = {"Batch": {"x_batchwright"}, "MessageBatch": {"x_batchwright"}}
 _ABSENT = {"Model": {"shutdown_date"}}
 
 

@@ -32,6 +32,8 @@ _RULES: dict[str, Area] = {
     "batches are listed in pages; a late cancel is 409": "Batches",
     "errors have status, code, param and the request's id": "Errors",
     "the served models are listed": "Models",
+    "message batches are created, awaited and read; a bad request fails alone": "Message batches",
+    "message batches are listed with both cursors, canceled and deleted": "Message batches",
 }
 NODE_ROWS = [Row(area, rule, "Node", BOTH) for rule, area in _RULES.items()]
 

@@ -12,6 +12,7 @@ from tests.conformance import (
     endpoints,
     files,
     keys,
+    messages,
     operation,
     results,
     surroundings,
@@ -39,7 +40,9 @@ def checks() -> dict[Row, Check]:
     """Return the checks with the Python client, by row."""
     ours = (surroundings, operation, tenants, bounds, keys)
     modules = (files, uploads, batches, endpoints, edges, results, *ours)
-    return {row: check for module in modules for row, check in module.TABLE.checks.items()}
+    tables = [module.TABLE for module in modules]
+    tables += [messages.TABLE, messages.TIGHT_TABLE, messages.KEYS_TABLE]
+    return {row: check for table in tables for row, check in table.checks.items()}
 
 
 def rows() -> list[Row]:

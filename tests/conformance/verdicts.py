@@ -33,11 +33,11 @@ def table(properties: Iterable[tuple[str, object]]) -> list[str]:
         if name == VERDICT:
             area, rule, client, profile, holds = _VERDICT.validate_python(value)
             found.setdefault((area, rule, client), {})[profile] = holds
-    head = f"{'relaxed':8}{'strict':8}{'client':8}{'':10}"
+    head = f"{'relaxed':8}{'strict':8}{'client':8}{'':17}"
     return [head, *(_line(row, found[row]) for row in sorted(found, key=lambda row: row[0]))]
 
 
 def _line(row: tuple[str, str, str], holds: dict[Profile, bool]) -> str:
     area, rule, client = row
     words = [_WORDS[holds.get(profile)] for profile in (Profile.RELAXED, Profile.STRICT)]
-    return f"{words[0]:8}{words[1]:8}{client:8}{area:10}{rule}"
+    return f"{words[0]:8}{words[1]:8}{client:8}{area:17}{rule}"

@@ -1,5 +1,5 @@
 """The API with fake dependencies, called in the test's process by an HTTP client and by the official
-OpenAI client.
+clients of OpenAI and Anthropic.
 """
 
 from collections import defaultdict
@@ -9,6 +9,8 @@ from functools import cached_property
 from typing import TypeVar
 
 import httpx
+import httpx2
+from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 from pydantic import BaseModel, TypeAdapter
 
@@ -117,6 +119,15 @@ class ApiFixture:
             api_key="none",
             max_retries=0,
             http_client=self.http,  # pyright: ignore[reportArgumentType] - it takes httpx too, its types do not
+        )
+
+    @cached_property
+    def anthropic(self) -> AsyncAnthropic:
+        return AsyncAnthropic(
+            base_url="http://api",
+            api_key="none",
+            max_retries=0,
+            http_client=httpx2.AsyncClient(transport=httpx2.ASGITransport(self.app)),
         )
 
     def clear(self) -> None:

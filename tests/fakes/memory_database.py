@@ -69,13 +69,20 @@ class MemoryBatches(BatchesTable):
         return row, [each for each in mine if each.until > at]
 
     async def page(
-        self, tenant: str, *, limit: int, after: str | None, filters: BatchFilters = NO_FILTERS
+        self,
+        tenant: str,
+        *,
+        limit: int,
+        after: str | None,
+        filters: BatchFilters = NO_FILTERS,
+        before: str | None = None,
     ) -> tuple[list[BatchRow], bool]:
         rows = [row for row in self._rows.enter().batches.values() if row.order.tenant == tenant]
-        rows.sort(key=lambda row: (row.order.created_at, row.order.batch_id), reverse=True)
-        rows = rows[position([row.order.batch_id for row in rows], after) :]
+        rows.sort(key=lambda row: (row.order.created_at, row.order.batch_id), reverse=before is None)
+        rows = rows[position([row.order.batch_id for row in rows], before or after) :]
         rows = [row for row in rows if _matches(row, filters)]
-        return [self._seen(row, in_list=True) for row in rows[:limit]], len(rows) > limit
+        found = rows[:limit] if before is None else rows[:limit][::-1]
+        return [self._seen(row, in_list=True) for row in found], len(rows) > limit
 
     async def count_live(self, tenant: str) -> int:
         rows = self._rows.enter().batches.values()
@@ -297,6 +304,7 @@ def _matches(row: BatchRow, filters: BatchFilters) -> bool:
         and (filters.model is None or any(count.model == filters.model for count in row.models))
         and (filters.created_after is None or row.order.created_at >= filters.created_after)
         and (filters.created_before is None or row.order.created_at < filters.created_before)
+        and filters.endpoint in (None, row.order.endpoint)
         and set(filters.metadata) <= set((row.order.metadata or {}).items())
     )
 

@@ -32,6 +32,7 @@ FOLLOWED = [
     Followed("follow-a-batch.md", here={"https://example.com/hook": "http://127.0.0.1:9099/hook"}),
     Followed("control-costs.md"),
     Followed("receive-webhooks.md", here={"https://example.com/hook": "http://127.0.0.1:9099/hook"}),
+    Followed("use-the-anthropic-clients.md"),
     Followed("use-a-folder.md"),
     Followed("run-with-compose.md"),
     Followed("deduplicate-requests.md", python=_FILE),

@@ -1,4 +1,4 @@
--- Pages of a tenant's batches, newest first, without the errors that workers reported: they may be many, and a page
+-- Pages of a tenant's batches, without the errors that workers reported: they may be many, and a page
 -- shows many batches. Each query reads its rows in the order of an index, and stops after one page.
 
 -- name: position
@@ -37,3 +37,19 @@ FROM (
 ) b
 LEFT JOIN LATERAL reported_progress(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
 ORDER BY b.created_at DESC, b.id DESC
+
+-- name: of_tags_before
+-- Batches with the tag $5 and all tags in $6 that are newer than a position, oldest first.
+SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors
+FROM (
+    SELECT b.*
+    FROM batch_tags t
+    JOIN batches b ON b.tenant = t.tenant AND b.id = t.batch_id
+    WHERE t.tenant = $1 AND (t.created_at, t.batch_id) > ($2, $3) AND t.tag = $5
+      AND (SELECT count(*) FROM batch_tags o
+           WHERE o.tenant = t.tenant AND o.batch_id = t.batch_id AND o.tag = ANY ($6)) = cardinality($6::bytea[])
+    ORDER BY t.created_at, t.batch_id
+    LIMIT $4
+) b
+LEFT JOIN LATERAL reported_progress(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
+ORDER BY b.created_at, b.id

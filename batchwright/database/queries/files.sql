@@ -13,6 +13,9 @@ ON CONFLICT (tenant, id) DO UPDATE SET
 -- name: get
 SELECT * FROM known_files WHERE tenant = $1 AND id = $2
 
+-- name: get_all
+SELECT * FROM known_files WHERE tenant = $1 AND id = ANY ($2::text[])
+
 -- name: position
 -- Expired files are included, so that a list continues after them.
 SELECT created_at FROM files WHERE tenant = $1 AND id = $2

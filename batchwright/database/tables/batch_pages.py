@@ -18,6 +18,7 @@ class BatchPageQueries:
     all: str
     of_status: str
     of_tags: str
+    of_tags_before: str
 
 
 class PostgresBatchPages:
@@ -26,11 +27,14 @@ class PostgresBatchPages:
         self._sql = queries(BatchPageQueries, "batch_pages")
 
     async def page(
-        self, tenant: str, *, limit: int, after: str | None, filters: BatchFilters
+        self, tenant: str, *, limit: int, after: str | None, filters: BatchFilters, before: str | None
     ) -> tuple[list[BatchRow], bool]:
         """Return one page of a tenant's batches, as described in `BatchesTable.page`."""
-        records = await self._records(tenant, limit + 1, after, filters)
-        return [parse_batch(record) for record in records[:limit]], len(records) > limit
+        if before is None:
+            records = await self._records(tenant, limit + 1, after, filters)
+            return [parse_batch(record) for record in records[:limit]], len(records) > limit
+        records = await self._records_before(tenant, limit + 1, before, filters.tags)
+        return [parse_batch(record) for record in reversed(records[:limit])], len(records) > limit
 
     async def _records(self, tenant: str, count: int, after: str | None, filters: BatchFilters) -> list[Row]:
         status, tags = filters.status, filters.tags
@@ -48,3 +52,9 @@ class PostgresBatchPages:
             if status is not None:
                 return await session.fetch(self._sql.of_status, *bounds, status)
             return await session.fetch(self._sql.all, *bounds)
+
+    async def _records_before(self, tenant: str, count: int, before: str, tags: list[bytes]) -> list[Row]:
+        """Return the batches that are newer than `before` and have all the tags, oldest first."""
+        async with self._connections.session() as session:
+            position = await position_of(session, self._sql.position, tenant, before)
+            return await session.fetch(self._sql.of_tags_before, tenant, *position, count, tags[0], tags[1:])

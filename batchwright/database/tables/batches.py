@@ -28,7 +28,13 @@ from batchwright.database.tables.batch_records import (
 from batchwright.database.tables.dead_letters import PostgresDeadLetters
 from batchwright.database.tables.files import PostgresFiles
 from batchwright.database.tables.waiting_reasons import WaitingRow
-from batchwright.rules.batch_filters import NO_FILTERS, BatchFilters, metadata_tags, model_tags
+from batchwright.rules.batch_filters import (
+    NO_FILTERS,
+    BatchFilters,
+    endpoint_tag,
+    metadata_tags,
+    model_tags,
+)
 from batchwright.rules.batch_states import cancel_takes_precedence
 from batchwright.rules.dispatch.fair_share import fresh_fairness_key
 from batchwright.rules.json_text import storable_json
@@ -61,12 +67,24 @@ class BatchesTable(Protocol):
         ...
 
     async def page(
-        self, tenant: str, *, limit: int, after: str | None, filters: BatchFilters = NO_FILTERS
+        self,
+        tenant: str,
+        *,
+        limit: int,
+        after: str | None,
+        filters: BatchFilters = NO_FILTERS,
+        before: str | None = None,
     ) -> tuple[list[BatchRow], bool]:
         """Return at most `limit` batches of a tenant, newest first, and True if more follow.
 
-        `filters` selects the batches. `after` is the id of the last batch of the previous page; None for the
-        first page. Raises UnknownCursor if the tenant has no batch `after`.
+        Raises UnknownCursor if the tenant has no batch `after` or `before`.
+
+        Args:
+            after: id of the last batch of the previous page; None for the first page.
+            filters: selects the batches.
+            before: id of a batch. The result is the batches right before it in the list, which are newer, and
+                True if there are more before them. Filters must then select a model, an endpoint or metadata.
+                None for pages in the order of the list.
         """
         ...
 
@@ -281,7 +299,7 @@ class PostgresBatches(BatchesTable):
                 order.created_at,
                 order.deadline,
                 order.origin and order.origin.model_dump_json(),
-                metadata_tags((order.metadata or {}).items()),
+                [*metadata_tags((order.metadata or {}).items()), endpoint_tag(order.endpoint)],
             )
             return await self._row(session, order.tenant, order.batch_id)
 
@@ -300,9 +318,15 @@ class PostgresBatches(BatchesTable):
         return None if record is None else (parse_batch(record), parse_waiting(record["waiting"]))
 
     async def page(
-        self, tenant: str, *, limit: int, after: str | None, filters: BatchFilters = NO_FILTERS
+        self,
+        tenant: str,
+        *,
+        limit: int,
+        after: str | None,
+        filters: BatchFilters = NO_FILTERS,
+        before: str | None = None,
     ) -> tuple[list[BatchRow], bool]:
-        return await self._pages.page(tenant, limit=limit, after=after, filters=filters)
+        return await self._pages.page(tenant, limit=limit, after=after, filters=filters, before=before)
 
     async def count_live(self, tenant: str) -> int:
         record = await self._connections.fetchrow(self._sql.count_live, tenant)

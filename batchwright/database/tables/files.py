@@ -30,6 +30,10 @@ class FilesTable(Protocol):
 
     async def get(self, tenant: str, file_id: str) -> FileRow | None: ...
 
+    async def get_all(self, tenant: str, ids: Sequence[str]) -> dict[str, FileRow]:
+        """Return those of the files that exist, by id."""
+        ...
+
     async def page(
         self, tenant: str, *, purpose: str | None, limit: int, ascending: bool, after: str | None
     ) -> tuple[list[FileRow], bool]:
@@ -57,6 +61,7 @@ class FilesTable(Protocol):
 class FileQueries:
     insert: str
     get: str
+    get_all: str
     position: str
     page_up: str
     page_down: str
@@ -94,6 +99,10 @@ class PostgresFiles(FilesTable):
         if not file_id.isprintable():  # PostgreSQL stores no NUL, so no row can match
             return None
         return _file_row(await self._connections.fetchrow(self._sql.get, tenant, file_id))
+
+    async def get_all(self, tenant: str, ids: Sequence[str]) -> dict[str, FileRow]:
+        records = await self._connections.fetch(self._sql.get_all, tenant, list(ids))
+        return {row.id: row for row in await _file_rows(records)}
 
     async def page(
         self, tenant: str, *, purpose: str | None, limit: int, ascending: bool, after: str | None

@@ -9,7 +9,14 @@ from msgspec import UNSET
 
 from batchwright.contracts.openai import Endpoint
 from batchwright.rules.input.errors import ValidationCode
-from batchwright.rules.input.lines import FastBody, PromptFields, RawValue, RequestBody, read_text
+from batchwright.rules.input.lines import (
+    FastBody,
+    PromptFields,
+    RawValue,
+    RequestBody,
+    read_count,
+    read_text,
+)
 
 _KINDS = {
     ord("{"): "an object",
@@ -35,6 +42,7 @@ class _EndpointRule(NamedTuple):
     model: bool = False  # True if the body must name a model
     field: str | None = None  # the required field
     kinds: tuple[str, ...] = ()
+    needs_output: bool = False  # True if `max_tokens` may not be 0
 
 
 _RULES = {
@@ -46,6 +54,7 @@ _RULES = {
     Endpoint.IMAGES_GENERATIONS: _EndpointRule("Images", False, "prompt", _TEXT),
     Endpoint.IMAGES_EDITS: _EndpointRule("Images", False, "prompt", _TEXT),
     Endpoint.VIDEOS: _EndpointRule("Videos", False, "prompt", _TEXT),
+    Endpoint.MESSAGES: _EndpointRule("Messages", True, "messages", _ARRAY, needs_output=True),
     Endpoint.SCORE: _EndpointRule("Score", True),
     Endpoint.RERANK: _EndpointRule("Rerank", True),
 }
@@ -70,11 +79,16 @@ def kind_of(value: RawValue) -> str:
 def body_problems(endpoint: Endpoint, body: RequestBody) -> list[BodyProblem]:
     """Return all faults of a body for this endpoint; empty if the body is valid.
 
-    The fields `model` and `stream` and the field that the endpoint requires are checked. The backend checks
-    all other fields.
+    The fields `model` and `stream` and the field that the endpoint requires are checked, and that the
+    `max_tokens` of a message is not 0. The backend checks all other fields.
     """
     rule = _RULES[endpoint]
-    found = (_model_problem(rule, body.model), _field_problem(rule, body), _stream_problem(rule, body.stream))
+    found = (
+        _model_problem(rule, body.model),
+        _field_problem(rule, body),
+        _stream_problem(rule, body.stream),
+        _max_tokens_problem(rule, body.max_tokens),
+    )
     return [problem for problem in found if problem is not None]
 
 
@@ -84,11 +98,13 @@ def meets_requirements_of(endpoint: Endpoint) -> Callable[[FastBody], bool]:
     It returns True only if `body_problems` would certainly find no faults.
     """
     rule = _RULES[endpoint]
-    needs_model, begin = rule.model, _BEGIN[rule.kinds]
+    needs_model, needs_output, begin = rule.model, rule.needs_output, _BEGIN[rule.kinds]
     field = attrgetter(rule.field) if rule.field else None
 
     def has_it(body: FastBody) -> bool:
         if body.stream or (needs_model and body.model is UNSET):
+            return False
+        if needs_output and body.max_tokens == 0:
             return False
         if field is None:
             return True
@@ -131,6 +147,13 @@ def _stream_problem(rule: _EndpointRule, stream: RawValue) -> BodyProblem | None
         return None
     message = f"{rule.name}: Streaming is not supported in the Batch API."
     return BodyProblem(ValidationCode.STREAMING_UNSUPPORTED, "body.stream", message)
+
+
+def _max_tokens_problem(rule: _EndpointRule, limit: RawValue) -> BodyProblem | None:
+    if not rule.needs_output or read_count(limit) != 0:
+        return None
+    message = f"{rule.name}: max_tokens must be at least 1 in the Batch API."
+    return BodyProblem(ValidationCode.INVALID_REQUEST, "body.max_tokens", message)
 
 
 def _field(name: str, body: PromptFields) -> RawValue:

@@ -1,5 +1,6 @@
 """Check the lines of a batch's input. A line is either accepted, or its errors are recorded."""
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from msgspec import UNSET, Struct
 from batchwright.contracts.openai import Endpoint, Profile
 from batchwright.rules.input.ambiguous_keys import BODY_NAMES, LINE_NAMES, LineTemplates, ambiguous_keys
 from batchwright.rules.input.body_checks import (
+    BodyProblem,
     body_problems,
     count_inputs,
     kind_of,
@@ -43,6 +45,7 @@ class InputLimits(NamedTuple):
     max_line_bytes: int = 10 * 1024 * 1024
     max_embedding_inputs: int = 50_000
     one_model: bool = False  # True if all lines must have the model of the first line
+    bodies_fail_alone: bool = False  # True if a body that is not valid does not fail the batch
 
 
 class AcceptedRequest(Struct, frozen=True, gc=False):
@@ -54,6 +57,21 @@ class AcceptedRequest(Struct, frozen=True, gc=False):
     custom_id: str
     model: str | None
     body: RequestBody | FastBody
+
+
+class RejectedRequest(Struct, frozen=True, gc=False):
+    """A line whose body is not valid, in a batch in which such a line fails alone.
+
+    `model` is None if the body names no model. `describe_body_problems` returns why the body is not valid.
+    """
+
+    custom_id: str
+    model: str | None
+
+
+def describe_body_problems(endpoint: Endpoint, body: RawValue) -> str:
+    """Return everything that is wrong with the body of a line, as sentences; empty if it is valid."""
+    return " ".join(problem.message for problem in _problems(endpoint, body))
 
 
 class LineChecker:
@@ -73,8 +91,12 @@ class LineChecker:
         self._inputs = 0
         self._model: str | None = None
 
-    def check(self, line: InputLine, fast: FastLine | None = None) -> AcceptedRequest | None:
+    def check(
+        self, line: InputLine, fast: FastLine | None = None
+    ) -> AcceptedRequest | RejectedRequest | None:
         """Return the request in a line. If the line is not valid, record its errors and return None.
+
+        A body that is not valid is no error if the limits say that it fails alone.
 
         Args:
             fast: result of `fast_parse` for the line; None makes all strict checks.
@@ -108,14 +130,16 @@ class LineChecker:
             and self._ids.add(line.custom_id.encode())
         )
 
-    def _check_strictly(self, line: InputLine, before: int) -> AcceptedRequest | None:
+    def _check_strictly(self, line: InputLine, before: int) -> AcceptedRequest | RejectedRequest | None:
         fields = self._fields(line)
         if fields is None:
             return None
-        self._check_keys(line.data or b"", LINE_NAMES, "", line.number)
+        self._check_keys(line.data or b"", line.number)
         custom_id = self._check_custom_id(fields, line.number)
         self._check_method(fields, line.number)
         self._check_url(fields, line.number)
+        if self._limits.bodies_fail_alone and custom_id and any(_problems(self._endpoint, fields.body)):
+            return RejectedRequest(custom_id, _model_of(fields.body)) if self.errors.count == before else None
         body = self._check_body(fields, line.number)
         if body is not None:
             self._check_batch_limits(read_text(body.model), body.input, line.number)
@@ -161,24 +185,10 @@ class LineChecker:
             self.errors.add(ValidationCode.DUPLICATE_CUSTOM_ID, message, param="custom_id", line=number)
         return custom_id
 
-    def _check_keys(self, text: bytes, checked: frozenset[str], place: str, number: int) -> None:
-        """Record an error for each ambiguous key, which a backend may read differently than these checks.
-
-        Args:
-            text: a JSON object.
-            checked: the key names that Batchwright checks. Other keys are ignored.
-            place: prefix of a key's name in the error, such as `body.`.
-            number: number of the line.
-        """
-        for name in dict.fromkeys(islice(ambiguous_keys(text, checked), _MAX_REPORTED_KEYS)):
-            meant = name.casefold()
-            shown = (
-                f"'{storable(name)}'"
-                if name == meant
-                else f"'{storable(name)}', which may be read as '{meant}',"
-            )
-            message = f"The name {shown} is ambiguous. Give '{meant}' once, in lower case."
-            self.errors.add(ValidationCode.DUPLICATE_PARAMETER, message, param=f"{place}{meant}", line=number)
+    def _check_keys(self, text: bytes, number: int) -> None:
+        """Record an error for each ambiguous key of the line itself."""
+        for problem in _ambiguous(text, LINE_NAMES, ""):
+            self.errors.add(problem.code, problem.message, param=problem.param, line=number)
 
     def _check_method(self, fields: LineFields, number: int) -> None:
         if fields.method is UNSET or kind_of(fields.method) == "null":
@@ -204,16 +214,10 @@ class LineChecker:
         if fields.body is UNSET:
             self._add_missing("body", number)
             return None
-        kind = kind_of(fields.body)
-        if kind != "an object":
-            message = f"Invalid type for 'body': expected an object, but got {kind} instead."
-            self.errors.add(ValidationCode.INVALID_TYPE, message, param="body", line=number)
-            return None
-        self._check_keys(bytes(fields.body), BODY_NAMES, "body.", number)
-        body = read_body(fields.body)
-        for problem in body_problems(self._endpoint, body):
+        problems = list(_problems(self._endpoint, fields.body))
+        for problem in problems:
             self.errors.add(problem.code, problem.message, param=problem.param, line=number)
-        return body
+        return read_body(fields.body) if kind_of(fields.body) == "an object" else None
 
     def _check_batch_limits(self, model: str | None, inputs: RawValue, number: int) -> None:
         """Record an error if this line breaks a limit that applies to all lines of the batch together.
@@ -253,3 +257,38 @@ class LineChecker:
     def _add_missing(self, field: str, number: int) -> None:
         message = f"Missing required parameter: '{field}'."
         self.errors.add(ValidationCode.MISSING_REQUIRED_PARAMETER, message, param=field, line=number)
+
+
+def _problems(endpoint: Endpoint, body: RawValue) -> Iterator[BodyProblem]:
+    """Yield everything that is wrong with the body of a line. It must be valid JSON."""
+    kind = kind_of(body)
+    if body is UNSET or kind != "an object":
+        message = f"Invalid type for 'body': expected an object, but got {kind} instead."
+        yield BodyProblem(ValidationCode.INVALID_TYPE, "body", message)
+        return
+    yield from _ambiguous(bytes(body), BODY_NAMES, "body.")
+    yield from body_problems(endpoint, read_body(body))
+
+
+def _ambiguous(text: bytes, checked: frozenset[str], place: str) -> Iterator[BodyProblem]:
+    """Yield a problem for each ambiguous key, which a backend may read differently than these checks.
+
+    Args:
+        text: a JSON object.
+        checked: the key names that Batchwright checks. Other keys are ignored.
+        place: prefix of a key's name in the error, such as `body.`.
+    """
+    for name in dict.fromkeys(islice(ambiguous_keys(text, checked), _MAX_REPORTED_KEYS)):
+        meant = name.casefold()
+        shown = (
+            f"'{storable(name)}'" if name == meant else f"'{storable(name)}', which may be read as '{meant}',"
+        )
+        message = f"The name {shown} is ambiguous. Give '{meant}' once, in lower case."
+        yield BodyProblem(ValidationCode.DUPLICATE_PARAMETER, f"{place}{meant}", message)
+
+
+def _model_of(body: RawValue) -> str | None:
+    """Return the model that a body names; None if it names none or is not an object."""
+    if body is UNSET or kind_of(body) != "an object":
+        return None
+    return read_text(read_body(body).model) or None

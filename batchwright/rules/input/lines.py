@@ -46,6 +46,7 @@ class PromptFields(Struct, gc=False):
     input: RawValue = UNSET
     prompt: RawValue = UNSET
     instructions: RawValue = UNSET
+    system: RawValue = UNSET
     tools: RawValue = UNSET
     # Score and rerank
     query: RawValue = UNSET

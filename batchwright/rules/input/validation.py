@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 from batchwright.contracts.openai import Endpoint, Profile, ValidationError
 from batchwright.rules.input.errors import ValidationCode, ValidationErrors
-from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits, LineChecker
+from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits, LineChecker, RejectedRequest
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter
 from batchwright.rules.input.lines import fast_parse
 
+CheckedLine = tuple[InputLine, AcceptedRequest | RejectedRequest]
 _LINES_PARSED_AT_ONCE = 256
 
 
@@ -33,7 +34,10 @@ class ValidationReport(NamedTuple):
 
 
 class InputValidator:
-    """Validates an input in pieces. It yields the accepted lines, and collects all errors in `errors`."""
+    """Validates an input in pieces. It yields the accepted lines, and collects all errors in `errors`.
+
+    It also yields lines that are not valid, if the limits say that they fail alone.
+    """
 
     def __init__(self, endpoint: Endpoint, profile: Profile, limits: InputLimits) -> None:
         self.total = 0
@@ -47,14 +51,14 @@ class InputValidator:
         """True if the input has more lines than a batch may have. The lines above the limit are ignored."""
         return self.total > self._limits.max_lines
 
-    def feed(self, piece: bytes) -> Iterator[tuple[InputLine, AcceptedRequest]]:
+    def feed(self, piece: bytes) -> Iterator[CheckedLine]:
         """Yield the accepted lines that end in `piece`, the next bytes of the input.
 
         Read all lines from the iterator before you call `feed` again.
         """
         return self._accepted_lines(self._splitter.feed(piece))
 
-    def finish(self) -> Iterator[tuple[InputLine, AcceptedRequest]]:
+    def finish(self) -> Iterator[CheckedLine]:
         """Yield the last line if it is accepted. Record an error if the input has no lines or too many.
 
         Call this after the last call of `feed`.
@@ -69,7 +73,7 @@ class InputValidator:
             message = "The input file is empty. Please ensure that the batch contains at least one request."
             self.errors.add(ValidationCode.EMPTY_FILE, message)
 
-    def _accepted_lines(self, lines: Iterator[InputLine]) -> Iterator[tuple[InputLine, AcceptedRequest]]:
+    def _accepted_lines(self, lines: Iterator[InputLine]) -> Iterator[CheckedLine]:
         most, check = self._limits.max_lines, self._checker.check
         while lines_read := list(islice(lines, _LINES_PARSED_AT_ONCE)):
             for line, fast in zip(lines_read, fast_parse(lines_read), strict=True):
@@ -90,7 +94,7 @@ def validate(
     validation = InputValidator(endpoint, profile, limits)
     models: dict[str, int] = {}
 
-    def count(accepted: Iterable[tuple[InputLine, AcceptedRequest]]) -> None:
+    def count(accepted: Iterable[CheckedLine]) -> None:
         for _, request in accepted:
             name = request.model or ""
             models[name] = models.get(name, 0) + 1

@@ -30,7 +30,7 @@ class Prompt(Struct, frozen=True, gc=False):
     """A prompt, divided into the parts that backends cache: system messages, tools, and the rest.
 
     Attributes:
-        system: the system and developer messages at the start, or the `instructions`.
+        system: the system and developer messages at the start, or the `instructions` or `system` of the body.
         tools: the tools.
         rest: everything else.
     """
@@ -66,7 +66,7 @@ def prompt_of(body: PromptFields, most: int = sys.maxsize) -> Prompt:
         text = body.prompt if body.input is UNSET else body.input
     if text is UNSET:  # score and rerank: use the field that engines put first in the prompt
         text = body.text_1 if body.query is UNSET else body.query
-    system = () if body.instructions is UNSET else (bytes(body.instructions),)
+    system = tuple(bytes(text) for text in (body.instructions, body.system) if text is not UNSET)
     tools = b"" if body.tools is UNSET else bytes(body.tools)
     if text is UNSET:
         return Prompt(system, tools, b"")

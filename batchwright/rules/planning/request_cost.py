@@ -11,7 +11,10 @@ MAX_WORK_UNITS = 0xFFFF
 
 
 def prompt_bytes(body: PromptFields) -> int:
-    """Return how many bytes of a request's line are its prompt, as JSON, without instructions and tools."""
+    """Return how many bytes of a request's line are its prompt, as JSON.
+
+    Instructions, a system prompt beside the messages, and tools are left out.
+    """
     size = 0
     if body.messages is not UNSET:
         size += len(memoryview(body.messages))
@@ -28,11 +31,12 @@ def estimate_tokens(body: PromptFields, prompt_size: int) -> int:
     """Return the estimated number of tokens of a request's prompt: one per four bytes of JSON, at least one.
 
     Args:
-        body: body of the request. The bytes of its instructions and tools are added to `prompt_size`.
+        body: body of the request. The bytes of its instructions, system prompt and tools are added to
+            `prompt_size`.
         prompt_size: result of `prompt_bytes`.
     """
-    if body.instructions is not UNSET or body.tools is not UNSET:
-        prompt_size += _value_bytes(body.instructions) + _value_bytes(body.tools)
+    if body.instructions is not UNSET or body.tools is not UNSET or body.system is not UNSET:
+        prompt_size += sum(map(_value_bytes, (body.instructions, body.system, body.tools)))
     return -(-prompt_size // _BYTES_PER_TOKEN) or 1
 
 

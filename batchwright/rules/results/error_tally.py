@@ -12,6 +12,7 @@ import msgspec
 from batchwright.contracts.batch import ErrorCount, ErrorExample
 from batchwright.rules.json_text import replace_lone_surrogates, storable
 from batchwright.rules.results.dead_letters import error_summary
+from batchwright.rules.results.output_lines import NEVER_SETTLED
 
 OTHER = "other"  # code of further lines when there are MAX_GROUPS different codes
 MAX_GROUPS = 20
@@ -66,7 +67,7 @@ class ErrorTally:
     """Counts failed lines by code and model. The first line of each group is its example.
 
     When there are 20 groups of code and model, further groups are counted by their code alone. When there are
-    20 groups by code alone, further codes are counted as `other`.
+    20 groups by code alone, further codes are counted as `other`, except those of lines without a result.
     """
 
     def __init__(self, errors: Iterable[ErrorCount] = ()) -> None:
@@ -79,7 +80,8 @@ class ErrorTally:
         key = error.code, error.model
         if key not in self._counts and len(self._counts) >= MAX_GROUPS:
             key = error.code, None
-        if key not in self._counts and len(self._counts) >= 2 * MAX_GROUPS:
+        is_full = len(self._counts) >= 2 * MAX_GROUPS and error.code not in NEVER_SETTLED
+        if key not in self._counts and is_full:
             key = OTHER, None
         self._counts[key] = self._counts.get(key, 0) + error.count
         self._examples.setdefault(key, error.example)

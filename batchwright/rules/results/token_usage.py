@@ -34,8 +34,9 @@ class Tokens(msgspec.Struct, frozen=True, gc=False):
 NO_TOKENS = Tokens()
 
 
-# The maximum that a segment record can hold. A negative count would be a refund to a budget.
-_Count = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] | None
+_MAX_COUNT = 2**32 - 1  # the maximum that a segment record can hold
+# A negative count would be a refund to a budget.
+_Count = Annotated[int, msgspec.Meta(ge=0, le=_MAX_COUNT)] | None
 
 
 class _InputDetails(msgspec.Struct):
@@ -47,12 +48,17 @@ class _OutputDetails(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    """Usage in a response, with the field names of all endpoints."""
+    """Usage in a response, with the field names of all endpoints.
+
+    In a message, `input_tokens` excludes the tokens that were read from the cache or written to it.
+    """
 
     prompt_tokens: _Count = None
     completion_tokens: _Count = None
     input_tokens: _Count = None
     output_tokens: _Count = None
+    cache_read_input_tokens: _Count = None
+    cache_creation_input_tokens: _Count = None
     prompt_tokens_details: _InputDetails | None = None
     input_tokens_details: _InputDetails | None = None
     completion_tokens_details: _OutputDetails | None = None
@@ -100,10 +106,14 @@ def _tokens(found: _Usage | None) -> Tokens:
         return NO_TOKENS
     inputs = found.prompt_tokens_details or found.input_tokens_details
     outputs = found.completion_tokens_details or found.output_tokens_details
-    input_tokens = found.prompt_tokens or found.input_tokens or 0
+    cached = (inputs.cached_tokens if inputs else None) or 0
+    prompt = found.prompt_tokens or found.input_tokens or 0
+    if found.cache_read_input_tokens or found.cache_creation_input_tokens:
+        cached = found.cache_read_input_tokens or 0
+        prompt = min(prompt + cached + (found.cache_creation_input_tokens or 0), _MAX_COUNT)
     return Tokens(
-        input_tokens,
-        min((inputs.cached_tokens if inputs else None) or 0, input_tokens),
+        prompt,
+        min(cached, prompt),
         found.completion_tokens or found.output_tokens or 0,
         (outputs.reasoning_tokens if outputs else None) or 0,
     )

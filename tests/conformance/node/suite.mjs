@@ -1,10 +1,14 @@
 // The official Node client against a running API: argv[2] is its URL, argv[3] what Python gives it as JSON.
 // Prints one line of JSON for each rule: {"rule", "error"}; `error` is null where the rule holds.
 import assert from "node:assert/strict";
+import Anthropic from "@anthropic-ai/sdk";
 import OpenAI, { BadRequestError, ConflictError, NotFoundError, toFile } from "openai";
 
 const given = JSON.parse(process.argv[3]);
 const client = new OpenAI({ baseURL: process.argv[2], apiKey: "none" });
+const { batches } = new Anthropic({
+  baseURL: process.argv[2].replace(/\/v1$/, ""), apiKey: "none", defaultHeaders: { "X-Tenant": "node" },
+}).messages;
 const content = given.content;
 const CHAT = "/v1/chat/completions";
 
@@ -18,6 +22,16 @@ const ended = async (id) => {
   for (;;) {
     const batch = await client.batches.retrieve(id);
     if (["completed", "failed", "expired", "cancelled"].includes(batch.status)) return batch;
+    await new Promise((resolve) => setTimeout(resolve, 250));
+  }
+};
+const message = { model: given.models[0], max_tokens: 8, messages: [{ role: "user", content: "hello" }] };
+const messages = (...params) =>
+  batches.create({ requests: params.map((one, n) => ({ custom_id: `r${n}`, params: one })) });
+const processed = async (id) => {
+  for (;;) {
+    const batch = await batches.retrieve(id);
+    if (batch.processing_status === "ended") return batch;
     await new Promise((resolve) => setTimeout(resolve, 250));
   }
 };
@@ -87,6 +101,30 @@ const rules = {
   },
   "the served models are listed": async () => {
     assert.deepEqual((await all(client.models.list())).map((model) => model.id), given.models);
+  },
+  "message batches are created, awaited and read; a bad request fails alone": async () => {
+    const batch = await processed((await messages(message, { ...message, max_tokens: 0 })).id);
+    assert.deepEqual(batch.request_counts,
+      { processing: 0, succeeded: 1, errored: 1, canceled: 0, expired: 0 });
+    const results = {};
+    for await (const one of await batches.results(batch.id)) results[one.custom_id] = one.result;
+    assert.equal(results.r0.message.content[0].type, "text");
+    assert.deepEqual([results.r1.type, results.r1.error.error.type], ["errored", "invalid_request_error"]);
+  },
+  "message batches are listed with both cursors, canceled and deleted": async () => {
+    const made = [];
+    for (let i = 0; i < 3; i++) made.unshift((await messages(message)).id);
+    assert.deepEqual((await all(batches.list({ limit: 2 }))).slice(0, 3).map((batch) => batch.id), made);
+    const newer = await all(batches.list({ limit: 1, before_id: made[2] }));
+    assert.deepEqual(newer.slice(0, 2).map((batch) => batch.id), [made[1], made[0]]);
+    for (const id of made) await processed(id);
+    await assert.rejects(batches.cancel(made[0]), Anthropic.BadRequestError);
+    assert.deepEqual(await batches.delete(made[0]), { id: made[0], type: "message_batch_deleted" });
+    await assert.rejects(batches.retrieve(made[0]), (error) => {
+      assert.ok(error instanceof Anthropic.NotFoundError);
+      assert.ok(error.requestID);
+      return true;
+    });
   },
 };
 

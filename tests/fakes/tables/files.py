@@ -1,5 +1,6 @@
 """Fake table of files, in memory. It passes the tests of the PostgreSQL table."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from batchwright.database.errors import FileInUse
@@ -18,6 +19,10 @@ class MemoryFiles(FilesTable):
     async def get(self, tenant: str, file_id: str) -> FileRow | None:
         row = self._rows.enter().files.get((tenant, file_id))
         return row if row is not None and self._is_known(row) else None
+
+    async def get_all(self, tenant: str, ids: Sequence[str]) -> dict[str, FileRow]:
+        rows = [await self.get(tenant, id) for id in ids]
+        return {row.id: row for row in rows if row is not None}
 
     async def page(
         self, tenant: str, *, purpose: str | None, limit: int, ascending: bool, after: str | None

@@ -13,12 +13,13 @@ from batchwright.rules.api_keys import Scope, is_granted
 from tests.fakes.api import ApiFixture, error_of, open_api
 from tests.fakes.api_keys import NOW, create_key
 from tests.fakes.issuer import AUDIENCE, ISSUER
-from tests.unit.api.test_every_route import OPEN, TABLE, TOKEN
+from tests.unit.api.test_every_route import OPEN, TABLE, TOKEN, code_of
 
 _NAMES: list[str] = [
     "file_id",
     "upload_id",
     "batch_id",
+    "message_batch_id",
     "model",
     "tenant",
     "letter_id",
@@ -144,7 +145,7 @@ def expected(route: str, caller: Caller) -> str:
 def found(answer: httpx.Response) -> str:
     if answer.status_code not in (401, 403, 421):
         return "in"
-    code = error_of(answer).code
+    code = code_of(answer)
     expected_code = code if code in ("missing_scope", "invalid_callback_token") else ""
     return f"{answer.status_code} {expected_code}".strip()
 

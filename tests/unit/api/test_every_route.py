@@ -14,9 +14,11 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Route
 
 from batchwright.api.audit_log.recorder import TenantAct, act_of
+from batchwright.contracts.anthropic import MessageErrorObject, RelaxedMessageBatchObject
 from batchwright.contracts.webhook_objects import DeliveryObject, WebhookObject
 from batchwright.rules.api_keys import ApiKey, Scope, is_granted
 from batchwright.rules.ids import (
+    message_batch_id,
     new_batch_id,
     new_delivery_id,
     new_file_id,
@@ -30,7 +32,7 @@ from tests.fakes.api_keys import create_key
 READ, WRITE, OPEN = Scope.READ, Scope.WRITE, None
 VIEWER, OPERATOR, ADMIN = Scope.VIEWER, Scope.OPERATOR, Scope.ADMIN
 TOKEN = "token"  # the token in the path authorizes the call
-_ID = re.compile(r"(batch_|file-|upload_|part_|webhook_|wh_)[0-9a-f]{32}")
+_ID = re.compile(r"(req_|msgbatch_|batch_|file-|upload_|part_|webhook_|wh_)[0-9a-f]{32}")
 _TIME = re.compile(r"\b[0-9]{10}\b")
 
 
@@ -45,13 +47,14 @@ class Ids:
     part: str
     webhook: str
     delivery: str
+    message_batch: str
     own_upload: str = ""
     own_webhook: str = ""
 
 
 def unknown() -> Ids:
     ids = (new_file_id(), new_file_id(), new_batch_id(), new_upload_id(), new_part_id())
-    return Ids(*ids, new_webhook_id(), new_delivery_id())
+    return Ids(*ids, new_webhook_id(), new_delivery_id(), message_batch_id(new_batch_id()))
 
 
 class Call:
@@ -93,6 +96,8 @@ def creation(file: str) -> Call:
 UPLOAD, BATCH, FILE = "/v1/uploads/{upload}", "/v1/batches/{batch}", "/v1/files/{file}"
 WEBHOOK = "/v1/x/webhooks/{webhook}"
 DELIVERY = WEBHOOK + "/deliveries/{delivery}"
+MESSAGES, VERSION = "/v1/messages/batches", {"anthropic-version": "2023-06-01"}
+MESSAGE_BATCH = MESSAGES + "/{message_batch}"
 # The scope that a route needs, and calls of it with ids of objects that may belong to another tenant.
 TABLE: dict[str, tuple[Scope | str | None, list[Call]]] = {
     "GET /v1/files": (READ, [Call("/v1/files?after={file}")]),
@@ -129,6 +134,21 @@ TABLE: dict[str, tuple[Scope | str | None, list[Call]]] = {
     "GET /v1/batches/{batch_id}/x/events": (
         READ,
         [Call(BATCH + "/x/events", headers={"Last-Event-ID": "?"})],
+    ),
+    "POST /v1/messages/batches": (WRITE, []),
+    "GET /v1/messages/batches": (
+        READ,
+        [Call(f"{MESSAGES}?{name}={{message_batch}}", headers=VERSION) for name in ("after_id", "before_id")],
+    ),
+    "GET /v1/messages/batches/{message_batch_id}": (READ, [Call(MESSAGE_BATCH, headers=VERSION)]),
+    "DELETE /v1/messages/batches/{message_batch_id}": (WRITE, [Call(MESSAGE_BATCH, headers=VERSION)]),
+    "POST /v1/messages/batches/{message_batch_id}/cancel": (
+        WRITE,
+        [Call(MESSAGE_BATCH + "/cancel", headers=VERSION)],
+    ),
+    "GET /v1/messages/batches/{message_batch_id}/results": (
+        READ,
+        [Call(MESSAGE_BATCH + "/results", headers=VERSION)],
     ),
     "GET /v1/models": (READ, []),
     "GET /v1/models/{model}": (READ, []),
@@ -237,8 +257,11 @@ async def belongings(api: ApiFixture, key: ApiKey) -> Ids:
     webhook = await api.http.post("/v1/x/webhooks", json={"url": "http://127.0.0.1:9/"}, headers=headers)
     id = read(webhook, WebhookObject).id
     delivery = read(await api.http.post(f"/v1/x/webhooks/{id}/test", headers=headers), DeliveryObject)
+    body = '{"requests": [{"custom_id": "a", "params": {}}]}'
+    messages = await api.http.post(MESSAGES, content=body, headers=headers | VERSION)
+    message_batch = read(messages, RelaxedMessageBatchObject).id
     own = {"own_upload": upload.id, "own_webhook": id}
-    return Ids(file.id, image.id, batch.id, upload.id, part.id, id, delivery.id, **own)
+    return Ids(file.id, image.id, batch.id, upload.id, part.id, id, delivery.id, message_batch, **own)
 
 
 def held_by(api: ApiFixture, tenant: str) -> str:
@@ -253,7 +276,8 @@ def held_by(api: ApiFixture, tenant: str) -> str:
 
 def comparable(answer: httpx.Response) -> tuple[int, str, dict[str, str]]:
     """Return a response without the parts that differ between any two responses."""
-    headers = {name: value for name, value in answer.headers.items() if name != "x-request-id"}
+    ids = ("x-request-id", "request-id")
+    headers = {name: value for name, value in answer.headers.items() if name not in ids}
     return answer.status_code, _TIME.sub("TIME", _ID.sub("ID", answer.text)), headers
 
 
@@ -264,9 +288,12 @@ HARMLESS = {
     "POST /v1/uploads/{upload_id}/parts",
     "POST /v1/uploads/{upload_id}/complete",
     "POST /v1/batches",
+    "POST /v1/batches/x/estimate",
+    "POST /v1/batches/{batch_id}/x/max_cost",
     "POST /v1/batches/{batch_id}/x/pause",
     "POST /v1/batches/{batch_id}/x/resume",
     "POST /v1/batches/{batch_id}/x/retry",
+    "POST /v1/messages/batches",
     "POST /v1/x/webhooks",
     "POST /v1/x/webhooks/{webhook_id}/test",
     "POST /v1/x/webhooks/{webhook_id}/deliveries/{delivery_id}/replay",
@@ -293,6 +320,16 @@ def declared_routes(routes: Sequence[BaseRoute]) -> Iterator[APIRoute]:
             yield route
         elif not isinstance(route, Route):  # an included router
             yield from declared_routes(getattr(route, "original_router").routes)  # noqa: B009
+
+
+def code_of(answer: httpx.Response) -> str | None:
+    """Return the code of an error. Errors of Anthropic's routes have none: their type and words show it."""
+    if "request-id" not in answer.headers:
+        return error_of(answer).code
+    error = MessageErrorObject.model_validate_json(answer.content).error
+    if error.type == "permission_error" and "lacks the scope" in error.message:
+        return "missing_scope"
+    return "invalid_api_key" if error.type == "authentication_error" else None
 
 
 async def test_the_table_of_this_test_has_every_route(api: ApiFixture) -> None:
@@ -325,6 +362,7 @@ async def test_a_route_accepts_only_the_scope_it_needs(route: str, api: ApiFixtu
         "file_id",
         "upload_id",
         "batch_id",
+        "message_batch_id",
         "model",
         "tenant",
         "letter_id",
@@ -342,12 +380,12 @@ async def test_a_route_accepts_only_the_scope_it_needs(route: str, api: ApiFixtu
     if wanted == TOKEN:
         assert (without.status_code, error_of(without).code) == (401, "invalid_callback_token")
         return
-    assert (without.status_code, error_of(without).code) == (401, "invalid_api_key")
+    assert (without.status_code, code_of(without)) == (401, "invalid_api_key")
     for scope in Scope:
         key = await create_key(api.database, "blue", scopes=[scope])
         answer = await api.http.request(method, path, headers={"Authorization": f"Bearer {key.text}"})
         if is_granted(Scope(wanted), [scope]):
             assert answer.status_code not in (401, 403)
         else:
-            assert (answer.status_code, error_of(answer).code) == (403, "missing_scope")
-            assert f"'{wanted}'" in error_of(answer).message
+            assert (answer.status_code, code_of(answer)) == (403, "missing_scope")
+            assert f"'{wanted}'" in answer.text

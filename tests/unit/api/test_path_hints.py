@@ -19,7 +19,6 @@ AZURE = "Azure OpenAI"
         ("POST", "/v1/embeddings", SERVER),
         ("POST", "/v1/responses", SERVER),
         ("POST", "/v1/rerank", SERVER),
-        ("POST", "/v1/messages", SERVER),
         ("GET", "/v1/chat/completions", SERVER),
         ("POST", "/v1/v1/batches", TWICE),
         ("GET", "/v1/v1/files/file-1/content", TWICE),

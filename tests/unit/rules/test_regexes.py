@@ -13,6 +13,7 @@ import pytest
 from msgspec import Raw
 
 import batchwright
+from batchwright.api.routes.messages.request_stream import RequestSplitter
 from batchwright.rules.backends.body_rewriting import with_default_model, with_model, with_string
 from batchwright.rules.backends.microbatch import EmbeddingsAdapter
 from batchwright.rules.ids import safe_name
@@ -39,6 +40,9 @@ OF_OPERATORS = {
 }
 # They are only matched at a given place or against a whole text; the readers of bodies below run them.
 ONLY_MATCHED = {
+    "batchwright.api.routes.messages.request_stream._BEGIN.0",
+    "batchwright.api.routes.messages.request_stream._TO_BRACKET.0",
+    "batchwright.api.routes.messages.request_stream._TO_STRING_END.0",
     "batchwright.rules.input.body_checks._ELEMENT.0",
     "batchwright.rules.json_text._MEMBER_NAME.0",
     "batchwright.rules.json_text._TO_BRACKET.0",
@@ -143,11 +147,20 @@ def inputs(body: bytes) -> None:
         count_inputs(Raw(value), MEBIBYTE)
 
 
+def divided(body: bytes) -> None:
+    """Divide a body of one request, `body`, that arrives in pieces."""
+    splitter, whole = RequestSplitter(20 * MEBIBYTE), b'{"requests":[' + body + b"]}"
+    for start in range(0, len(whole), 65_536):
+        for _ in splitter.feed(whole[start : start + 65_536]):
+            pass
+
+
 BODY_READERS: dict[str, Callable[[bytes], object]] = {
     "with_model": lambda body: with_model(body, "other"),
     "with_default_model": lambda body: with_default_model(body, "other"),
     "with_string": lambda body: with_string(body, "callback", "url"),
     "object_members": drained,
+    "request_stream": divided,
     "embeddings": EmbeddingsAdapter().part,
     "count_inputs": inputs,
     "json_value": json_value,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 import httpx
 import jsonschema
 import pytest
+from anthropic.types import ErrorResponse, Message
 from openai import BaseModel
 from openai.types import (
     Completion,
@@ -30,6 +31,7 @@ from tests.unit.simulator.simulators import CHAT, MODEL, Simulated, simulated
 
 # The JSON document of https://github.com/openai/openai-openapi, which is too large to be kept here.
 DESCRIPTION = os.environ.get("OPENAI_OPENAPI", "")
+OTHERS = {"/v1/messages", "/v1/rerank", "/v1/score"}  # OpenAI does not have them
 USER = [{"role": "user", "content": "hi"}]
 JSON_SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
@@ -125,7 +127,7 @@ def check_error_object(error: dict[str, object]) -> None:
 
 
 def test_every_endpoint_that_openai_has_is_compared() -> None:
-    assert {call.path for call in CALLS.values()} == set(ENDPOINTS) - {"/v1/rerank", "/v1/score"}
+    assert {call.path for call in CALLS.values()} == set(ENDPOINTS) - OTHERS
 
 
 @pytest.mark.parametrize("what", CALLS)
@@ -212,3 +214,21 @@ async def test_input_that_is_not_http_is_refused_with_an_error_of_the_same_shape
     writer.close()
     assert head.startswith(b"HTTP/1.1 400")
     check_error(httpx.Response(400, content=body))
+
+
+async def test_a_message_and_its_errors_have_the_shapes_of_anthropics_client(
+    sim: Simulated,
+) -> None:
+    body = {"model": MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": "hello"}]}
+    answer = await sim.http.post("/v1/messages", json=body)
+    message = Message.model_validate_json(answer.content, strict=True)
+    assert (message.stop_reason, message.usage.output_tokens) == ("max_tokens", 4)
+    required = {name for name, field in Message.model_fields.items() if field.is_required()}
+    assert required <= answer.json().keys() <= Message.model_fields.keys()
+    for change, kind in (
+        ({"max_tokens": None}, "invalid_request_error"),
+        ({"model": "x"}, "not_found_error"),
+    ):
+        refused = await sim.http.post("/v1/messages", json={**body, **change})
+        error = ErrorResponse.model_validate_json(refused.content, strict=True)
+        assert (error.type, error.error.type) == ("error", kind)

@@ -270,3 +270,26 @@ async def test_a_filtered_list_is_paged_from_the_newest_and_of_one_tenant(any_da
     assert (ids, more, end) == (["batch_3", "batch_2", "batch_1", "batch_0"], True, False)
     assert {row.order.tenant for row in (*first, *rest)} == {"t"}
     assert (await batches.page("t", limit=3, after="batch_2", filters=filters))[1] is False
+
+
+async def test_a_page_before_a_batch_of_an_endpoint_ends_right_before_it(any_database: Database) -> None:
+    batches, filters = any_database.batches, BatchFilters(endpoint=Endpoint.MESSAGES)
+    for number in range(8):
+        endpoint = Endpoint.MESSAGES if number % 2 else Endpoint.EMBEDDINGS
+        await batches.upsert(an_order(f"batch_{number}", created_at=after(number // 3), endpoint=endpoint))
+    await batches.upsert(an_order("batch_9", tenant="other", endpoint=Endpoint.MESSAGES))
+
+    async def ids(**cursor: str) -> tuple[list[str], bool]:
+        after, before = cursor.get("after"), cursor.get("before")
+        rows, more = await batches.page("t", limit=2, after=after, filters=filters, before=before)
+        return [row.order.batch_id for row in rows], more
+
+    assert await ids() == (["batch_7", "batch_5"], True)
+    assert await ids(after="batch_5") == (["batch_3", "batch_1"], False)
+    assert await ids(before="batch_1") == (["batch_5", "batch_3"], True)
+    assert await ids(before="batch_3") == (["batch_7", "batch_5"], False)
+    assert await ids(before="batch_7") == ([], False)
+    assert await ids(before="batch_2") == (["batch_5", "batch_3"], True)  # a batch of another endpoint
+    for unknown in ("batch_9", "\x00"):
+        with pytest.raises(UnknownCursor):
+            await ids(before=unknown)

@@ -32,6 +32,14 @@ async def test_a_file_is_found_as_it_was_inserted(any_database: Database) -> Non
     assert await any_database.files.get("t", "file-1") == row
 
 
+async def test_several_files_are_found_at_once_without_expired_ones(any_database: Database) -> None:
+    for id, expires_at in (("file-1", None), ("file-2", LONG_AGO), ("file-3", None)):
+        await any_database.files.insert(a_file(id=id, expires_at=expires_at))
+    found = await any_database.files.get_all("t", ["file-1", "file-2", "file-4"])
+    assert found == {"file-1": a_file(id="file-1")}
+    assert await any_database.files.get_all("other", ["file-1"]) == {}
+
+
 async def test_inserting_a_file_again_changes_nothing(any_database: Database) -> None:
     await any_database.files.insert(a_file())
     await any_database.files.insert(a_file())

@@ -68,6 +68,7 @@ NEEDED: dict[Endpoint, list[str]] = {
     Endpoint.IMAGES_GENERATIONS: ["body.prompt"],
     Endpoint.IMAGES_EDITS: ["body.prompt"],
     Endpoint.VIDEOS: ["body.prompt"],
+    Endpoint.MESSAGES: ["body.model", "body.messages"],
     Endpoint.SCORE: ["body.model"],
     Endpoint.RERANK: ["body.model"],
 }

@@ -1,0 +1,113 @@
+"""Errors of Anthropic's routes, in the format that Anthropic's clients read.
+
+The rest of the API raises and builds errors in OpenAI's format. This middleware translates them at the edge,
+so that errors of other middleware, such as authentication, are translated too.
+"""
+
+from collections.abc import MutableMapping
+from typing import Any
+
+import msgspec
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from batchwright.api.openapi import ResponseSpec, ResponseSpecs, error_responses
+from batchwright.contracts.anthropic import ErrorType, MessageErrorDetails, MessageErrorObject
+
+PREFIX = "/v1/messages"
+REQUEST_ID_HEADER = "request-id"
+_TYPES: dict[int, ErrorType] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_CONTENT: ResponseSpec = {"application/json": {"schema": {"$ref": "#/components/schemas/MessageErrorObject"}}}
+
+
+class _Details(msgspec.Struct):
+    message: str
+
+
+class _Body(msgspec.Struct):
+    error: _Details
+
+
+_DECODER = msgspec.json.Decoder(_Body)
+
+
+def error_type(status: int) -> ErrorType:
+    """Return the type of Anthropic's error for a response with this status."""
+    return _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+
+
+def message_error_responses(*statuses: int) -> ResponseSpecs:
+    """Return what `error_responses` returns, for routes whose errors have Anthropic's format."""
+    return {
+        status: {**response, "content": _CONTENT} for status, response in error_responses(*statuses).items()
+    }
+
+
+class MessageErrorMiddleware:
+    """Translates the errors of all paths below `/v1/messages`, and adds the header `request-id` to responses.
+
+    It must be the outermost middleware, because it needs the request id that the others have set.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not _is_below_prefix(scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        await self._app(scope, receive, _TranslatedResponse(send).send)
+
+
+class _TranslatedResponse:
+    """Sends a response. An error in JSON is held until it is complete, then sent in Anthropic's format."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._start: MutableMapping[str, Any] | None = None  # of a held error
+        self._body = bytearray()
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            request_id = headers.get("x-request-id")
+            if request_id is not None:
+                headers[REQUEST_ID_HEADER] = request_id
+            if message["status"] >= 400 and headers.get("content-type") == "application/json":
+                self._start = message
+                return
+        elif self._start is not None:
+            self._body += message.get("body", b"")
+            if not message.get("more_body", False):
+                await self._send_error(self._start)
+            return
+        await self._send(message)
+
+    async def _send_error(self, start: MutableMapping[str, Any]) -> None:
+        headers = MutableHeaders(scope=start)
+        # The response to a HEAD request has no body. Its Content-Length may differ from that of a GET.
+        body = _translated(bytes(self._body), start["status"], headers) if self._body else b""
+        headers["content-length"] = str(len(body))
+        await self._send(start)
+        await self._send({"type": "http.response.body", "body": body})
+
+
+def _translated(body: bytes, status: int, headers: Headers) -> bytes:
+    details = MessageErrorDetails(type=error_type(status), message=_DECODER.decode(body).error.message)
+    error = MessageErrorObject(error=details, request_id=headers.get(REQUEST_ID_HEADER))
+    return error.model_dump_json().encode()
+
+
+def _is_below_prefix(path: str) -> bool:
+    return path == PREFIX or path.startswith(PREFIX + "/")

@@ -1,0 +1,110 @@
+"""Translate batches into message batches: status, counts, times, and the availability of results."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from batchwright.contracts.anthropic import MessageBatchObject, MessageCounts, ProcessingStatus
+from batchwright.contracts.errors import LineCode
+from batchwright.contracts.openai import BatchStatus, Profile
+from batchwright.database.records import BatchRow, FileRow
+from batchwright.rules.ids import message_batch_id
+
+RESULTS_LIFETIME = timedelta(days=29)  # from the creation of a message batch
+
+
+def has_ended(row: BatchRow) -> bool:
+    """Return True if processing has ended: the batch has ended, and its files are written."""
+    return row.status.is_terminal and not row.files_pending
+
+
+def ended_without_files(row: BatchRow) -> bool:
+    """Return True if the batch has ended, and none of its requests has a result of its own."""
+    return has_ended(row) and row.output_file_id is None and row.error_file_id is None
+
+
+def result_file_ids(row: BatchRow) -> list[str]:
+    """Return the ids of the files from which the results of an ended batch are read.
+
+    If the batch ended without files, its requests are read from its input. The input of a batch that was not
+    created as a message batch may not be valid, so the batch then has no results, and the list is empty.
+    """
+    if not has_ended(row):
+        return []
+    if ended_without_files(row):
+        return [row.order.input_file_id] if row.order.policy.message_requests else []
+    return [id for id in (row.output_file_id, row.error_file_id) if id is not None]
+
+
+def results_available(row: BatchRow, files: Mapping[str, FileRow], now: datetime) -> bool:
+    """Return True if the batch has results that a client can read at the time `now`.
+
+    `files` are the existing files, by id. They must include those in `result_file_ids`.
+    """
+    ids = result_file_ids(row)
+    return bool(ids) and now < row.order.created_at + RESULTS_LIFETIME and all(id in files for id in ids)
+
+
+def message_batch(
+    row: BatchRow, files: Mapping[str, FileRow], now: datetime, profile: Profile, results_url: str
+) -> MessageBatchObject:
+    """Return a batch as Anthropic's API shows it at the time `now`.
+
+    Args:
+        files: existing files by id, as for `results_available`.
+        profile: in the profile `relaxed`, the counts of a batch that has not ended are shown as they are.
+        results_url: URL of the results.
+    """
+    order, ended = row.order, has_ended(row)
+    available = results_available(row, files, now)
+    archived = bool(result_file_ids(row)) and not available
+    return MessageBatchObject(
+        id=message_batch_id(order.batch_id),
+        processing_status=_status(row),
+        request_counts=_final_counts(row) if ended else _live_counts(row, profile),
+        created_at=order.created_at,
+        expires_at=order.deadline,
+        ended_at=_ended_at(row) if ended else None,
+        cancel_initiated_at=row.cancel_requested_at,
+        archived_at=min(order.created_at + RESULTS_LIFETIME, now) if archived else None,
+        results_url=results_url if available else None,
+    )
+
+
+def _status(row: BatchRow) -> ProcessingStatus:
+    if has_ended(row):
+        return "ended"
+    return "in_progress" if row.cancel_requested_at is None else "canceling"
+
+
+def _total(row: BatchRow) -> int:
+    """Return the number of requests. Batches of OpenAI's API have 0 until their input is validated."""
+    return row.order.policy.message_requests or row.total
+
+
+def _live_counts(row: BatchRow, profile: Profile) -> MessageCounts:
+    succeeded, errored = (row.completed, row.failed) if profile is Profile.RELAXED else (0, 0)
+    processing = max(_total(row) - succeeded - errored, 0)
+    return MessageCounts(processing=processing, succeeded=succeeded, errored=errored, canceled=0, expired=0)
+
+
+def _final_counts(row: BatchRow) -> MessageCounts:
+    total, succeeded = _total(row), row.completed
+    canceled = _failed_with(row, LineCode.BATCH_CANCELLED)
+    expired = _failed_with(row, LineCode.BATCH_EXPIRED)
+    if ended_without_files(row):
+        succeeded = 0
+        canceled = total if row.status is BatchStatus.CANCELLED else 0
+        expired = total if row.status is BatchStatus.EXPIRED else 0
+    errored = total - succeeded - canceled - expired
+    return MessageCounts(
+        processing=0, succeeded=succeeded, errored=errored, canceled=canceled, expired=expired
+    )
+
+
+def _failed_with(row: BatchRow, code: LineCode) -> int:
+    return sum(error.count for error in row.errors_summary if error.code == code)
+
+
+def _ended_at(row: BatchRow) -> datetime | None:
+    ends = (row.completed_at, row.failed_at, row.expired_at, row.cancelled_at)
+    return next((end for end in ends if end is not None), None)

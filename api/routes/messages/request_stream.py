@@ -1,0 +1,328 @@
+"""Read the body of a message batch's creation as a stream, and write its requests as lines of an input file.
+
+The body can have hundreds of megabytes. At most one request of it is in memory.
+"""
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from batchwright.api.errors import ApiError, invalid_value, payload_too_large
+from batchwright.api.services.multipart import FormField, FormFile, FormPiece
+from batchwright.contracts.openai import Endpoint
+from batchwright.rules.input.digest_set import DigestSet
+from batchwright.rules.input.lines import DECODE_ERRORS, read_fields_with_margin
+from batchwright.rules.json_text import member_name, object_members, replace_lone_surrogates
+from batchwright.settings import Settings
+
+BODY = "body"  # name of the whole body in errors
+_FILENAME = "messages.jsonl"
+_LINE = b'{"custom_id":"%b","method":"POST","url":"' + Endpoint.MESSAGES.encode() + b'","body":%b}\n'
+MAX_ADDED_BYTES = len(_LINE)  # a line is at most so much longer than its request in the body
+_CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_FIELDS = ("custom_id", "params")
+_BREAKS = b"\r\n"
+_SPACE = b" \t\r\n"
+_MAX_OUTSIDE_BYTES = 4096  # limit for the text before the first request
+_WRITE_BYTES = 256 * 1024  # lines are written in pieces of about this size
+
+_BEGIN = re.compile(rb'[ \t\r\n]*+\{[ \t\r\n]*+"requests"[ \t\r\n]*+:[ \t\r\n]*+\[')
+_SPACES = re.compile(rb"[ \t\r\n]*+")
+# Everything up to the next bracket, or up to a string that is not complete yet.
+_TO_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
+_TO_STRING_END = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_QUOTE, _OPEN, _COMMA = ord('"'), b"{[", ord(",")
+_OBJECT_START, _OBJECT_END, _ARRAY_END = ord("{"), ord("}"), ord("]")
+
+_Members = dict[str, msgspec.Raw]
+_MEMBERS = msgspec.json.Decoder(_Members)
+
+
+class RequestLimits(NamedTuple):
+    """Limits of a message batch, and of one request in it."""
+
+    max_requests: int
+    max_bytes: int
+    max_line_bytes: int
+
+
+def limits_of(settings: Settings) -> RequestLimits:
+    return RequestLimits(
+        settings.max_message_requests, settings.max_message_batch_bytes, settings.max_line_bytes
+    )
+
+
+class RequestStream:
+    """Reads the requests of one body. `count` is their number so far."""
+
+    def __init__(self, limits: RequestLimits) -> None:
+        self.count = 0
+        self._limits = limits
+        self._splitter = RequestSplitter(limits.max_line_bytes)
+        self._ids = DigestSet()
+        self._bytes = 0
+
+    async def form(self, body: AsyncIterator[bytes]) -> AsyncGenerator[FormPiece]:
+        """Yield a form that uploads the requests as an input file: its purpose, its name, and its content.
+
+        Raises:
+            ApiError: the body is not a list of requests, a `custom_id` is missing, malformed or repeated
+                (400), or the body, a request or the number of requests is too large (413).
+        """
+        yield FormField("purpose", "batch")
+        yield FormFile("file", _FILENAME)
+        lines = bytearray()
+        async for piece in body:
+            self._bytes += len(piece)
+            if self._bytes > self._limits.max_bytes:
+                raise payload_too_large(self._limits.max_bytes, BODY)
+            for request in self._splitter.feed(piece):
+                lines += self._line(request)
+                if len(lines) >= _WRITE_BYTES:
+                    yield bytes(lines)
+                    lines.clear()
+        self._splitter.finish()
+        if not self.count:
+            raise invalid_value("requests", "requests: List should have at least 1 item.")
+        yield bytes(lines)
+
+    def _line(self, request: bytes) -> bytes:
+        """Return the line of the input file for one request. Its `params` are copied byte for byte.
+
+        Only line breaks between the tokens of `params` are left out.
+        """
+        place = f"requests.{self.count}"
+        most = self._limits.max_requests
+        if self.count == most:
+            message = f"requests: List should have at most {most} items. Split it into several batches."
+            raise ApiError(413, message, param="requests")
+        self.count += 1
+        fields = _read_request(request, place)
+        custom_id = _custom_id(fields, place)
+        if not self._ids.add(custom_id):
+            message = (
+                f"{place}.custom_id: '{custom_id.decode()}' is repeated. It must be unique in the batch."
+            )
+            raise invalid_value(f"{place}.custom_id", message)
+        if "params" not in fields:
+            raise _missing(f"{place}.params")
+        line = _LINE % (custom_id, fields["params"].translate(None, _BREAKS))
+        if len(line) - 1 > self._limits.max_line_bytes:
+            raise _too_large(place, self._limits.max_line_bytes)
+        try:  # ingestion reads the line with the same function
+            read_fields_with_margin(line)
+        except DECODE_ERRORS:
+            raise ApiError(
+                400, f"{place}.params: it is nested too deeply.", param=f"{place}.params"
+            ) from None
+        return line
+
+
+class RequestSplitter:
+    """Divides a body of the form `{"requests": [{...}, ...]}` into the objects in its list.
+
+    It receives the body in pieces, and keeps at most the current object in memory. It does not parse objects.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        """Create a splitter. An object with more than `max_bytes` is rejected."""
+        self._max = max_bytes
+        self._buffer = bytearray()
+        self._at = 0  # position in the buffer up to which it has been scanned
+        self._number = 0
+        self._depth = 0  # brackets that are open in the current object; 0 between objects
+        self._in_string = False
+        self._state = self._begin
+
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        """Yield the objects that end in `piece`. Read all of them before the next call.
+
+        Raises:
+            ApiError: the body has another form (400), or an object is too large (413).
+        """
+        self._buffer += piece
+        while (found := self._state()) is not None:
+            if found:
+                yield found
+
+    def finish(self) -> None:
+        """Check that the body is complete. Raise ApiError if it is not."""
+        if self._state != self._after_end:
+            if self._state == self._begin:
+                raise _wrong_body(bytes(self._buffer))
+            raise _not_json("it ends before the list of requests does")
+
+    # Each state returns None if it needs more bytes. Otherwise it returns an object, or no bytes if another
+    # state follows.
+
+    def _begin(self) -> bytes | None:
+        found = _BEGIN.match(self._buffer)
+        if found is None:
+            if len(self._buffer) > _MAX_OUTSIDE_BYTES:
+                raise _wrong_body(b"")
+            return None
+        self._drop(found.end())
+        self._state = self._first
+        return b""
+
+    def _first(self) -> bytes | None:
+        char = self._next_char()
+        if char is None:
+            return None
+        self._state = self._after_list if char == _ARRAY_END else self._object
+        self._drop(int(char == _ARRAY_END))
+        return b""
+
+    def _object(self) -> bytes | None:
+        if not self._depth:
+            char = self._next_char()
+            if char is None:
+                return None
+            if char != _OBJECT_START:
+                place = f"requests.{self._number}"
+                raise ApiError(400, f"{place}: Input should be an object.", param=place)
+        end = self._end_of_object()
+        if (len(self._buffer) if end is None else end) > self._max:
+            raise _too_large(f"requests.{self._number}", self._max)
+        if end is None:
+            return None
+        found = bytes(memoryview(self._buffer)[:end])
+        self._number += 1
+        self._state = self._after_object
+        self._drop(end)
+        return found
+
+    def _end_of_object(self) -> int | None:
+        """Return the position after the current object; None if it is not complete yet."""
+        buffer = self._buffer
+        while True:
+            if self._in_string:
+                self._at = _end_of(_TO_STRING_END, buffer, self._at)
+                if self._at >= len(buffer) or buffer[self._at] != _QUOTE:
+                    return None  # the string goes on, or its last byte begins an escape
+                self._at, self._in_string = self._at + 1, False
+            self._at = _end_of(_TO_BRACKET, buffer, self._at)
+            if self._at >= len(buffer):
+                return None
+            char = buffer[self._at]
+            self._at += 1
+            if char == _QUOTE:
+                self._in_string = True
+            else:
+                self._depth += 1 if char in _OPEN else -1
+                if not self._depth:
+                    return self._at
+
+    def _after_object(self) -> bytes | None:
+        char = self._next_char()
+        if char is None:
+            return None
+        if char not in (_COMMA, _ARRAY_END):
+            raise _not_json(f"a comma or the end of the list must follow requests.{self._number - 1}")
+        self._drop(1)
+        self._state = self._object if char == _COMMA else self._after_list
+        return b""
+
+    def _after_list(self) -> bytes | None:
+        char = self._next_char()
+        if char is None:
+            return None
+        if char != _OBJECT_END:
+            message = "The body must be an object with the field 'requests' and no other field after it."
+            raise ApiError(400, message, param=BODY)
+        self._drop(1)
+        self._state = self._after_end
+        return b""
+
+    def _after_end(self) -> bytes | None:
+        if self._next_char() is not None:
+            raise _not_json("more text follows its end")
+        return None
+
+    def _next_char(self) -> int | None:
+        """Drop white space, and return the next byte; None if the buffer is empty then."""
+        self._drop(_end_of(_SPACES, self._buffer, 0))
+        return self._buffer[0] if self._buffer else None
+
+    def _drop(self, size: int) -> None:
+        del self._buffer[:size]
+        self._at = 0
+
+
+def _end_of(pattern: re.Pattern[bytes], buffer: bytearray, at: int) -> int:
+    found = pattern.match(buffer, at)
+    return at if found is None else found.end()
+
+
+def _read_request(request: bytes, place: str) -> dict[str, bytes]:
+    """Return the members of a request as JSON, by name, with the exact bytes of the body.
+
+    Raises:
+        ApiError: the request is not JSON, or it has an unknown member.
+    """
+    try:
+        if not request.isascii():
+            request.decode()
+        try:
+            members = {name: bytes(value) for name, value in _MEMBERS.decode(request).items()}
+        except msgspec.DecodeError:
+            if (whole := replace_lone_surrogates(request)) is request:
+                raise
+            _MEMBERS.decode(whole)
+            members = {
+                member_name(member): request[member.start : member.end] for member in object_members(request)
+            }
+    except RecursionError:
+        raise ApiError(400, f"{place}: it is nested too deeply.", param=place) from None
+    except DECODE_ERRORS as error:
+        raise _not_json(f"{place} is not valid: {error}") from None
+    for name in members:
+        if name not in _FIELDS:
+            shown = name[:64].encode(errors="replace").decode()
+            raise invalid_value(f"{place}.{shown}", f"{place}.{shown}: Extra inputs are not permitted.")
+    return members
+
+
+def _custom_id(fields: dict[str, bytes], place: str) -> bytes:
+    param = f"{place}.custom_id"
+    if "custom_id" not in fields:
+        raise _missing(param)
+    try:
+        text = msgspec.json.decode(fields["custom_id"], type=str)
+    except msgspec.DecodeError:
+        raise invalid_value(param, f"{param}: Input should be a valid string.") from None
+    if _CUSTOM_ID.fullmatch(text) is None:
+        message = f"{param}: String should match pattern '^[a-zA-Z0-9_-]{{1,64}}$'."
+        raise invalid_value(param, message)
+    return text.encode()
+
+
+def _wrong_body(body: bytes) -> ApiError:
+    """Return the error for a body that does not begin with a list of requests."""
+    try:
+        fields = _MEMBERS.decode(body) if body else {}
+    except msgspec.ValidationError:
+        return ApiError(400, "The body must be an object.", param=BODY)
+    except DECODE_ERRORS as error:
+        return _not_json(str(error))
+    if body and "requests" not in fields:
+        return _missing("requests")
+    if list(fields) == ["requests"]:
+        return invalid_value("requests", "requests: Input should be a valid list.")
+    return ApiError(
+        400, "The body must be an object with the field 'requests' and no other field.", param=BODY
+    )
+
+
+def _missing(param: str) -> ApiError:
+    return ApiError(400, f"{param}: Field required.", code="missing_required_parameter", param=param)
+
+
+def _not_json(reason: str) -> ApiError:
+    return ApiError(400, f"We could not parse the JSON body of your request: {reason}.")
+
+
+def _too_large(place: str, most: int) -> ApiError:
+    return ApiError(413, f"{place}: a request may have at most {most} bytes.", param=place)

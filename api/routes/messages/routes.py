@@ -1,0 +1,327 @@
+"""/v1/messages/batches: Anthropic's Message Batches. They are batches of the endpoint `/v1/messages`.
+
+`msgbatch_X` is the batch `batch_X` of OpenAI's API. Both APIs show it and act on it.
+"""
+
+import logging
+import re
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from batchwright.api.auth.caller import caller_of, key_id_of, tenant_of
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import ApiError, invalid_value
+from batchwright.api.middleware.head_method import is_head
+from batchwright.api.openapi import ResponseSpecs, limit_schema, pattern_schema
+from batchwright.api.routes.messages import request_stream
+from batchwright.api.routes.messages.error_format import message_error_responses
+from batchwright.api.routes.messages.objects import (
+    RESULTS_LIFETIME,
+    has_ended,
+    message_batch,
+    result_file_ids,
+    results_available,
+)
+from batchwright.api.routes.messages.request_stream import RequestStream, limits_of
+from batchwright.api.routes.messages.results import results
+from batchwright.api.schemas.batch_create import BatchCreate
+from batchwright.api.schemas.json_body import json_body_spec
+from batchwright.api.schemas.responses import batch_object, json_response
+from batchwright.api.services.batch_control import BatchControl
+from batchwright.api.services.batch_creation import BatchCreator
+from batchwright.api.services.batch_deletion import BatchDeletion
+from batchwright.api.services.file_upload import FileUpload, discard_object, store_form
+from batchwright.api.services.live_results import JSONL
+from batchwright.api.services.request_body import stream_body
+from batchwright.contracts.anthropic import (
+    ANTHROPIC_VERSION_HEADER,
+    DEFAULT_ANTHROPIC_VERSION,
+    DeletedMessageBatch,
+    MessageBatchObject,
+    MessageBatchPage,
+    RelaxedMessageBatchObject,
+    RelaxedMessageBatchPage,
+)
+from batchwright.contracts.openai import Endpoint, Profile
+from batchwright.contracts.openai_objects import BatchObject
+from batchwright.database.errors import DatabaseError, UnknownCursor
+from batchwright.database.records import BatchRow, FileRow
+from batchwright.rules.batch_filters import BatchFilters
+from batchwright.rules.ids import batch_id_of, message_batch_id
+from batchwright.rules.pagination import page_limit
+from batchwright.storage.base import ObjectMissing
+
+logger = logging.getLogger(__name__)
+
+_PATH = "/v1/messages/batches"
+_WINDOW, _WINDOW_TEXT = timedelta(hours=24), "24h"
+_VERSION = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_CURSOR = "a message batch id; not together with the other cursor"
+_LINES: ResponseSpecs = {
+    200: {"description": "The results, one per line", "content": {JSONL: {"schema": {"type": "string"}}}}
+}
+
+
+class _RequestBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    custom_id: str = Field(pattern="^[a-zA-Z0-9_-]{1,64}$", description="unique in the batch")
+    params: dict[str, JsonValue] = Field(description="the body of a request to `/v1/messages`")
+
+
+class _CreateBody(BaseModel):
+    """Schema of the body. `RequestStream` validates it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    requests: list[_RequestBody] = Field(min_length=1)
+
+
+async def _check_version(
+    version: Annotated[
+        str,
+        Header(alias=ANTHROPIC_VERSION_HEADER, description=f"such as {DEFAULT_ANTHROPIC_VERSION}"),
+        pattern_schema(f"^{_VERSION.pattern}$"),
+    ],
+    beta: Annotated[str | None, Query(description="sent by the beta clients, and ignored")] = None,
+) -> None:
+    """Check the version header, which Anthropic's API requires."""
+    if _VERSION.fullmatch(version) is None:
+        shown, expected = version[:64], DEFAULT_ANTHROPIC_VERSION
+        message = f"{ANTHROPIC_VERSION_HEADER}: '{shown}' is not a version such as {expected}."
+        raise invalid_value(ANTHROPIC_VERSION_HEADER, message)
+
+
+class MessageBatchRoutes:
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._deps, self._settings = deps, deps.settings
+        self._batches, self._files = deps.database.batches, deps.database.files
+        self._creator, self._control = BatchCreator(deps), BatchControl(deps)
+        self._deletion = BatchDeletion(deps)
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix=_PATH, tags=["Message batches"], dependencies=[Depends(_check_version)])
+        one, missing = "/{message_batch_id}", message_error_responses(404)
+        relaxed = self._settings.profile is Profile.RELAXED
+        shown = RelaxedMessageBatchObject if relaxed else MessageBatchObject
+        page = RelaxedMessageBatchPage if relaxed else MessageBatchPage
+        router.add_api_route(
+            "",
+            self.create,
+            methods=["POST"],
+            response_model=shown,
+            openapi_extra=json_body_spec(_CreateBody),
+        )
+        router.add_api_route("", self.list, response_model=page, responses=missing)
+        router.add_api_route(one, self.get, response_model=shown, responses=missing)
+        router.add_api_route(
+            one,
+            self.delete,
+            methods=["DELETE"],
+            response_model=DeletedMessageBatch,
+            responses=message_error_responses(404, 409),
+        )
+        router.add_api_route(
+            f"{one}/cancel", self.cancel, methods=["POST"], response_model=shown, responses=missing
+        )
+        router.add_api_route(
+            f"{one}/results", self.results, response_class=Response, responses=_LINES | missing
+        )
+        return router
+
+    async def create(self, request: Request) -> Response:
+        """Create a message batch. A request whose `params` are not valid fails alone."""
+        tenant = tenant_of(request, self._settings)
+        limits = limits_of(self._settings)
+        added = limits.max_requests * request_stream.MAX_ADDED_BYTES
+        upload = FileUpload(tenant, self._settings, max_bytes=limits.max_bytes + added)
+        caller, requests = caller_of(request, self._settings), RequestStream(limits)
+        async with stream_body(request, limits.max_bytes, request_stream.BODY) as body:
+            file = await store_form(upload, requests.form(body), self._deps)
+        version = request.headers[ANTHROPIC_VERSION_HEADER]
+        headers = {**caller.headers, ANTHROPIC_VERSION_HEADER: version}
+        creation = BatchCreate(
+            input_file_id=file.id,
+            endpoint=Endpoint.MESSAGES,
+            completion_window=_WINDOW_TEXT,
+            window=_WINDOW,
+            metadata=None,
+            output_expires_after_seconds=int(RESULTS_LIFETIME.total_seconds()),
+            deduplicate=self._settings.deduplicate,
+            caller=caller.model_copy(update={"headers": headers}),
+            message_requests=requests.count,
+        )
+        try:
+            created = await self._creator.create(creation, tenant)
+        except Exception:
+            await self._delete_input(tenant, file.id)
+            raise
+        return json_response(self._shown(request, created.row, {}, batch_object(created.row)))
+
+    async def list(
+        self,
+        request: Request,
+        limit: Annotated[str | None, Query(), limit_schema(20, 1000)] = None,
+        after_id: Annotated[str | None, Query(description=_CURSOR)] = None,
+        before_id: Annotated[str | None, Query(description=_CURSOR)] = None,
+    ) -> Response:
+        """List message batches, newest first."""
+        tenant, most = tenant_of(request, self._settings), page_limit(limit, default=20, most=1000)
+        if after_id is not None and before_id is not None:
+            message = "after_id, before_id: send only one of them."
+            raise invalid_value("before_id", message)
+        after, before = (id and _batch_id(id) for id in (after_id, before_id))
+        filters = BatchFilters(endpoint=Endpoint.MESSAGES)
+        try:
+            rows, more = await self._batches.page(
+                tenant, limit=most, after=after, filters=filters, before=before
+            )
+        except UnknownCursor as error:
+            raise _not_found(message_batch_id(error.id)) from None
+        files = await self._result_files(tenant, rows)
+        data = [self._shown(request, row, files, batch_object(row)) for row in rows]
+        first, last = (data[0].id, data[-1].id) if data else (None, None)
+        # A page of the plain type would leave out the fields of the relaxed objects.
+        page = RelaxedMessageBatchPage if self._settings.profile is Profile.RELAXED else MessageBatchPage
+        fields = {"data": data, "has_more": more, "first_id": first, "last_id": last}
+        return json_response(page.model_validate(fields))
+
+    async def get(self, request: Request, message_batch_id: str) -> Response:
+        """Retrieve a message batch."""
+        row = await self._row(request, message_batch_id)
+        return await self._response(request, row)
+
+    async def cancel(self, request: Request, message_batch_id: str) -> Response:
+        """Cancel a message batch that has not ended. Results that it already has are kept."""
+        row = await self._row(request, message_batch_id)
+        if has_ended(row):
+            message = f"Message batch '{message_batch_id}' has ended, so it cannot be canceled."
+            raise ApiError(400, message)
+        with _conflict_as_invalid_request():
+            await self._control.cancel(row.order.tenant, row.order.batch_id)
+        return await self._response(request, await self._row(request, message_batch_id))
+
+    async def delete(self, request: Request, message_batch_id: str) -> Response:
+        """Delete a message batch that has ended, with its requests and results."""
+        tenant, batch_id = tenant_of(request, self._settings), _batch_id(message_batch_id)
+        row = await self._row(request, message_batch_id)
+        with _conflict_as_invalid_request():
+            await self._deletion.delete(tenant, batch_id, key_id_of(request), keep_files=False)
+        if row.order.policy.message_requests:
+            await self._delete_input(tenant, row.order.input_file_id)
+        return json_response(DeletedMessageBatch(id=message_batch_id))
+
+    async def results(self, request: Request, message_batch_id: str) -> Response:
+        """Retrieve the results of a message batch that has ended, in any order."""
+        row = await self._row(request, message_batch_id)
+        if not has_ended(row):
+            message = (
+                f"Message batch '{message_batch_id}' has no results yet. Retrieve it until its "
+                "processing_status is 'ended'."
+            )
+            raise ApiError(400, message)
+        files = await self._result_files(row.order.tenant, [row])
+        if not results_available(row, files, self._deps.clock()):
+            raise _results_gone(message_batch_id)
+        if is_head(request):
+            return Response(None, media_type=JSONL)
+        pieces = results(row, [files[id] for id in result_file_ids(row)], self._deps.storage)
+        try:
+            first = await anext(pieces, b"")  # while an error response is still possible
+        except ObjectMissing:
+            raise _results_gone(message_batch_id) from None
+        return StreamingResponse(_chained(first, pieces), media_type=JSONL)
+
+    async def _response(self, request: Request, row: BatchRow) -> Response:
+        files = await self._result_files(row.order.tenant, [row])
+        if self._settings.profile is Profile.STRICT:
+            return json_response(self._shown(request, row, files, batch_object(row)))
+        details = await self._control.get(row.order.tenant, row.order.batch_id)
+        return json_response(self._shown(request, row, files, details))
+
+    def _shown(
+        self, request: Request, row: BatchRow, files: Mapping[str, FileRow], details: BatchObject
+    ) -> MessageBatchObject:
+        """Return the batch as this profile shows it. `details` is the batch as OpenAI's API shows it."""
+        profile, id = self._settings.profile, message_batch_id(row.order.batch_id)
+        url = f"{_base_url(request)}{_PATH}/{id}/results"
+        shown = message_batch(row, files, self._deps.clock(), profile, url)
+        if profile is Profile.STRICT:
+            return shown
+        return RelaxedMessageBatchObject(**dict(shown), x_batchwright=details)
+
+    async def _result_files(self, tenant: str, rows: Iterable[BatchRow]) -> Mapping[str, FileRow]:
+        """Return the existing files of these batches that have results, by id."""
+        ids = [id for row in rows for id in result_file_ids(row)]
+        return await self._files.get_all(tenant, ids) if ids else {}
+
+    async def _row(self, request: Request, id: str) -> BatchRow:
+        """Return the row of a message batch. Raise ApiError (404) if the tenant has no such batch."""
+        tenant, batch_id = tenant_of(request, self._settings), _batch_id(id)
+        row = await self._batches.get(tenant, batch_id)
+        if row is None or row.order.endpoint is not Endpoint.MESSAGES:
+            raise _not_found(id)
+        return row
+
+    async def _delete_input(self, tenant: str, file_id: str) -> None:
+        """Delete the input of a message batch, of which its client does not know.
+
+        If that fails, the input expires later.
+        """
+        try:
+            file = await self._files.delete(tenant, file_id)
+        except DatabaseError as error:  # also if another batch still reads the file
+            logger.warning("input of a message batch not deleted", extra={"error": str(error)})
+            return
+        if file is not None:
+            await discard_object(file.storage_key, self._deps)
+
+
+@contextmanager
+def _conflict_as_invalid_request() -> Generator[None]:
+    """Context manager that turns a conflict that a retry cannot solve (409) into an invalid request (400)."""
+    try:
+        yield
+    except ApiError as error:
+        if error.status == 409 and "Retry-After" not in error.headers:
+            raise ApiError(400, error.message) from None
+        raise
+
+
+async def _chained(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    yield first
+    async for piece in rest:
+        yield piece
+
+
+def _base_url(request: Request) -> str:
+    """Return scheme and host of the URL that the client used.
+
+    A proxy that terminates TLS says so in X-Forwarded-Proto. This header is believed from any proxy, so that
+    clients never send their keys to `http`.
+    """
+    url = request.base_url
+    if request.headers.get("x-forwarded-proto", "").split(",")[0].strip().lower() == "https":
+        url = url.replace(scheme="https")
+    return str(url).rstrip("/")
+
+
+def _batch_id(id: str) -> str:
+    found = batch_id_of(id)
+    if found is None:
+        raise _not_found(id)
+    return found
+
+
+def _not_found(id: str) -> ApiError:
+    return ApiError(404, f"No message batch found with id '{id}'.")
+
+
+def _results_gone(id: str) -> ApiError:
+    return ApiError(404, f"The results of message batch '{id}' are no longer available.")

@@ -1,0 +1,92 @@
+"""Objects of Anthropic's Message Batches API as Batchwright returns them.
+
+Times are in UTC, in whole seconds, and serialized as RFC 3339 with `Z`.
+"""
+
+from datetime import datetime
+from typing import Literal
+
+from batchwright.contracts.openai_objects import ApiObject, BatchObject
+
+ANTHROPIC_VERSION_HEADER = "anthropic-version"
+DEFAULT_ANTHROPIC_VERSION = "2023-06-01"  # sent to backends if the creation of a batch named no version
+
+ProcessingStatus = Literal["in_progress", "canceling", "ended"]
+ErrorType = Literal[
+    "invalid_request_error",
+    "authentication_error",
+    "permission_error",
+    "not_found_error",
+    "conflict_error",
+    "request_too_large",
+    "rate_limit_error",
+    "timeout_error",
+    "api_error",
+    "overloaded_error",
+]
+
+
+class MessageCounts(ApiObject):
+    """Numbers of requests of a message batch. Their sum is always the number of all its requests."""
+
+    processing: int
+    succeeded: int
+    errored: int
+    canceled: int
+    expired: int
+
+
+class MessageBatchObject(ApiObject):
+    """A message batch.
+
+    `archived_at` is set, and `results_url` is null, once the results are no longer available.
+    """
+
+    id: str
+    type: Literal["message_batch"] = "message_batch"
+    processing_status: ProcessingStatus
+    request_counts: MessageCounts
+    created_at: datetime
+    expires_at: datetime
+    ended_at: datetime | None
+    cancel_initiated_at: datetime | None
+    archived_at: datetime | None
+    results_url: str | None
+
+
+class RelaxedMessageBatchObject(MessageBatchObject):
+    """A message batch in the profile `relaxed`. `x_batchwright` is the batch as OpenAI's API shows it."""
+
+    x_batchwright: BatchObject
+
+
+class MessageBatchPage(ApiObject):
+    data: list[MessageBatchObject]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+class RelaxedMessageBatchPage(ApiObject):
+    data: list[RelaxedMessageBatchObject]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+class DeletedMessageBatch(ApiObject):
+    id: str
+    type: Literal["message_batch_deleted"] = "message_batch_deleted"
+
+
+class MessageErrorDetails(ApiObject):
+    type: ErrorType
+    message: str
+
+
+class MessageErrorObject(ApiObject):
+    """Body of every response with an error status, and the error of a request that failed."""
+
+    type: Literal["error"] = "error"
+    error: MessageErrorDetails
+    request_id: str | None
