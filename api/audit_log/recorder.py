@@ -24,6 +24,7 @@ from batchwright.contracts.audit_log import AuditAction, AuditOutcome
 from batchwright.database.errors import UnknownBatch
 from batchwright.database.recorded_act import recorded
 from batchwright.database.tables.audit_log import AuditActor, AuditEntry, AuditResult, AuditTarget
+from batchwright.rules.batch_states import LIVE_STATES
 from batchwright.rules.ids import new_audit_entry_id
 from batchwright.rules.pagination import BadParameter
 from batchwright.telemetry.context import current_fields
@@ -167,6 +168,11 @@ class TenantAct(OperatorAct):
 def exists(state: State) -> bool:
     """Return True: for an act that ends its target in whatever state it is."""
     return True
+
+
+def is_live(batch: State) -> bool:
+    """Return True if a batch has not ended, so that a cancel ends it."""
+    return batch["status"] in LIVE_STATES
 
 
 def act_of(route: APIRoute) -> OperatorAct | None:

@@ -19,7 +19,7 @@ from batchwright.database.records import BatchRow
 from batchwright.database.tables.audit_log import AuditTarget
 from batchwright.rules.batch_states import visible_status
 from batchwright.rules.dispatch.rate_limits import ALL_MODELS
-from batchwright.rules.ids import is_batch_id, is_file_id, is_upload_id, is_webhook_id
+from batchwright.rules.ids import batch_id_of, is_batch_id, is_file_id, is_upload_id, is_webhook_id
 
 _MAX_ID_CHARACTERS = 256
 State = dict[str, JsonValue]
@@ -92,6 +92,14 @@ class BatchTarget:
     async def read(self, target: AuditTarget) -> State | None:
         row = await self._batches.get(target.tenant, target.id) if is_batch_id(target.id) else None
         return row and _batch_state(row)
+
+
+class MessageBatchTarget(BatchTarget):
+    """A message batch of the caller's tenant, recorded by the id that it has as a batch."""
+
+    async def find(self, request: Request) -> AuditTarget:
+        id = request.path_params["message_batch_id"]
+        return _of_tenant(self.type, batch_id_of(id) or id, tenant_of(request, self._settings))
 
 
 class OperatorBatchTarget(BatchTarget):

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from batchwright.api.audit_log.recorder import AuditLog, exists
-from batchwright.api.audit_log.targets import BatchTarget, State
+from batchwright.api.audit_log.recorder import AuditLog, exists, is_live
+from batchwright.api.audit_log.targets import BatchTarget
 from batchwright.api.auth.caller import caller_of, key_id_of, tenant_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, batch_not_found, missing_parameter, one_of
@@ -51,7 +51,6 @@ from batchwright.rules.batch_filters import (
     status_filter,
     time_filter,
 )
-from batchwright.rules.batch_states import LIVE_STATES
 from batchwright.rules.ids import is_batch_id
 from batchwright.rules.pagination import page_limit
 
@@ -124,7 +123,7 @@ class BatchRoutes:
             dependencies=self._audit_log.of_tenant(AuditAction.BATCH_DELETE, BatchTarget, ends=exists),
         )
         resume, retry = optional_body_spec(RerunBody), optional_body_spec(RetryBody)
-        cancel = self._audit_log.of_tenant(AuditAction.BATCH_CANCEL, BatchTarget, ends=_is_cancellable)
+        cancel = self._audit_log.of_tenant(AuditAction.BATCH_CANCEL, BatchTarget, ends=is_live)
         for name, endpoint, audited in (("cancel", self.cancel, cancel), ("x/pause", self.pause, None)):
             router.add_api_route(
                 f"{one}/{name}",
@@ -274,7 +273,3 @@ class BatchRoutes:
 
     async def _row(self, request: Request, batch_id: str) -> BatchRow:
         return await self._control.row(tenant_of(request, self._deps.settings), batch_id)
-
-
-def _is_cancellable(batch: State) -> bool:
-    return batch["status"] in LIVE_STATES

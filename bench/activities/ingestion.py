@@ -52,6 +52,9 @@ class _Served:
     def canonical(self, name: str) -> str:
         return name
 
+    def prices_of(self, model: str) -> None:
+        return None
+
     @property
     def accepts_any_model(self) -> bool:
         return False

@@ -89,9 +89,13 @@ class FakeIssuer:
         **changes: JsonValue,
     ) -> str:
         """Return a token with changed claims, signed with the issuer's newest key or with another one."""
-        signer = key or self.keys[-1]
-        head: dict[str, JsonValue] = {"alg": alg, "kid": signer.kid, "typ": "JWT", **(header or {})}
+        return self._signed(self.claims(**changes), key or self.keys[-1], alg, header or {})
+
+    def token_with(self, changes: Mapping[str, JsonValue]) -> str:
+        """Return a token with these changes of its claims; None leaves a claim out."""
+        return self._signed(self.claims(**changes), self.keys[-1], "ES256", {})
+
+    def _signed(self, claims: object, signer: IssuerKey, alg: str, header: Mapping[str, JsonValue]) -> str:
+        head: dict[str, JsonValue] = {"alg": alg, "kid": signer.kid, "typ": "JWT", **header}
         head = {name: value for name, value in head.items() if value is not None}
-        return token_of(
-            head, self.claims(**changes), lambda start: JWSRegistry.algorithms[alg].sign(start, signer)
-        )
+        return token_of(head, claims, lambda start: JWSRegistry.algorithms[alg].sign(start, signer))

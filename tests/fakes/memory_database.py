@@ -19,8 +19,8 @@ from batchwright.rules.batch_filters import NO_FILTERS, BatchFilters
 from batchwright.rules.batch_states import LIVE_STATES, cancel_takes_precedence, visible_status
 from batchwright.rules.costs import amount_of, total_cost
 from batchwright.rules.dispatch.fair_share import fresh_fairness_key
-from tests.fakes.tables.audit_log import MemoryAuditLog
 from batchwright.rules.planning.estimate import OutputHistory
+from tests.fakes.tables.audit_log import MemoryAuditLog
 from tests.fakes.tables.audits import MemoryAudits
 from tests.fakes.tables.batch_deletions import MemoryBatchDeletions
 from tests.fakes.tables.callbacks import MemoryCallbacks

@@ -36,6 +36,8 @@ NOT_RUN = {
     "BATCHWRIGHT_REQUESTS_PER_SECOND": "settings of a process: tests/integration/worker/test_rates.py",
     "BATCHWRIGHT_REGISTRY": "settings of a process: tests/unit/settings/test_registry_file.py",
     "BATCHWRIGHT_PASS_HEADERS": "settings of a process: tests/e2e/features/test_passed_headers.py",
+    "BATCHWRIGHT_OIDC_ISSUER": "settings of a process, and an issuer: tests/integration/api/test_oidc.py",
+    "get_token": "a login",
     "BATCHWRIGHT_CALLBACK_URL": "settings of a process: tests/e2e/features/test_backend_kinds.py",
 }
 

@@ -14,6 +14,8 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from batchwright.api.audit_log.recorder import AuditLog, exists, is_live
+from batchwright.api.audit_log.targets import MessageBatchTarget
 from batchwright.api.auth.caller import caller_of, key_id_of, tenant_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, invalid_value
@@ -48,6 +50,7 @@ from batchwright.contracts.anthropic import (
     RelaxedMessageBatchObject,
     RelaxedMessageBatchPage,
 )
+from batchwright.contracts.audit_log import AuditAction
 from batchwright.contracts.openai import Endpoint, Profile
 from batchwright.contracts.openai_objects import BatchObject
 from batchwright.database.errors import DatabaseError, UnknownCursor
@@ -103,7 +106,7 @@ class MessageBatchRoutes:
         self._deps, self._settings = deps, deps.settings
         self._batches, self._files = deps.database.batches, deps.database.files
         self._creator, self._control = BatchCreator(deps), BatchControl(deps)
-        self._deletion = BatchDeletion(deps)
+        self._deletion, self._audit_log = BatchDeletion(deps), AuditLog(deps)
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix=_PATH, tags=["Message batches"], dependencies=[Depends(_check_version)])
@@ -126,9 +129,16 @@ class MessageBatchRoutes:
             methods=["DELETE"],
             response_model=DeletedMessageBatch,
             responses=message_error_responses(404, 409),
+            dependencies=self._audit_log.of_tenant(AuditAction.BATCH_DELETE, MessageBatchTarget, ends=exists),
         )
+        cancel = self._audit_log.of_tenant(AuditAction.BATCH_CANCEL, MessageBatchTarget, ends=is_live)
         router.add_api_route(
-            f"{one}/cancel", self.cancel, methods=["POST"], response_model=shown, responses=missing
+            f"{one}/cancel",
+            self.cancel,
+            methods=["POST"],
+            response_model=shown,
+            responses=missing,
+            dependencies=cancel,
         )
         router.add_api_route(
             f"{one}/results", self.results, response_class=Response, responses=_LINES | missing

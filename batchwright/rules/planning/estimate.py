@@ -16,9 +16,8 @@ from batchwright.contracts.openai_objects import (
 from batchwright.contracts.prices import PriceConfig
 from batchwright.rules.costs import UnitPrices, amount_text
 from batchwright.rules.input.errors import ValidationCode
-from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits
-from batchwright.rules.input.line_splitter import InputLine
-from batchwright.rules.input.validation import InputValidator
+from batchwright.rules.input.line_checks import InputLimits, RejectedRequest
+from batchwright.rules.input.validation import CheckedLine, InputValidator
 from batchwright.rules.planning.request_cost import estimate_tokens, output_limit, prompt_bytes
 from batchwright.rules.results.token_usage import Tokens
 
@@ -84,8 +83,10 @@ class InputEstimator:
     def finish(self) -> None:
         self._add(self._validator.finish())
 
-    def _add(self, accepted: Iterator[tuple[InputLine, AcceptedRequest]]) -> None:
-        for line, request in accepted:
+    def _add(self, checked: Iterator[CheckedLine]) -> None:
+        for line, request in checked:
+            if isinstance(request, RejectedRequest):
+                continue  # it fails without being sent
             model = self._canonical(request.model)
             load = self.models.get(model)
             if load is None:

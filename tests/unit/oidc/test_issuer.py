@@ -103,7 +103,7 @@ RUBBISH: dict[str, tuple[Callable[[], Answers], str]] = {
     "keys that are no list": (lambda: answers(jwks={"keys": {"a": 1}}), r"jwks returned no valid document"),
     "too many keys": (lambda: answers(jwks={"keys": [0] * (MAX_KEYS + 1)}), "no valid document"),
     "no keys": (lambda: answers(jwks={"keys": []}), "no key that can verify"),
-    "keys of any type": (lambda: answers(jwks={"keys": [1, "a", None, [], {}]}), "no key that can verify"),
+    "keys of any type": (lambda: answers(jwks=b'{"keys": [1, "a", null, [], {}]}'), "no key that can verify"),
     "a secret": (
         lambda: answers(jwks={"keys": [OctKey.generate_key(256).as_dict(private=True)]}),
         "no key that can verify",
@@ -181,7 +181,7 @@ async def test_an_issuer_that_is_down_is_named() -> None:
 
 async def test_an_issuer_whose_certificate_nobody_trusts_is_refused() -> None:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    trustme.CA().issue_cert("127.0.0.1").configure_cert(tls)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(tls)  # pyright: ignore[reportUnknownMemberType]
 
     async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()

@@ -53,7 +53,7 @@ class VerifierFixture:
 
     async def verify(self, **changes: JsonValue) -> TokenIdentity:
         """Verify a token of the issuer with these changes of its claims."""
-        return await self.verifier.verify(self.issuer.token(**changes))
+        return await self.verifier.verify(self.issuer.token_with(changes))
 
 
 @pytest.fixture
@@ -337,7 +337,11 @@ async def test_claims_have_the_names_of_the_settings() -> None:
     made = VerifierFixture(
         oidc_tenant_claim="https://acme.example/team", oidc_user_claim="email", oidc_scopes_claim="roles"
     )
-    claims = {"https://acme.example/team": "red", "email": "b@acme.example", "roles": ["admin"]}
+    claims: dict[str, JsonValue] = {
+        "https://acme.example/team": "red",
+        "email": "b@acme.example",
+        "roles": ["admin"],
+    }
     expected = TokenIdentity("red", "b@acme.example", frozenset({Scope.ADMIN}))
     assert await made.verify(**claims) == expected
 

@@ -100,7 +100,7 @@ async def test_a_token_that_may_not_do_this_is_refused_with_the_reason(
     await api.database.tenants.create("gone", NOW)
     await api.database.tenants.disable("gone", NOW)
     for _ in range(2):  # the second time, the token may be cached
-        answer = await respond(api, api.issuer.token(**changes))
+        answer = await respond(api, api.issuer.token_with(changes))
         assert (answer.status_code, error_of(answer).code) == (status, code)
         assert error_of(answer).message.startswith(message)
         challenge = 'Bearer error="invalid_token"' if status == 401 else None

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from batchwright.contracts.openai import Endpoint, Profile, ValidationError
 from batchwright.rules.input.errors import ValidationErrors
-from batchwright.rules.input.line_checks import InputLimits, LineChecker
+from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits, LineChecker
 from batchwright.rules.input.line_splitter import InputLine
 from batchwright.rules.input.lines import FastLine, fast_parse
 from batchwright.rules.planning.prompt_prefix import prompt_of
@@ -87,6 +87,7 @@ def parsed_with(
         if request is None:
             known.append(None)
             continue
+        assert isinstance(request, AcceptedRequest)
         body, prompt_size = request.body, prompt_bytes(request.body)
         prompt, costs = prompt_of(body), (work_units(body, prompt_size), estimate_tokens(body, prompt_size))
         texts = prompt.shared, prompt.rest, b"\x00".join(prompt.system)

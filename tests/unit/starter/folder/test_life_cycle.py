@@ -12,7 +12,7 @@ from batchwright.api.services import batch_events
 from batchwright.contracts.batch import ModelCounts
 from batchwright.contracts.openai import BatchStatus, Endpoint, ValidationError
 from batchwright.starter.client import Client, ClientError
-from batchwright.starter.folder import dropped_files
+from batchwright.starter.folder import dropped_files, job_runner
 from batchwright.starter.folder.dropped_files import DroppedFiles
 from batchwright.starter.folder.errors import FolderError
 from batchwright.starter.folder.job_batches import JobOptions
@@ -223,8 +223,9 @@ def test_a_folder_has_one_process_at_a_time(jobs: Jobs) -> None:
 def test_a_round_polls_and_starts_a_bounded_number_of_jobs_each_in_turn(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in range(30):
+    for number in range(3):
         jobs.submit(f"job_{number}", input_jsonl=LINE)
+    monkeypatch.setattr(job_runner, "_CALLS_PER_ROUND", 2)
     polled: list[str] = []
     get = Client.batch
 
@@ -235,12 +236,12 @@ def test_a_round_polls_and_starts_a_bounded_number_of_jobs_each_in_turn(
     monkeypatch.setattr(Client, "batch", counted)
     with jobs.runner() as runner:
         runner.round()
-        assert (len(polled), len(jobs.batches)) == (0, 20)
+        assert (len(polled), len(jobs.batches)) == (0, 2)
         runner.round()
         runner.round()
         runner.round()
-    assert (len(polled), len(jobs.batches)) == (60, 30)
-    assert set(polled[20:50]) == {batch.order.batch_id for batch in jobs.batches}
+    assert (len(polled), len(jobs.batches)) == (6, 3)
+    assert set(polled[2:5]) == {batch.order.batch_id for batch in jobs.batches}
 
 
 def test_a_key_that_is_refused_ends_the_command_and_fails_no_job(
@@ -288,7 +289,11 @@ def test_the_command_runs_what_is_there_and_ends(jobs: Jobs, monkeypatch: pytest
     monkeypatch.setattr(batch_events, "MAX_LISTENERS", 0)
     jobs.drop("a.jsonl")
     jobs.drop("b.jsonl", "no JSON")
-    monkeypatch.setattr("batchwright.starter.folder.job_runner.time.sleep", lambda seconds: jobs.answer())
+
+    def answer(seconds: float) -> None:
+        jobs.answer()
+
+    monkeypatch.setattr("batchwright.starter.folder.job_runner.time.sleep", answer)
     ended = jobs.cli.run("folder", str(jobs.path), "--once", COLUMNS="80")
     assert ended.exit_code == 1
     assert "a: 1 of 1 lines, completed" in ended.stdout
