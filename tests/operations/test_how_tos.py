@@ -37,6 +37,7 @@ FOLLOWED = [
     Followed("run-with-compose.md"),
     Followed("deduplicate-requests.md", python=_FILE),
     Followed("authenticate.md", here={"https://batches.example.com/v1": "http://127.0.0.1:8000/v1"}),
+    Followed("audit-log.md"),
     Followed("check-requests-with-hooks.md"),
     Followed(
         "connect-to-temporal.md",
