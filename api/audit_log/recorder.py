@@ -26,6 +26,7 @@ from batchwright.database.recorded_act import recorded
 from batchwright.database.tables.audit_log import AuditActor, AuditEntry, AuditResult, AuditTarget
 from batchwright.rules.batch_states import LIVE_STATES
 from batchwright.rules.ids import new_audit_entry_id
+from batchwright.rules.json_text import storable
 from batchwright.rules.pagination import BadParameter
 from batchwright.telemetry.context import current_fields
 from batchwright.telemetry.redaction import REDACTED, redactor_for
@@ -93,7 +94,7 @@ class AuditLog:
             return
         self.repeated.acquire(tenant)
         request = Request(scope)
-        id = "/".join(map(str, request.path_params.values()))[:_MAX_ID_CHARACTERS]
+        id = storable("/".join(map(str, request.path_params.values())))[:_MAX_ID_CHARACTERS]
         entry = self._entry(request, act, AuditTarget(type=act.target.type, id=id), None)
         await self._table.begin(entry)
         await self._table.finish(entry.id, AuditResult(outcome=AuditOutcome.REFUSED, code=code))
@@ -103,7 +104,7 @@ class AuditLog:
     ) -> AuditEntry:
         actor = AuditActor(
             source="api",
-            tenant=request.scope.get(SCOPE_TENANT, ""),
+            tenant=request.scope.get(SCOPE_TENANT) or (target.tenant if isinstance(act, TenantAct) else ""),
             key_id=key_id_of(request),
             user=user_of(request),
             address=request.client.host if request.client else "",
@@ -155,14 +156,11 @@ class TenantAct(OperatorAct):
                 f"{REPEATABLE_PER_MINUTE} per minute are allowed. Try again in {seconds} s."
             )
             raise rate_limited(message, REPEATABLE_PER_MINUTE, seconds=seconds, window=60)
+        self._log.repeated.acquire(target.tenant)  # before the act, so that concurrent requests count
         async with self._log.recording(request, self, target, before):
-            ended = False
-            try:
-                yield
-                ended = self._ends is not None
-            finally:
-                if not ended:
-                    self._log.repeated.acquire(target.tenant)
+            yield
+        if self._ends is not None:  # an act that ended its target cannot be repeated
+            self._log.repeated.release(target.tenant)
 
 
 def exists(state: State) -> bool:

@@ -20,6 +20,7 @@ from batchwright.database.tables.audit_log import AuditTarget
 from batchwright.rules.batch_states import visible_status
 from batchwright.rules.dispatch.rate_limits import ALL_MODELS
 from batchwright.rules.ids import batch_id_of, is_batch_id, is_file_id, is_upload_id, is_webhook_id
+from batchwright.rules.json_text import storable
 
 _MAX_ID_CHARACTERS = 256
 State = dict[str, JsonValue]
@@ -275,12 +276,19 @@ class ModelTarget:
 
 
 def _of_tenant(type: AuditTargetType, id: str, tenant: str) -> AuditTarget:
-    return AuditTarget(type=type, id=id[:_MAX_ID_CHARACTERS], tenant=tenant[:_MAX_ID_CHARACTERS])
+    """Return a target of a tenant. Its texts may come from a request that is not checked yet."""
+    id, tenant = storable(id)[:_MAX_ID_CHARACTERS], storable(tenant)[:_MAX_ID_CHARACTERS]
+    return AuditTarget(type=type, id=id, tenant=tenant)
 
 
 def _batch_state(row: BatchRow) -> State:
     status = visible_status(row.status, cancel_requested=row.cancel_requested_at is not None)
-    return {"status": status, "priority": row.order.priority, "files_pending": row.files_pending}
+    return {
+        "status": status,
+        "priority": row.order.priority,
+        "max_cost": row.order.max_cost,
+        "files_pending": row.files_pending,
+    }
 
 
 async def _parameters(request: Request) -> Mapping[str, object]:

@@ -148,7 +148,8 @@ class BatchRoutes:
             methods=["POST"],
             response_model=BatchObject,
             openapi_extra=json_body_spec(MaxCostBody),
-            responses=error_responses(404, 409),
+            responses=error_responses(404, 409, 429),
+            dependencies=self._audit_log.of_tenant(AuditAction.BATCH_LIMIT_COST, BatchTarget),
         )
         router.add_api_route(
             one + "/x/state", self.state, response_model=BatchState, responses=error_responses(404)

@@ -12,6 +12,7 @@ class AuditAction(StrEnum):
     BATCH_ABANDON = "batch.abandon"
     BATCH_CANCEL = "batch.cancel"
     BATCH_DELETE = "batch.delete"
+    BATCH_LIMIT_COST = "batch.limit_cost"
     BATCH_PAUSE = "batch.pause"
     BATCH_PRIORITIZE = "batch.prioritize"
     BATCH_RESUME = "batch.resume"

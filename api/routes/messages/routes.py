@@ -3,6 +3,7 @@
 `msgbatch_X` is the batch `batch_X` of OpenAI's API. Both APIs show it and act on it.
 """
 
+import asyncio
 import logging
 import re
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
@@ -169,8 +170,8 @@ class MessageBatchRoutes:
         )
         try:
             created = await self._creator.create(creation, tenant)
-        except Exception:
-            await self._delete_input(tenant, file.id)
+        except BaseException:  # also if the client disconnects
+            await asyncio.shield(self._delete_input(tenant, file.id))
             raise
         return json_response(self._shown(request, created.row, {}, batch_object(created.row)))
 
@@ -282,9 +283,12 @@ class MessageBatchRoutes:
     async def _delete_input(self, tenant: str, file_id: str) -> None:
         """Delete the input of a message batch, of which its client does not know.
 
-        If that fails, the input expires later.
+        A batch that resumes or retries another one has the same input, which stays until both are deleted. If
+        the deletion fails, the input expires later.
         """
         try:
+            if await self._files.is_input(tenant, file_id):
+                return
             file = await self._files.delete(tenant, file_id)
         except DatabaseError as error:  # also if another batch still reads the file
             logger.warning("input of a message batch not deleted", extra={"error": str(error)})

@@ -54,6 +54,9 @@ WHERE tenant = $1 AND input_file_id = $2
   AND (status IN ('validating', 'in_progress', 'finalizing') OR files_pending_until > now())
 LIMIT 1
 
+-- name: input
+SELECT id FROM batches WHERE tenant = $1 AND input_file_id = $2 LIMIT 1
+
 -- name: delete
 -- A repeat finds nothing to delete.
 DELETE FROM files

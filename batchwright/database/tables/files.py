@@ -56,6 +56,10 @@ class FilesTable(Protocol):
         """
         ...
 
+    async def is_input(self, tenant: str, file_id: str) -> bool:
+        """Return True if the file is the input of any batch, also of an ended one."""
+        ...
+
 
 @dataclass(frozen=True)
 class FileQueries:
@@ -69,6 +73,7 @@ class FileQueries:
     purpose_down: str
     lock: str
     reader: str
+    input: str
     delete: str
 
 
@@ -130,6 +135,10 @@ class PostgresFiles(FilesTable):
             if reader is not None:
                 raise FileInUse(file_id, reader["id"])
             return _file_row(await session.fetchrow(self._sql.delete, tenant, file_id))
+
+    async def is_input(self, tenant: str, file_id: str) -> bool:
+        async with self._connections.session() as session:
+            return await session.fetchrow(self._sql.input, tenant, file_id) is not None
 
 
 async def _file_rows(records: Sequence[Row]) -> list[FileRow]:

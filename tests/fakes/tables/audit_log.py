@@ -18,6 +18,8 @@ class MemoryAuditLog(AuditLogTable):
         self._rows = rows
 
     async def begin(self, entry: AuditEntry) -> None:
+        if "\0" in entry.target.id + (entry.target.tenant or ""):
+            raise ValueError("PostgreSQL stores no NUL")
         self._rows.enter().audit_log.setdefault(entry.id, RecordedAct(entry, UNFINISHED))
 
     async def finish(self, id: str, result: AuditResult) -> None:

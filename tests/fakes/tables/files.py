@@ -42,5 +42,9 @@ class MemoryFiles(FilesTable):
             del self._rows.files[tenant, file_id]
         return row
 
+    async def is_input(self, tenant: str, file_id: str) -> bool:
+        rows = self._rows.enter().batches.values()
+        return any((row.order.tenant, row.order.input_file_id) == (tenant, file_id) for row in rows)
+
     def _is_known(self, row: FileRow) -> bool:
         return self._rows.is_known(row, datetime.now(UTC))

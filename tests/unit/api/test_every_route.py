@@ -289,7 +289,6 @@ HARMLESS = {
     "POST /v1/uploads/{upload_id}/complete",
     "POST /v1/batches",
     "POST /v1/batches/x/estimate",
-    "POST /v1/batches/{batch_id}/x/max_cost",
     "POST /v1/batches/{batch_id}/x/pause",
     "POST /v1/batches/{batch_id}/x/resume",
     "POST /v1/batches/{batch_id}/x/retry",

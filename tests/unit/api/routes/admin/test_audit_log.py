@@ -1,6 +1,8 @@
 """The audit log: which acts of requests are recorded, with what, and how operators read them."""
 
+import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from datetime import UTC, datetime
 
@@ -123,7 +125,7 @@ async def test_every_act_of_operators_shows_what_it_changed(api: ApiFixture) -> 
     assert (found[4].after, found[5].before, found[5].after) == ({"models": ["a", "b"]},) * 2 + (None,)
     assert found[7].before == {"tokens_per_day": 9, "members": ["red"]}
     assert [entry.target.tenant for entry in found[12:17]] == ["red"] * 5
-    changed = {"status": "validating", "files_pending": False}
+    changed = {"status": "validating", "max_cost": None, "files_pending": False}
     assert states(found[12])[:2] == ({**changed, "priority": 3}, {**changed, "priority": 5})
     assert found[15].after == {**changed, "priority": 5, "status": "cancelling"}
     assert [(entry.outcome, entry.code) for entry in found[16:]] == [
@@ -307,3 +309,33 @@ async def test_a_wrong_filter_is_an_error_that_names_it(
         answers.append(await api.http.get(f"/admin/audit-log/export?{query}"))
     for answer in answers:
         assert (answer.status_code, error_of(answer).param) == (status, param)
+
+
+async def test_parallel_requests_of_a_tenant_cannot_fill_the_log(api: ApiFixture) -> None:
+    made = await api.http.post("/v1/x/webhooks", json={"url": "http://127.0.0.1:9/hook"})
+    path = f"/v1/x/webhooks/{read(made, WebhookObject).id}/rotate"
+    sent = [api.http.post(path, json={}) for _ in range(2 * REPEATABLE_PER_MINUTE)]
+    answers = await asyncio.gather(*sent)
+    assert Counter(answer.status_code for answer in answers)[429] >= REPEATABLE_PER_MINUTE - 2
+    assert len(api.database.rows.audit_log) <= REPEATABLE_PER_MINUTE + 2
+
+
+async def test_what_postgresql_cannot_store_is_recorded_with_a_replacement(keyed: ApiFixture) -> None:
+    admin = await create_key(keyed.database, "ops", scopes=[Scope.ADMIN])
+    writer = await create_key(keyed.database, "red", scopes=[Scope.WRITE])
+    body = {"tenant": "a\0", "live_batches": 3}
+    for key, status in ((writer, 403), (admin, 400)):
+        headers = {"Authorization": f"Bearer {key.text}"}
+        assert (await keyed.http.put("/admin/quotas", json=body, headers=headers)).status_code == status
+        deleted = await keyed.http.delete("/admin/models/a%00b", headers=headers)
+        assert deleted.status_code == status
+    targets = {entry.target.id for entry in await entries(keyed, admin)}
+    assert targets >= {"a\ufffdb", "a\ufffd"}
+
+
+async def test_the_cap_of_a_batch_may_end_it_so_its_change_is_recorded(api: ApiFixture) -> None:
+    batch = (await api.create()).id
+    await api.http.post(f"/v1/batches/{batch}/x/max_cost", json={"max_cost": "1"})
+    (entry,) = await entries(api)
+    assert (entry.action, entry.target.id) == (AuditAction.BATCH_LIMIT_COST, batch)
+    assert entry.actor.tenant == entry.target.tenant

@@ -285,6 +285,18 @@ async def test_only_an_ended_batch_is_deleted_with_its_requests(api: ApiFixture)
         await api.anthropic.messages.batches.delete(batch.id)
 
 
+async def test_the_requests_stay_until_the_last_batch_that_reads_them_is_deleted(api: ApiFixture) -> None:
+    first = await created(api, "a", "b")
+    await ended(api, first, {"a": None, "b": LineCode.BATCH_EXPIRED}, BatchStatus.EXPIRED)
+    again = read(await api.http.post(f"/v1/batches/{openai_id(first)}/x/resume"), BatchObject)
+    second = await api.anthropic.messages.batches.retrieve("msg" + again.id)
+    await ended(api, second, {"a": None, "b": None})
+    await api.anthropic.messages.batches.delete(second.id)
+    assert (await api.http.get(f"/v1/files/{again.input_file_id}")).status_code == 200
+    await api.anthropic.messages.batches.delete(first.id)
+    assert api.database.rows.files == {}
+
+
 async def test_a_batch_that_is_not_started_leaves_no_input_behind(api: ApiFixture) -> None:
     api.temporal.failing = TemporalUnavailable("down")
     with pytest.raises(anthropic.InternalServerError) as failed:
