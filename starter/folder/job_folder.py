@@ -1,5 +1,6 @@
 """The folder of all jobs. The state of a job is the directory that it is in."""
 
+import errno
 import fcntl
 import os
 import re
@@ -119,13 +120,22 @@ class JobFolder:
                     yield place, entry
 
     def stage(self, place: State | None, file: str) -> str:
-        """Move a dropped file into a hidden directory of its own in `input/writing`, and return its name."""
+        """Move a dropped file into a hidden directory of its own in `input/writing`, and return its name.
+
+        Raises:
+            FileExistsError: the directory has another file, which could not be published yet.
+        """
         writing, staged = self._fds[State.WRITING], f"{_STAGED}{file.removesuffix(_SUFFIX)}"
-        with suppress(FileExistsError):  # a crash has left it
+        with suppress(FileExistsError):  # a crash has left it, or its file cannot be published
             os.mkdir(staged, dir_fd=writing)
         fd = os.open(staged, _DIRECTORY, dir_fd=writing)
         try:
+            os.stat(JobFile.INPUT, dir_fd=fd, follow_symlinks=False)
+        except FileNotFoundError:
             os.rename(file, JobFile.INPUT, src_dir_fd=self._fds[place], dst_dir_fd=fd)
+        else:
+            why = "an earlier file of this name could not be moved yet"
+            raise FileExistsError(errno.EEXIST, why, file)
         finally:
             os.close(fd)
         return staged

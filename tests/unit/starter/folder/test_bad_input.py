@@ -63,6 +63,52 @@ def test_a_second_file_of_a_name_is_moved_to_failed_and_changes_nothing_of_the_f
     assert "in output." in jobs.read("failed/a_5/error.txt")
 
 
+def test_a_file_that_cannot_be_refused_yet_is_not_replaced_by_the_next_one_of_its_name(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with jobs.runner() as runner:
+        jobs.drop("a.jsonl", prompt_line("1", "input 1"))
+        runner.round()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            for number in (2, 3):
+                jobs.drop("a.jsonl", prompt_line("1", f"input {number}"))
+                runner.round()
+        assert runner.has_failures
+    assert "input 3" in jobs.read("a.jsonl")
+    assert "a.jsonl: cannot be taken: an earlier file of this name could not be moved yet" in jobs.said
+    with jobs.runner() as runner:
+        runner.round()
+    assert jobs.states() == {"a": "processing", "a_2": "failed", "a_3": "failed"}
+    for number in (2, 3):
+        assert f"input {number}" in jobs.read(f"failed/a_{number}/input.jsonl")
+    assert jobs.files("input/writing") == set()
+
+
+def test_a_file_that_cannot_be_queued_yet_is_not_replaced_by_one_that_becomes_the_same_job(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unwritable(folder: JobFolder, staged: str) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with jobs.runner() as runner:
+        jobs.drop("input/ready/a", prompt_line("1", "input 1"))
+        jobs.drop("input/ready/a.jsonl", prompt_line("1", "input 2"))
+        with monkeypatch.context() as patch:
+            patch.setattr(JobFolder, "publish", unwritable)
+            for _ in range(3):
+                runner.round()
+        assert "input 2" in jobs.read("input/ready/a.jsonl")
+        runner.round()
+        runner.round()
+    assert jobs.states() == {"a": "processing", "a_2": "failed"}
+    assert "input 1" in jobs.read("processing/a/input.jsonl")
+    assert "input 2" in jobs.read("failed/a_2/input.jsonl")
+
+
 def test_a_file_that_grows_while_it_is_uploaded_is_moved_to_failed(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
