@@ -87,19 +87,25 @@ class JobBatches:
         return StartedBatch(batch_id, is_new=found is None)
 
     def write_results(self, job: JobDirectory, batch: BatchObject) -> None:
-        """Write the results of an ended batch beside the input of its job.
+        """Write the results of an ended batch beside the input of its job, and nothing else.
+
+        Results and a reason that are there already, from an earlier attempt or the user, are deleted.
 
         Raises:
             JobFailed: the batch did not complete, its input has changed, or a file cannot be written.
+            OSError: a file that is there already cannot be deleted.
             ClientError: a call to the API failed.
         """
         record = job.record()
         if record is None or (batch.metadata or {}).get(METADATA_KEY) != record.key:
             raise JobFailed(f"{batch.id} is not the batch of this job, so its results are not written.")
         for file_id, file in ((batch.output_file_id, JobFile.OUTPUT), (batch.error_file_id, JobFile.ERRORS)):
-            if file_id is not None:
-                with self._client.content(file_id) as pieces:
-                    job.write(file, pieces)
+            if file_id is None:
+                job.remove(file)
+                continue
+            with self._client.content(file_id) as pieces:
+                job.write(file, pieces)
+        job.remove(JobFile.RESULT)
         if job.size(JobFile.INPUT) != record.bytes:
             raise JobFailed(
                 f"{JobFile.INPUT} was changed after it was read: the results are those of its first "
@@ -110,6 +116,7 @@ class JobBatches:
             raise JobFailed("\n".join([f"{batch.id} has ended as {batch.status.value}.", *problems]))
         if job.exists(JobFile.PROMPT):
             job.write(JobFile.RESULT, [answer(job).encode()])
+        job.remove(JobFile.REASON)
 
     def _prepare(self, job: JobDirectory) -> JobRecord:
         """Check the input of a new job, and write down how its batch will be created.

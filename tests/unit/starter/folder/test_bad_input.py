@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from batchwright.contracts.openai import BatchStatus
 from batchwright.starter.client import Client
 from batchwright.starter.folder.errors import FolderError
 from batchwright.starter.folder.job_batches import JobOptions
@@ -263,8 +264,32 @@ def test_on_a_full_disk_the_job_fails_and_continues_with_its_batch_when_it_is_qu
         assert not runner.round()
         assert runner.round()
     assert jobs.states() == {"a": "output"}
+    assert jobs.files("output/a") == {"input.jsonl", "output.jsonl", "job.json"}
     assert "answer to hi" in jobs.read("output/a/output.jsonl")
     assert len(jobs.batches) == 1
+
+
+def test_results_of_an_earlier_attempt_are_not_taken_for_those_of_this_one(jobs: Jobs) -> None:
+    old = {"output_jsonl": "old\n", "errors_jsonl": "old\n", "result_txt": "old", "error_txt": "old\n"}
+    jobs.submit("answered", input_jsonl=LINE, **old)
+    with jobs.runner() as runner:
+        runner.round()
+        jobs.answer()
+        runner.round()
+        jobs.submit("refused", prompt_txt="hi", **old)
+        runner.round()
+        jobs.fail(BatchStatus.COMPLETED, error=b"new\n")
+        runner.round()
+        jobs.submit("expired", prompt_txt="hi", **old)
+        runner.round()
+        jobs.fail(BatchStatus.EXPIRED)
+        runner.round()
+    assert jobs.files("output/answered") == {"input.jsonl", "output.jsonl", "job.json"}
+    request = {"prompt.txt", "input.jsonl", "job.json", "error.txt"}
+    assert jobs.files("failed/refused") == {*request, "errors.jsonl"}
+    assert jobs.read("failed/refused/errors.jsonl") == "new\n"
+    assert jobs.files("failed/expired") == request
+    assert "has ended as expired" in jobs.read("failed/expired/error.txt")
 
 
 def test_if_not_even_the_reason_can_be_written_the_job_stays_and_is_tried_again(
