@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from http import HTTPStatus
 from types import TracebackType
 from typing import BinaryIO, Self, TypeVar
 from urllib.parse import quote
@@ -294,10 +295,12 @@ class Client:
             )
         if response.status_code == 401:
             message += " Set BATCHWRIGHT_API_KEY to a valid key."
+        # 408 says that the request came too slowly, and not that another one would be refused.
+        is_too_slow = response.status_code == HTTPStatus.REQUEST_TIMEOUT
         return ClientError(
             message,
-            is_transient=response.status_code in (429, 502, 503, 504),
-            is_rejected=response.is_client_error,
+            is_transient=is_too_slow or response.status_code in (429, 502, 503, 504),
+            is_rejected=response.is_client_error and not is_too_slow,
             code=code,
             status=response.status_code,
         )

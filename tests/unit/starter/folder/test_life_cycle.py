@@ -5,7 +5,9 @@ import os
 import shutil
 import signal
 from http import HTTPStatus
+from typing import Any
 
+import httpx
 import pytest
 
 from batchwright.api.services import batch_events
@@ -101,6 +103,29 @@ def test_a_job_waits_until_the_api_accepts_it_and_its_input_is_uploaded_once(job
         runner.round()
     assert len(jobs.batches) == 2
     assert "The API accepts requests again." in jobs.said
+
+
+def test_a_job_whose_upload_is_too_slow_for_the_api_waits(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.submit("a", input_jsonl=LINE)
+    send = httpx.Client.send
+
+    def slow(client: httpx.Client, request: httpx.Request, **options: Any) -> httpx.Response:
+        if request.url.path != "/v1/files":
+            return send(client, request, **options)
+        error = {"message": "The body did not come in time."}
+        return httpx.Response(HTTPStatus.REQUEST_TIMEOUT, json={"error": error}, request=request)
+
+    with jobs.runner() as runner:
+        with monkeypatch.context() as patch:
+            patch.setattr(httpx.Client, "send", slow)
+            assert not runner.round()
+        assert jobs.states() == {"a": "processing"}
+        assert jobs.said == ["The body did not come in time."]
+        assert not runner.round()
+        assert not runner.has_failures
+    assert len(jobs.batches) == 1
 
 
 def test_each_change_of_a_batch_is_one_line(jobs: Jobs) -> None:
