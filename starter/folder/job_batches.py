@@ -1,12 +1,14 @@
 """The batches of jobs: created exactly once, found again after a crash, and their results written."""
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import BinaryIO
 from uuid import uuid4
 
+from batchwright.contracts.batch import RerunKind
 from batchwright.contracts.openai import BatchStatus, Endpoint
 from batchwright.contracts.openai_objects import BatchObject
 from batchwright.starter.client import Client, ClientError
@@ -18,6 +20,7 @@ from batchwright.starter.output import error_text
 
 DENIED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)  # the caller's key is wrong, not the job
 METADATA_KEY = "folder_job"
+_PAGE = 100  # batches in a list
 _CHANGED = (
     "input.jsonl was changed while it was read. Write inputs under another name, and rename them to *.jsonl "
     "when they are complete."
@@ -66,12 +69,14 @@ class JobBatches:
     def start(self, job: JobDirectory) -> StartedBatch:
         """Create the batch of a job, or find the batch that an earlier process has created.
 
+        If the batch has ended early and was resumed, the new batch becomes that of the job.
+
         Raises:
             JobFailed: the input cannot be used, or was changed while it was read.
             ClientError: a call to the API failed.
         """
         record = job.record()
-        found = None if record is None else record.batch or self._find(record.key)
+        found = None if record is None else self._find(record.key) or record.batch
         record = record or self._prepare(job)
         try:
             batch_id = found or self._create(job, record)
@@ -82,7 +87,7 @@ class JobBatches:
             if _is_refusal(error):  # no batch exists: if the job is queued again, it is a new one
                 job.remove(JobFile.RECORD)
             raise
-        if record.batch is None:
+        if record.batch != batch_id:
             job.write_record(record.model_copy(update={"batch": batch_id}))
         return StartedBatch(batch_id, is_new=found is None)
 
@@ -141,12 +146,26 @@ class JobBatches:
         return record
 
     def _find(self, key: str) -> str | None:
-        """Return the id of the batch with this key in its metadata; None if there is none.
+        """Return the id of the newest batch that runs the whole input of a job; None if there is none.
 
-        The API forgets idempotency keys after a day, but not the metadata.
+        It is found by the job's key in its metadata: the API forgets idempotency keys after a day. Batches
+        that rerun an ended one have the same metadata. One that resumes it has the results of all lines, but
+        one that retries failed lines has an input of its own, with these lines only.
         """
-        page = self._client.batches({f"metadata[{METADATA_KEY}]": key, "limit": 1})
-        return page.data[0].id if page.data else None
+        batches = list(self._batches_of(key))
+        origins = ((batch.input_file_id, batch.x_batchwright.origin) for batch in batches)
+        partial = {input_id for input_id, origin in origins if origin and origin.kind is RerunKind.RETRY}
+        return next((batch.id for batch in batches if batch.input_file_id not in partial), None)
+
+    def _batches_of(self, key: str) -> Iterator[BatchObject]:
+        """Yield the batches with this key in their metadata, newest first."""
+        query: dict[str, str | int] = {f"metadata[{METADATA_KEY}]": key, "limit": _PAGE}
+        while True:
+            page = self._client.batches(query)
+            yield from page.data
+            if not page.has_more or page.last_id is None:
+                return
+            query["after"] = page.last_id
 
     def _create(self, job: JobDirectory, record: JobRecord) -> str:
         """Upload the input of a job, create its batch, and return the id of the batch.

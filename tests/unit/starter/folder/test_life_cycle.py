@@ -12,9 +12,12 @@ import pytest
 
 from batchwright.api.services import batch_events
 from batchwright.contracts.batch import ModelCounts
+from batchwright.contracts.errors import LineCode
 from batchwright.contracts.openai import BatchStatus, Endpoint, ValidationError
+from batchwright.rules.ids import request_id
+from batchwright.rules.results.output_lines import error_line
 from batchwright.starter.client import Client, ClientError
-from batchwright.starter.folder import dropped_files, job_runner
+from batchwright.starter.folder import dropped_files, job_batches, job_runner
 from batchwright.starter.folder.dropped_files import DroppedFiles
 from batchwright.starter.folder.errors import FolderError
 from batchwright.starter.folder.job_batches import JobOptions
@@ -174,6 +177,35 @@ def test_results_of_a_batch_that_ends_early_are_beside_the_reason(jobs: Jobs) ->
         runner.round()
     assert "has ended as expired." in jobs.read("failed/a/error.txt")
     assert (jobs.read("failed/a/output.jsonl"), jobs.read("failed/a/errors.jsonl")) == ("{}\n", "{ }\n")
+
+
+def test_a_job_that_is_queued_again_takes_the_batch_that_resumes_its_own_and_none_that_retries_lines(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_batches, "_PAGE", 1)
+    answered = prompt_line("1", "one")
+    jobs.drop("a.jsonl", answered + prompt_line("2", "two"))
+    with jobs.runner() as runner:
+        runner.round()
+        first = jobs.batches[0].order.batch_id
+        expired = error_line(request_id(first, len(answered)), "2", LineCode.BATCH_EXPIRED, "late") + b"\n"
+        jobs.cli.end(first, BatchStatus.EXPIRED, output=b"{}\n", error=expired)
+        runner.round()
+        assert jobs.states() == {"a": "failed"}
+        resumed = jobs.cli.run("resume", first)
+        retried = jobs.cli.run("retry", first)
+        assert (resumed.exit_code, retried.exit_code) == (0, 0)
+        (jobs.path / "failed" / "a").rename(jobs.path / "input" / "ready" / "a")
+        assert not runner.round()
+        _, resuming, retrying = (batch.order.batch_id for batch in jobs.batches)
+        assert jobs.said[-1] == f"a: continues with {resuming}"
+        jobs.answer()
+        assert runner.round()
+    assert jobs.states() == {"a": "output"}
+    assert len(jobs.read("output/a/output.jsonl").splitlines()) == 2
+    assert jobs.files("output/a") == {"input.jsonl", "output.jsonl", "job.json"}
+    assert json.loads(jobs.read("output/a/job.json"))["batch"] == resuming
+    assert len(jobs.input_of(jobs.cli.row(retrying)).splitlines()) == 1
 
 
 def test_jobs_that_have_ended_stay_until_a_user_removes_them(jobs: Jobs) -> None:
