@@ -50,7 +50,8 @@ class _OutputDetails(msgspec.Struct):
 class _Usage(msgspec.Struct):
     """Usage in a response, with the field names of all endpoints.
 
-    In a message, `input_tokens` excludes the tokens that were read from the cache or written to it.
+    `prompt_tokens`, and `input_tokens` beside details, include the tokens that were read from a cache or
+    written to it. The `input_tokens` of a message exclude them. Gateways mix both shapes.
     """
 
     prompt_tokens: _Count = None
@@ -106,10 +107,9 @@ def _tokens(found: _Usage | None) -> Tokens:
         return NO_TOKENS
     inputs = found.prompt_tokens_details or found.input_tokens_details
     outputs = found.completion_tokens_details or found.output_tokens_details
-    cached = (inputs.cached_tokens if inputs else None) or 0
+    cached = (inputs.cached_tokens if inputs else None) or found.cache_read_input_tokens or 0
     prompt = found.prompt_tokens or found.input_tokens or 0
-    if found.cache_read_input_tokens or found.cache_creation_input_tokens:
-        cached = found.cache_read_input_tokens or 0
+    if found.prompt_tokens is None and inputs is None:
         prompt = min(prompt + cached + (found.cache_creation_input_tokens or 0), _MAX_COUNT)
     return Tokens(
         prompt,

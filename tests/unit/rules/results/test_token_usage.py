@@ -19,6 +19,29 @@ from batchwright.rules.results.token_usage import Tokens, tokens_of_plain_succes
             b'"output_tokens_details":{"reasoning_tokens":2}}}',
             Usage(input_tokens=7, cached_tokens=4, output_tokens=3, reasoning_tokens=2),
         ),
+        (
+            b'{"usage":{"input_tokens":150,"cache_read_input_tokens":800,"cache_creation_input_tokens":50,'
+            b'"output_tokens":3}}',
+            Usage(input_tokens=1000, cached_tokens=800, output_tokens=3),
+        ),
+        (
+            b'{"usage":{"prompt_tokens":1000,"completion_tokens":3,"cache_read_input_tokens":800,'
+            b'"cache_creation_input_tokens":50,"prompt_tokens_details":{"cached_tokens":700}}}',
+            Usage(input_tokens=1000, cached_tokens=700, output_tokens=3),
+        ),
+        (
+            b'{"usage":{"prompt_tokens":1000,"cache_read_input_tokens":800,"cache_creation_input_tokens":50}}',
+            Usage(input_tokens=1000, cached_tokens=800),
+        ),
+        (
+            b'{"usage":{"prompt_tokens":5,"cache_read_input_tokens":800,"prompt_tokens_details":null}}',
+            Usage(input_tokens=5, cached_tokens=5),
+        ),
+        (
+            b'{"usage":{"input_tokens":1000,"cache_read_input_tokens":800,'
+            b'"input_tokens_details":{"cached_tokens":800}}}',
+            Usage(input_tokens=1000, cached_tokens=800),
+        ),
         (b'{"data":[],"usage":{"prompt_tokens":8,"total_tokens":8}}', Usage(input_tokens=8)),
         (b'{"usage":{"prompt_tokens":5,"completion_tokens":null}}', Usage(input_tokens=5)),
         (b'{"usage":null}', Usage()),
