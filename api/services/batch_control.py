@@ -118,8 +118,8 @@ class BatchControl:
         """Change the cap on the cost of a batch in progress. None removes it.
 
         Raises:
-            ApiError: the batch is not in progress or is being cancelled (409), a model of it has no prices,
-                or the cap is below what the batch has cost already.
+            ApiError: the batch is not in progress or is being cancelled (409), a model with lines to send
+                has no prices, or the cap is below what the batch has cost already.
         """
         row = await self.row(tenant, batch_id)
         if max_cost is not None:
@@ -161,9 +161,11 @@ class BatchControl:
 
 
 def _check_max_cost(row: BatchRow, max_cost: str) -> None:
-    unpriced = next((part.model for part in row.models if part.model not in row.prices), None)
+    # Models without lines to send, such as unknown ones, cost nothing more.
+    unsent = (part.model for part in row.models if part.completed + part.failed < part.lines)
+    unpriced = next((model for model in unsent if model not in row.prices), None)
     cost = cost_of(row)
-    if row.status is BatchStatus.IN_PROGRESS and (cost is None or unpriced is not None):
+    if row.status is BatchStatus.IN_PROGRESS and unpriced is not None:
         message = (
             f"Invalid value for 'max_cost': the model '{unpriced}' of the batch had no prices when it began."
         )

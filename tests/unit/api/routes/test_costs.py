@@ -29,11 +29,14 @@ async def api() -> AsyncGenerator[ApiFixture]:
 
 
 async def running(
-    api: ApiFixture, *models: str, prices: dict[str, PriceConfig] = PRICES, max_cost: object = None
+    api: ApiFixture,
+    *others: ModelCounts,
+    prices: dict[str, PriceConfig] = PRICES,
+    max_cost: object = None,
 ) -> str:
     """Create a batch in progress with two results of the model llama, and return its id."""
     batch = await api.create(x_batchwright={"max_cost": max_cost})
-    counts = [ModelCounts(model=model, lines=10) for model in models or ("llama",)]
+    counts = [ModelCounts(model="llama", lines=10), *others]
     await api.database.batches.start("default", batch.id, total=10, models=counts, at=NOW, prices=prices)
     progress = SliceProgress(
         tenant="default",
@@ -107,12 +110,20 @@ async def test_a_cap_below_what_is_spent_is_rejected_with_both_values(api: ApiFi
 
 
 async def test_a_cap_needs_prices_of_all_models_and_a_batch_in_progress(api: ApiFixture) -> None:
-    answer = await change(api, await running(api, "llama", "qwen"), "9")
+    qwen = ModelCounts(model="qwen", lines=3, completed=1, failed=1)
+    answer = await change(api, await running(api, qwen), "9")
     assert answer.status_code == 400
     assert "'qwen' of the batch had no prices" in error_of(answer).message
     validating = await api.create()
     assert (await change(api, validating.id, "9")).status_code == 409
     assert (await api.http.post(f"/v1/batches/{validating.id}/x/max_cost", json={})).status_code == 400
+
+
+async def test_a_cap_needs_no_prices_of_models_that_have_no_lines_to_send(api: ApiFixture) -> None:
+    unknown = ModelCounts(model="nope", lines=2, failed=2)
+    resumed = ModelCounts(model="qwen", lines=3, completed=2, failed=1)
+    changed = await change(api, await running(api, unknown, resumed), "9")
+    assert read(changed, BatchObject).x_batchwright.max_cost == "9"
 
 
 async def test_an_estimate_tells_lines_tokens_and_cost_without_creating_a_batch(api: ApiFixture) -> None:
