@@ -237,18 +237,22 @@ class SliceAttempt:
         """Return True if the attempt may try again to store results.
 
         Return False if another attempt owns the slice, or if more than `LAST_FLUSH_SECONDS` have passed since
-        the end of the grace period. The workflow stops waiting soon after that time.
+        the end of the grace period. The workflow stops waiting soon after that time. At the cap on the cost,
+        the workflow waits until the slice reports it, so that results may be stored until the deadline.
         """
-        has_time = self._stop.grace_remaining() > -LAST_FLUSH_SECONDS
-        return has_time and not self._stop.is_lease_lost
+        if self._stop.reason is StopReason.OVER_CAP:
+            remaining = self._stop.deadline.grace_remaining(time.time())
+        else:
+            remaining = self._stop.grace_remaining()
+        return remaining > -LAST_FLUSH_SECONDS and not self._stop.is_lease_lost
 
     async def _compact(self, reason: StopReason, lines: int) -> None:
         """Merge the small segments of the slice into one if there are too many of them.
 
         A segment is a stored object with results. A finished slice has too many if merging at least halves
         their number. An unfinished slice has too many from `_COMPACT_BETWEEN_TURNS` on. Nothing is merged if
-        the turn was told to stop (by a cancel, the deadline, a shutdown or the loss of the lease), because
-        finalization may already be reading the segments.
+        the turn was told to stop (by a cancel, the deadline, the cap on the cost, a shutdown or the loss of
+        the lease), because finalization may already be reading the segments.
 
         Args:
             reason: why the turn ended.

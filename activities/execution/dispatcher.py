@@ -127,6 +127,8 @@ class SliceDispatcher:
             self._reject_waiting_line()
         except Exception as error:
             self._state.error = error
+        if self._cost.is_over_cap and self._queue.unsettled:
+            self._stop.set(StopReason.OVER_CAP)
         self._follow_priority()
         self.wake()
         self._free_memory()
@@ -158,8 +160,6 @@ class SliceDispatcher:
             return reason
         if not self._queue.unsettled or self._state.error is not None:
             return StopReason.COMPLETED
-        if self._cost.is_over_cap:
-            return StopReason.OVER_CAP
         if (
             self._is_time_over()
             or self._pacer.is_exhausted

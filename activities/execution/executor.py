@@ -258,8 +258,9 @@ class RequestExecutor:
     def _pass_on(self, sent: InFlightRequest, outcome: Outcome, refused: Sequence[Upstream]) -> bool:
         """Give the line and its permit to the next backend. Return False if that is not possible.
 
-        It is not possible in four cases: the current backend runs the line as a job, the turn may not send
-        any more, the rates do not allow one more request now, or no other backend is available.
+        It is not possible in five cases: the current backend runs the line as a job, the turn may not send
+        any more, the batch has reached the cap on its cost, the rates do not allow one more request now, or
+        no other backend is available.
 
         Args:
             outcome: the outcome at the current backend, which did not accept the line.
@@ -268,6 +269,8 @@ class RequestExecutor:
         if sent.line.attempt.job is not None:
             return False  # the backend runs the line as a job, whose status cannot be polled now
         if self._stop.reason is not None or not self._turn.lease.is_valid or not self._pacer.may_send:
+            return False
+        if self._turn.cost.is_over_cap:
             return False
         if not sent.permit.may_send_again():
             return False

@@ -47,7 +47,8 @@ class StopSignal:
     The first reason that is set stays. Only LEASE_LOST replaces an earlier reason.
 
     Attributes:
-        cancel_grace: seconds that requests in flight may still take after a cancel.
+        cancel_grace: seconds that requests in flight may still take after a cancel, or after the batch has
+            reached the cap on its cost.
         shutdown_grace: seconds that requests in flight may still take after the worker begins to shut down.
         sends_until: lines may be sent until this time, in Unix seconds; minus infinity when a reason is set.
     """
@@ -83,7 +84,7 @@ class StopSignal:
         match self._reason:
             case StopReason.LEASE_LOST:
                 return 0.0
-            case StopReason.CANCELLED:
+            case StopReason.CANCELLED | StopReason.OVER_CAP:
                 return min(remaining, self.cancel_grace - elapsed)
             case StopReason.SHUTDOWN:
                 return min(remaining, self.shutdown_grace - elapsed)

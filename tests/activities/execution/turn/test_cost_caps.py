@@ -1,21 +1,31 @@
 """A slice stops when its batch has reached the cap on its cost."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import httpx
 import pytest
 
-from batchwright.contracts.execution import SliceResult
+from batchwright.activities.services.batch_costs import SliceCost
+from batchwright.contracts.execution import SliceRequest, SliceResult
+from batchwright.contracts.openai import Usage
 from batchwright.contracts.prices import PriceConfig
+from batchwright.contracts.registry import GatewayConfig, ModelConfig
 from batchwright.database.tables.batch_snapshots import BatchKey
 from batchwright.database.tables.progress import BatchSpending
 from batchwright.rules.costs import amount_of
+from batchwright.storage.base import StorageUnavailable
 from tests.activities.execution.fixture import (
     BATCH,
     MODEL,
     TENANT,
     ExecutionFixture,
+    content_of,
     line_of,
     ok,
     plan_slice,
     request,
+    status,
 )
 
 pytestmark = pytest.mark.usefixtures("skipped_waits")
@@ -23,12 +33,16 @@ pytestmark = pytest.mark.usefixtures("skipped_waits")
 PRICES = PriceConfig(currency="EUR", input="1000000", request="0.5")  # a line of `ok` costs 3.5
 
 
+def capped(execution: ExecutionFixture, cap: str, spent: str = "0") -> None:
+    spending = BatchSpending(amount_of(cap), amount_of(spent))
+    execution.progress.caps[BatchKey(TENANT, BATCH)] = spending
+
+
 async def run(cap: str | None, spent: str = "0", lines: int = 20) -> tuple[ExecutionFixture, SliceResult]:
     """Run a slice that sends one line at a time, in a batch that has cost `spent` elsewhere."""
     execution = ExecutionFixture(ok, model_in_flight=1)
     if cap is not None:
-        spending = BatchSpending(amount_of(cap), amount_of(spent))
-        execution.progress.caps[BatchKey(TENANT, BATCH)] = spending
+        capped(execution, cap, spent)
     await plan_slice(execution.storage, [line_of(number) for number in range(lines)])
     return execution, await execution.run(request(prices=PRICES))
 
@@ -49,6 +63,81 @@ async def test_what_other_slices_have_cost_counts() -> None:
 async def test_a_slice_whose_last_line_reaches_the_cap_is_finished() -> None:
     _, result = await run(cap="10", lines=3)
     assert result == SliceResult(finished=True, completed=3)
+
+
+async def run_with_line_in_flight(
+    answer: Callable[[SliceCost], Awaitable[httpx.Response]],
+) -> tuple[ExecutionFixture, SliceResult]:
+    """Run a slice of two lines, with two backends. The first line reaches the cap and ends.
+
+    The other line, which is in flight meanwhile, gets the result of `answer`.
+    """
+    urls = ("http://one", "http://two")
+    config = ModelConfig(backends=[GatewayConfig(url=url) for url in urls])
+    execution = ExecutionFixture(ok, config=config, model_in_flight=2)
+    capped(execution, "3")
+    costs, track = list[SliceCost](), execution.context.costs.track
+
+    async def noted(asked: SliceRequest, usage: Usage, requests: int) -> SliceCost:
+        costs.append(await track(asked, usage, requests))
+        return costs[0]
+
+    async def reply(asked: httpx.Request) -> httpx.Response:
+        return ok("0") if content_of(asked) == "0" else await answer(costs[0])
+
+    execution.context.costs.track = noted
+    execution.answer = reply
+    await plan_slice(execution.storage, [line_of(number) for number in range(2)])
+    return execution, await execution.run(request(prices=PRICES, cancel_grace_seconds=5))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(4, SliceResult(finished=True, completed=2)), (60, SliceResult(over_cap=True, completed=1))],
+)
+async def test_requests_in_flight_at_the_cap_count_if_they_finish_within_the_grace(
+    seconds: float, expected: SliceResult
+) -> None:
+    async def late(cost: SliceCost) -> httpx.Response:
+        await asyncio.sleep(seconds)
+        assert cost.is_over_cap
+        return ok("1")
+
+    execution, result = await run_with_line_in_flight(late)
+    assert result == expected
+    assert len(execution.sent) == 2
+
+
+async def test_a_line_that_a_backend_refuses_after_the_cap_goes_to_no_other_backend() -> None:
+    async def refuse(cost: SliceCost) -> httpx.Response:
+        while not cost.is_over_cap:  # noqa: ASYNC110 - the refusal follows in the same round of the loop
+            await asyncio.sleep(0)
+        return status(503)
+
+    execution, result = await run_with_line_in_flight(refuse)
+    assert result == SliceResult(over_cap=True, completed=1)
+    assert len(execution.sent) == 2
+
+
+async def test_results_at_the_cap_are_stored_even_after_a_long_outage_of_storage() -> None:
+    async def outage(execution: ExecutionFixture) -> None:
+        await asyncio.sleep(600)
+        execution.storage.failing = None
+
+    execution = ExecutionFixture(ok, model_in_flight=1)
+    capped(execution, "3")
+    await plan_slice(execution.storage, [line_of(number) for number in range(2)])
+
+    async def reply(asked: httpx.Request) -> httpx.Response:
+        execution.storage.failing = StorageUnavailable("away")
+        return ok("0")
+
+    execution.answer = reply
+    ending = asyncio.create_task(outage(execution))
+    result = await execution.run(request(prices=PRICES, cancel_grace_seconds=5))
+    await ending
+    assert result == SliceResult(over_cap=True, completed=1)
+    assert len(await execution.settled()) == 1
 
 
 async def test_without_a_cap_all_lines_are_sent_and_their_cost_is_a_metric() -> None:

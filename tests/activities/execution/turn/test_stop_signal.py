@@ -27,3 +27,10 @@ def test_the_grace_of_a_cancel_or_drain_does_not_outlast_the_deadline(end: StopR
     stop = stop_of(closes_in=5, grace=100)
     stop.set(end)
     assert stop.grace_remaining() <= 6
+
+
+@pytest.mark.parametrize("end", [StopReason.CANCELLED, StopReason.OVER_CAP])
+def test_requests_in_flight_have_the_grace_of_a_cancel_at_the_cap_too(end: StopReason) -> None:
+    stop = stop_of(closes_in=60, grace=5)
+    stop.set(end)
+    assert stop.grace_remaining() <= 5
