@@ -83,7 +83,7 @@ class JobRunner:
         self._is_cancelled, self._batch = worker.is_cancelled, (request.tenant, request.batch_id)
         self._slice, self._router, self._headers = request, turn.router, forwarded_headers(request)
         self._outcomes, self._writer, self._stop = turn.outcomes, turn.writer, turn.stop
-        self._deadline = turn.stop.deadline
+        self._deadline, self._cost = turn.stop.deadline, turn.cost
         self._followed: dict[asyncio.Task[None], _LineJob] = {}
         self._received: list[str] = []  # callbacks of jobs that have ended
 
@@ -126,12 +126,16 @@ class JobRunner:
             task.cancel()
 
     async def cancel(self) -> None:
-        """Cancel the running jobs at their backends if the deadline has passed or the batch was cancelled.
+        """Cancel the running jobs at their backends if their results would come too late.
+
+        That is so if the deadline has passed, the batch was cancelled, or the batch has reached the cap on
+        its cost. In the last case, the turns that have not seen it themselves are cancelled by the workflow.
 
         If the turn stops for another reason, for example because the batch is paused, the jobs keep running.
         The next attempt of the slice then waits for them.
         """
-        if self._stop.reason not in (StopReason.DEADLINE, StopReason.CANCELLED):
+        reason = self._stop.reason
+        if reason not in (StopReason.DEADLINE, StopReason.OVER_CAP, StopReason.CANCELLED):
             return
         calls = list(self._followed.values())
         if not calls:
@@ -139,7 +143,8 @@ class JobRunner:
         self.release()
         with contextlib.suppress(TimeoutError, DatabaseUnavailable):
             async with asyncio.timeout(_CANCEL_SECONDS):
-                if self._stop.reason is StopReason.DEADLINE or await self._is_cancelled(*self._batch):
+                is_over = reason is not StopReason.CANCELLED or self._cost.is_over_cap
+                if is_over or await self._is_cancelled(*self._batch):
                     await asyncio.gather(*(self._cancel_and_forget(call) for call in calls))
 
     async def forget(self) -> None:

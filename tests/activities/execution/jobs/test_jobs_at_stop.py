@@ -8,8 +8,12 @@ import pytest
 from temporalio.activity import ActivityCancellationDetails
 
 from batchwright.contracts.execution import SliceRequest, SliceResult
+from batchwright.contracts.prices import PriceConfig
+from batchwright.database.tables.batch_snapshots import BatchKey
+from batchwright.database.tables.progress import BatchSpending
+from batchwright.rules.costs import amount_of
 from batchwright.rules.results.segments import RecordKind
-from tests.activities.execution.fixture import eventually, request
+from tests.activities.execution.fixture import BATCH, TENANT, eventually, request
 from tests.activities.execution.jobs.job_server import CallingServer, JobServer, config_of, done
 
 pytestmark = pytest.mark.usefixtures("skipped_waits")
@@ -89,6 +93,46 @@ async def test_a_job_that_runs_past_the_deadline_settles_nothing_and_is_cancelle
     assert server.cancelled == ["job-1"]
     assert await server.execution.settled() == {}
     assert server.execution.context.permits.used == 0
+
+
+def cap_cost(server: JobServer, cap: str) -> None:
+    key = BatchKey(TENANT, BATCH)
+    server.execution.progress.caps[key] = BatchSpending(amount_of(cap), 0)
+
+
+async def test_running_jobs_are_cancelled_after_the_grace_at_the_cap_on_the_cost(clock: Clock) -> None:
+    server = JobServer(config_of())
+    cap_cost(server, "1")
+    await server.plan(2)
+    running = server.execution.start(a_slice().model_copy(update={"prices": PriceConfig(request="1")}))
+    await eventually(lambda: len(server.polls) == 2)
+    clock.is_stopping = False
+    server.statuses[1] = done("reaches the cap")
+    await eventually(lambda: clock.is_stopping)
+    clock.end_grace()
+    assert await running == SliceResult(over_cap=True, completed=1)
+    assert server.cancelled == ["job-2"]
+
+
+async def test_a_slice_cancelled_because_another_found_the_cap_cancels_its_jobs(clock: Clock) -> None:
+    """Nobody has requested to cancel the batch."""
+
+    async def is_cancelled(tenant: str, batch_id: str) -> bool:
+        return False
+
+    server = JobServer(config_of())
+    server.execution.context.is_cancelled = is_cancelled
+    cap_cost(server, "1")
+    await server.plan(1)
+    running = server.execution.start(a_slice().model_copy(update={"prices": PriceConfig(request="1")}))
+    await eventually(lambda: len(server.polls) == 1)
+    request_stop(server)
+    await eventually(lambda: clock.is_stopping)
+    server.execution.progress.caps[BatchKey(TENANT, BATCH)] = BatchSpending(amount_of("1"), amount_of("1"))
+    await server.execution.context.costs.refresh()
+    clock.end_grace()
+    assert await running == SliceResult()
+    assert server.cancelled == ["job-1"]
 
 
 async def test_a_job_result_after_the_deadline_is_not_written(clock: Clock) -> None:
