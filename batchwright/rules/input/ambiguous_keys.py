@@ -16,7 +16,7 @@ from batchwright.rules.input.lines import FastLine, LineFields, RawValue, Reques
 from batchwright.rules.json_text import member_name, object_members
 
 LINE_NAMES = frozenset(LineFields.__struct_fields__)
-BODY_NAMES = frozenset({*RequestBody.__struct_fields__, "n", "tool_choice", "functions", "function_call"})
+BODY_NAMES = frozenset({*RequestBody.__struct_fields__, "tool_choice", "functions", "function_call"})
 _EXACT = frozenset(key.encode() for key in LINE_NAMES | BODY_NAMES)
 _CHECKED_KEY = re.compile(rb'"(' + b"|".join(sorted(_EXACT, reverse=True)) + rb')"\s*+:', re.IGNORECASE)
 _BODY = b'"body"'

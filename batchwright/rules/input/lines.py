@@ -63,6 +63,8 @@ class RequestBody(PromptFields, gc=False):
     max_tokens: RawValue = UNSET
     max_completion_tokens: RawValue = UNSET
     max_output_tokens: RawValue = UNSET
+    n: RawValue = UNSET
+    best_of: RawValue = UNSET
 
 
 class _AcceptedBody(Struct, gc=False):
@@ -92,6 +94,7 @@ _ACCEPTED, _ID_AND_BODY = msgspec.json.Decoder(_AcceptedBody), msgspec.json.Deco
 _ANY = msgspec.json.Decoder(Raw)
 _TEXT = msgspec.json.Decoder(str)
 _COUNT = msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)])
+_LIST = msgspec.json.Decoder(list[Raw])
 _REPLACEMENT = rb"\ufffd"  # `replace_lone_surrogates` writes it
 _HARMLESS_NESTING = 200
 _COUNTED_BYTES = 16 * 1024  # for shorter lines, counting brackets is faster than reserving stack
@@ -215,6 +218,16 @@ def read_count(value: RawValue) -> int | None:
         return None
 
 
+def read_items(value: RawValue) -> list[Raw] | None:
+    """Return the items of a raw value; None if it is missing or not a list."""
+    if value is UNSET:
+        return None
+    try:
+        return _LIST.decode(value)
+    except DECODE_ERRORS:
+        return None
+
+
 def has_json_syntax(line: bytes) -> bool:
     """Return True if the line has the syntax of JSON. Strings may contain invalid UTF-8."""
     try:
@@ -291,6 +304,8 @@ class FastBody(PromptFields, gc=False):
     max_tokens: _OptionalCount = UNSET
     max_completion_tokens: _OptionalCount = UNSET
     max_output_tokens: _OptionalCount = UNSET
+    n: RawValue = UNSET
+    best_of: RawValue = UNSET
 
 
 class FastLine(Struct, gc=False):

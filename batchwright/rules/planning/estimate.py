@@ -18,7 +18,7 @@ from batchwright.rules.costs import UnitPrices, amount_text
 from batchwright.rules.input.errors import ValidationCode
 from batchwright.rules.input.line_checks import InputLimits, RejectedRequest
 from batchwright.rules.input.validation import CheckedLine, InputValidator
-from batchwright.rules.planning.request_cost import estimate_tokens, output_limit, prompt_bytes
+from batchwright.rules.planning.request_cost import answers, estimate_tokens, output_limit, prompt_bytes
 from batchwright.rules.results.token_usage import Tokens
 
 _WITHOUT_OUTPUT = frozenset({Endpoint.EMBEDDINGS, Endpoint.MODERATIONS, Endpoint.SCORE, Endpoint.RERANK})
@@ -101,9 +101,11 @@ class InputEstimator:
             load.lines += 1
             load.input_tokens += estimate_tokens(request.body, prompt_bytes(request.body))
             if self._has_output:
-                most = output_limit(request.body)
-                load.limited_output += most or 0
-                load.unlimited += most is None
+                limit, count = output_limit(request.body), answers(request.body)
+                if limit is None or count is None:
+                    load.unlimited += 1
+                else:
+                    load.limited_output += limit * count
 
 
 def estimate_object(

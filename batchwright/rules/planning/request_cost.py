@@ -2,7 +2,14 @@
 
 from msgspec import UNSET
 
-from batchwright.rules.input.lines import FastBody, PromptFields, RawValue, RequestBody, read_count
+from batchwright.rules.input.lines import (
+    FastBody,
+    PromptFields,
+    RawValue,
+    RequestBody,
+    read_count,
+    read_items,
+)
 
 _BYTES_PER_TOKEN = 4
 _UNIT_BYTES = 512
@@ -55,7 +62,7 @@ def work_units(body: RequestBody | FastBody, prompt_size: int) -> int:
 
 
 def output_limit(body: RequestBody | FastBody) -> int | None:
-    """Return the request's limit of output tokens; None if it has none."""
+    """Return the limit of output tokens of each of the request's answers; None if it has none."""
     if isinstance(body, FastBody):
         return body.max_completion_tokens or body.max_output_tokens or body.max_tokens or None
     return (
@@ -63,6 +70,25 @@ def output_limit(body: RequestBody | FastBody) -> int | None:
         or read_count(body.max_output_tokens)
         or read_count(body.max_tokens)
     )
+
+
+def answers(body: RequestBody | FastBody) -> int | None:
+    """Return how many answers the backend generates for the request, at most; None if this is unknown.
+
+    It generates `n` or `best_of` answers for each prompt. Only completions can have several prompts, as a
+    list of strings or of lists of tokens.
+    """
+    counts = [_answer_count(body.n), _answer_count(body.best_of)]
+    known = [count for count in counts if count is not None]
+    prompts = read_items(body.prompt) or []
+    is_one = not prompts or bytes(prompts[0])[:1] not in (b'"', b"[")
+    return max(known) * (1 if is_one else len(prompts)) if len(known) == len(counts) else None
+
+
+def _answer_count(value: RawValue) -> int | None:
+    if value is UNSET or bytes(value) == b"null":
+        return 1
+    return read_count(value) or None
 
 
 def _value_bytes(value: RawValue) -> int:

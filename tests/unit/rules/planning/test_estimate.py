@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from batchwright.contracts.openai import Endpoint, Profile
 from batchwright.contracts.openai_objects import EstimateObject
 from batchwright.contracts.prices import PriceConfig
@@ -17,6 +19,8 @@ def a_line(
     prompt = (
         {"input": "x" * 38}
         if endpoint is Endpoint.EMBEDDINGS
+        else {"prompt": ""}
+        if endpoint is Endpoint.COMPLETIONS
         else {"messages": [{"role": "user", "content": ""}]}
     )
     return (
@@ -63,6 +67,29 @@ def test_a_line_without_a_limit_makes_the_most_unknown() -> None:
     assert (found.output_tokens, found.max_output_tokens) == (None, None)
     assert found.cost is not None
     assert (found.cost.expected, found.cost.at_most) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "most"),
+    [
+        ({"n": 8}, 80),
+        ({"n": None, "best_of": None}, 10),
+        ({"n": 2, "best_of": 5}, 50),
+        ({"prompt": ["a", "b", "c"], "n": 2}, 60),
+        ({"prompt": [[1, 2], [3]]}, 20),
+        ({"prompt": [1, 2, 3]}, 10),
+        ({"prompt": []}, 10),
+        ({"n": "8"}, None),
+        ({"n": 0}, None),
+    ],
+)
+def test_every_answer_to_every_prompt_can_have_as_many_tokens_as_the_limit(
+    body: dict[str, object], most: int | None
+) -> None:
+    found = estimate(
+        a_line(1, endpoint=Endpoint.COMPLETIONS, max_tokens=10, **body), endpoint=Endpoint.COMPLETIONS
+    )
+    assert (found.lines, found.max_output_tokens) == (1, most)
 
 
 def test_embeddings_have_no_output() -> None:
