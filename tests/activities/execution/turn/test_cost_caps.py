@@ -8,12 +8,12 @@ import pytest
 
 from batchwright.activities.services.batch_costs import SliceCost
 from batchwright.contracts.execution import SliceRequest, SliceResult
-from batchwright.contracts.openai import Usage
 from batchwright.contracts.prices import PriceConfig
 from batchwright.contracts.registry import GatewayConfig, ModelConfig
 from batchwright.database.tables.batch_snapshots import BatchKey
 from batchwright.database.tables.progress import BatchSpending
 from batchwright.rules.costs import amount_of
+from batchwright.rules.results.token_usage import TokenUsage
 from batchwright.storage.base import StorageUnavailable
 from tests.activities.execution.fixture import (
     BATCH,
@@ -78,8 +78,8 @@ async def run_with_line_in_flight(
     capped(execution, "3")
     costs, track = list[SliceCost](), execution.context.costs.track
 
-    async def noted(asked: SliceRequest, usage: Usage, requests: int) -> SliceCost:
-        costs.append(await track(asked, usage, requests))
+    async def noted(request: SliceRequest, usage: TokenUsage, requests: int) -> SliceCost:
+        costs.append(await track(request, usage, requests))
         return costs[0]
 
     async def reply(asked: httpx.Request) -> httpx.Response:

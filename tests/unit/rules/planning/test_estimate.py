@@ -19,8 +19,6 @@ def a_line(
     prompt = (
         {"input": "x" * 38}
         if endpoint is Endpoint.EMBEDDINGS
-        else {"prompt": ""}
-        if endpoint is Endpoint.COMPLETIONS
         else {"messages": [{"role": "user", "content": ""}]}
     )
     return (
@@ -86,9 +84,9 @@ def test_a_line_without_a_limit_makes_the_most_unknown() -> None:
 def test_every_answer_to_every_prompt_can_have_as_many_tokens_as_the_limit(
     body: dict[str, object], most: int | None
 ) -> None:
-    found = estimate(
-        a_line(1, endpoint=Endpoint.COMPLETIONS, max_tokens=10, **body), endpoint=Endpoint.COMPLETIONS
-    )
+    request = {"model": "a", "prompt": "", "max_tokens": 10, **body}
+    line = json.dumps({"custom_id": "c-1", "body": request}).encode() + b"\n"
+    found = estimate(line, endpoint=Endpoint.COMPLETIONS)
     assert (found.lines, found.max_output_tokens) == (1, most)
 
 
