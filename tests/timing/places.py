@@ -88,12 +88,6 @@ class ObservedStack(Scene):
                 stderr=out,
             )
 
-    async def begun(self, batch: Awaited) -> None:
-        async def has_begun() -> bool:
-            return (await self.client.batches.retrieve(batch.id)).status == "in_progress"
-
-        await until(has_begun)
-
     @contextmanager
     def frozen(self) -> Generator[Frozen]:
         """Suspend the worker that reads and writes files, and yield it.

@@ -169,7 +169,7 @@ async def its_files_cannot_be_written(stack: ObservedStack) -> AsyncGenerator[Wa
     """The storage becomes unavailable when all lines have results, before the files are written."""
     await stack.staff(_STEERS, _WRITES, _ASKS)
     async with stack.backend.hold() as hold, stack.batch(_FEW) as batch:
-        await stack.begun(batch)
+        await hold.reached()  # so the worker that is suspended now has nothing more to do for the lines
         with stack.frozen() as suspended:
             await hold.release()
             await settled(stack.client, batch.id, len(_FEW))
