@@ -1,4 +1,4 @@
-"""What the batches whose slices run in this process have cost so far, compared with their caps.
+"""The cost so far of the batches whose slices run in this process, compared with their caps.
 
 A process knows the cost of its own slices at once, and the cost of slices elsewhere from its last refresh.
 So a batch may cost more than its cap: by the requests in flight when the cap is reached, and by those that

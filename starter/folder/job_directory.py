@@ -1,7 +1,7 @@
 """The files of one job.
 
-All names are resolved in the opened directory of the job, and symbolic links are never followed: whoever can
-write into the directory cannot make this program read or write a file outside it.
+All names are resolved in the opened directory of the job, and symbolic links are never followed. So a user
+who can write into the directory cannot make this program read or write a file outside it.
 """
 
 import errno
