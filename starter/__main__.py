@@ -57,7 +57,7 @@ COMMANDS = (
     LazyCommand("api", "local.processes:api", "Serve the HTTP API.", _PASS_ON),
     LazyCommand("simulator", "local.processes:simulator", "Serve a simulated backend.", _PASS_ON),
     LazyCommand("migrate", "local.processes:migrate", "Apply database migrations."),
-    LazyCommand("audit", "operations.audit:audit", "Compare rows, runs, files and counts."),
+    LazyCommand("consistency", "operations.consistency:consistency", "Compare rows, runs, files and counts."),
     LazyCommand("doctor", "operations.doctor:doctor", "Check everything that Batchwright depends on."),
     LazyCommand("config", "operations.config:config", "Show the settings."),
     LazyCommand("models", "fleet.models:models", "Show or change models and their backends."),

@@ -1,7 +1,7 @@
 """Metrics of the whole fleet, which control workers refresh.
 
 `FleetMetricsCollector` refreshes all collectors of a process: live batches, their forecasts, batches without
-a run, retention and audits, token budgets, task queues.
+a run, retention and consistency checks, token budgets, task queues.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from batchwright.contracts.temporal_names import (
 )
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BudgetGroupRow, LiveBatch, ModelDeadline
-from batchwright.database.tables.audits import AuditsTable
+from batchwright.database.tables.consistency_checks import ConsistencyChecksTable
 from batchwright.database.tables.fleet import LiveBatches
 from batchwright.database.tables.retention import RetentionTable
 from batchwright.database.tenants.budget_groups import BudgetGroupsTable
@@ -266,13 +266,13 @@ class LostRunCollector:
 
 
 class MaintenanceCollector:
-    """Sets the metrics of retention and audits: times of the last success, differences in the last audit."""
+    """Sets the metrics of retention (times of the last success) and of the last consistency check."""
 
-    def __init__(self, retention: RetentionTable, audits: AuditsTable, metrics: Metrics) -> None:
-        self._retention, self._audits, self._metrics = retention, audits, metrics
+    def __init__(self, retention: RetentionTable, checks: ConsistencyChecksTable, metrics: Metrics) -> None:
+        self._retention, self._checks, self._metrics = retention, checks, metrics
 
     async def refresh(self, now: datetime) -> None:
-        """Read the last results of retention and audits, and set their gauges.
+        """Read the last results of retention and consistency checks, and set their gauges.
 
         Raises:
             DatabaseUnavailable: the database does not respond. Gauges that are not set yet keep their values.
@@ -280,12 +280,12 @@ class MaintenanceCollector:
         metrics = self._metrics
         for kind, at in (await self._retention.successes()).items():
             metrics.retention_succeeded_at.labels(kind).set(at.timestamp())
-        found = await self._audits.latest()
+        found = await self._checks.latest()
         for kind, (count, _) in found.items():
-            metrics.audit_differences.labels(kind, "left").set(count.left)
-            metrics.audit_differences.labels(kind, "repaired").set(count.found - count.left)
+            metrics.consistency_differences.labels(kind, "left").set(count.left)
+            metrics.consistency_differences.labels(kind, "repaired").set(count.found - count.left)
         if found:
-            metrics.audited_at.set(min(audited.at for audited in found.values()).timestamp())
+            metrics.checked_at.set(min(checked.at for checked in found.values()).timestamp())
 
 
 class TokenBudgetCollector:

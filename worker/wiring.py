@@ -16,8 +16,8 @@ from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from batchwright.activities.audit.activity import Auditing
-from batchwright.activities.audit.runs import TemporalBatchRunSource
+from batchwright.activities.consistency.activity import ConsistencyChecking
+from batchwright.activities.consistency.runs import TemporalBatchRunSource
 from batchwright.activities.execution.activity import Execution
 from batchwright.activities.execution.context import WorkerContext
 from batchwright.activities.execution.lease import temporal_heartbeat
@@ -65,8 +65,8 @@ from batchwright.worker.pollers import PollerFactory, ReconnectingWorker
 from batchwright.worker.slice_slots import SliceSlots
 from batchwright.worker.waiting_reasons import WaitingReasonMonitor
 from batchwright.worker.webhook_dispatcher import WebhookDispatcher
-from batchwright.workflows.audit import AuditWorkflow
 from batchwright.workflows.batch import BatchWorkflow
+from batchwright.workflows.consistency_check import ConsistencyCheckWorkflow
 from batchwright.workflows.model_run import ModelRunWorkflow
 from batchwright.workflows.retention import RetentionWorkflow
 from batchwright.workflows.webhook_delivery import WebhookDeliveryWorkflow
@@ -80,7 +80,7 @@ WORKFLOWS = (
     BatchWorkflow,
     ModelRunWorkflow,
     RetentionWorkflow,
-    AuditWorkflow,
+    ConsistencyCheckWorkflow,
     WebhookDeliveryWorkflow,
 )
 _WEBHOOK_SLOTS = 50  # they mostly wait for endpoints
@@ -88,7 +88,7 @@ _WEBHOOK_SLOTS = 50  # they mostly wait for endpoints
 
 class Role(StrEnum):
     CONTROL = "control"  # workflows, ends of batches without files, and webhooks
-    IO = "io"  # ingestion, finalization, retention, audits
+    IO = "io"  # ingestion, finalization, retention, checks
     INFERENCE = "inference"  # slices
 
 
@@ -161,7 +161,7 @@ def build_webhook_dispatcher(resources: WorkerResources) -> WebhookDispatcher:
 
 
 def build_io_worker(resources: WorkerResources, failing: Callable[[], str]) -> Worker:
-    """Build the Temporal worker that runs ingestion, finalization, retention and audits.
+    """Build the Temporal worker that runs ingestion, finalization, retention and consistency checks.
 
     Args:
         failing: returns the required dependencies that fail now, with their errors; empty if none fails.
@@ -176,12 +176,14 @@ def build_io_worker(resources: WorkerResources, failing: Callable[[], str]) -> W
     finalization = Finalization(database, storage, settings, metrics)
     collector = for_component(storage, StorageComponent.COLLECTOR)
     retention = Retention(database, collector, settings, metrics)
-    auditing = Auditing(database, collector, TemporalBatchRunSource(resources.temporal), settings)
+    consistency = ConsistencyChecking(
+        database, collector, TemporalBatchRunSource(resources.temporal), settings
+    )
     waiting = WaitingReasons(temporal_reason_signal(resources.temporal), database.waiting)
     return Worker(
         resources.temporal,
         task_queue=temporal_names.IO_QUEUE,
-        activities=[ingestion.ingest, finalization.finalize, retention.sweep, auditing.audit],
+        activities=[ingestion.ingest, finalization.finalize, retention.sweep, consistency.check_consistency],
         max_concurrent_activities=settings.io_slots,
         max_heartbeat_throttle_interval=_HEARTBEAT_INTERVAL,
         default_heartbeat_throttle_interval=_HEARTBEAT_INTERVAL,
@@ -286,7 +288,7 @@ def build_fleet_metrics(resources: WorkerResources) -> FleetMetricsCollector:
     live = LiveBatchCollector(database.fleet, metrics)
     lost_runs = LostRunCollector(TemporalEndedRuns(resources.temporal), live, metrics)
     forecasts = ForecastCollector(database, metrics, temporal_forecast_signal(resources.temporal))
-    maintenance = MaintenanceCollector(database.retention, database.audits, metrics)
+    maintenance = MaintenanceCollector(database.retention, database.consistency_checks, metrics)
     default_budget = resources.settings.quotas.tokens_per_day
     budgets = TokenBudgetCollector(database.quotas, database.budget_groups, default_budget, metrics)
     queues = QueueCollector(

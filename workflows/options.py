@@ -38,11 +38,11 @@ _RETENTION_ATTEMPT = timedelta(minutes=10)
 _RETENTION_BEAT = timedelta(seconds=30)
 # The next scheduled run, an hour later, tries again in any case.
 _RETENTION_PATIENCE = timedelta(minutes=20)
-# The audit requests the object of every file from storage.
-_AUDIT_ATTEMPT = timedelta(hours=6)
+# The consistency check requests the object of every file from storage.
+_CONSISTENCY_CHECK_ATTEMPT = timedelta(hours=6)
 # Each turn of a slice counts as an attempt, so the backoff after a lost worker would soon be a minute.
 _SLICE_RETRY = timedelta(seconds=10)
-_AUDIT_PATIENCE = timedelta(hours=12)
+_CONSISTENCY_CHECK_PATIENCE = timedelta(hours=12)
 # The request to the endpoint takes 15 s at most.
 _WEBHOOK_ATTEMPT = timedelta(seconds=30)
 _FINALIZE_FIRST = 1  # priority key; a finalization frees storage and slots, and a client waits
@@ -129,12 +129,12 @@ def retention_options(kind: RetentionKind) -> ActivityConfig:
     )
 
 
-def audit_options() -> ActivityConfig:
-    """Return the options of the audit activity. It has the lowest priority."""
+def consistency_check_options() -> ActivityConfig:
+    """Return the options of the consistency check activity. It has the lowest priority."""
     return ActivityConfig(
         task_queue=IO_QUEUE,
-        schedule_to_close_timeout=_AUDIT_PATIENCE,
-        start_to_close_timeout=_AUDIT_ATTEMPT,
+        schedule_to_close_timeout=_CONSISTENCY_CHECK_PATIENCE,
+        start_to_close_timeout=_CONSISTENCY_CHECK_ATTEMPT,
         heartbeat_timeout=_RETENTION_BEAT,
         retry_policy=unlimited_retries(),
         priority=Priority(priority_key=_LAST_PRIORITY),

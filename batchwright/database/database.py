@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from batchwright.database.tables.audit_log import AuditLogTable
-from batchwright.database.tables.audits import AuditsTable
 from batchwright.database.tables.batch_deletions import BatchDeletions
 from batchwright.database.tables.batch_snapshots import BatchSnapshots
 from batchwright.database.tables.batches import BatchesTable
 from batchwright.database.tables.callbacks import CallbacksTable
+from batchwright.database.tables.consistency_checks import ConsistencyChecksTable
 from batchwright.database.tables.dead_letters import DeadLettersTable
 from batchwright.database.tables.files import FilesTable
 from batchwright.database.tables.fleet import LiveBatches
@@ -73,7 +73,7 @@ class Database:
     webhook_endpoints: WebhookEndpointsTable
     webhook_deliveries: WebhookDeliveriesTable
     retention: RetentionTable
-    audits: AuditsTable
+    consistency_checks: ConsistencyChecksTable
     audit_log: AuditLogTable
     tenants: TenantsTable
     api_keys: ApiKeysTable

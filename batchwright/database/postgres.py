@@ -5,11 +5,11 @@ from batchwright.database.errors import SchemaMismatch
 from batchwright.database.migrate import missing_names
 from batchwright.database.pool import ConnectionPool, open_connection_pool
 from batchwright.database.tables.audit_log import PostgresAuditLog
-from batchwright.database.tables.audits import PostgresAudits
 from batchwright.database.tables.batch_deletions import PostgresBatchDeletions
 from batchwright.database.tables.batch_snapshots import PostgresBatchSnapshots
 from batchwright.database.tables.batches import PostgresBatches
 from batchwright.database.tables.callbacks import PostgresCallbacks
+from batchwright.database.tables.consistency_checks import PostgresConsistencyChecks
 from batchwright.database.tables.dead_letters import PostgresDeadLetters
 from batchwright.database.tables.files import PostgresFiles
 from batchwright.database.tables.fleet import PostgresLiveBatches
@@ -95,7 +95,7 @@ def postgres_database(pool: ConnectionPool) -> Database:
         webhook_endpoints=PostgresWebhookEndpoints(pool),
         webhook_deliveries=PostgresWebhookDeliveries(pool),
         retention=PostgresRetention(pool),
-        audits=PostgresAudits(pool),
+        consistency_checks=PostgresConsistencyChecks(pool),
         audit_log=PostgresAuditLog(pool),
         tenants=PostgresTenants(pool),
         api_keys=PostgresApiKeys(pool, budget_groups),

@@ -80,8 +80,8 @@ class RetentionSettings(BaseSettings):
         description="Days that entries of the audit log are kept.",
         json_schema_extra=TUNING,
     )
-    audit_repair: bool = Field(
+    consistency_repair: bool = Field(
         False,
-        description="If true, the daily audit makes the repairs of `batchwright audit --repair`. "
+        description="If true, the daily check makes the repairs of `batchwright consistency --repair`. "
         "Otherwise it only reports differences.",
     )

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 from batchwright.telemetry.families.backends import BackendMetrics
 from batchwright.telemetry.families.batches import BatchMetrics, WebhookMetrics
 from batchwright.telemetry.families.factory import MetricFactory
-from batchwright.telemetry.families.fleet import AuditMetrics, FleetMetrics, RetentionMetrics
+from batchwright.telemetry.families.fleet import ConsistencyMetrics, FleetMetrics, RetentionMetrics
 from batchwright.telemetry.families.process import ApiMetrics, RuntimeMetrics, StorageMetrics
 from batchwright.telemetry.families.requests import (
     JobMetrics,
@@ -29,7 +29,7 @@ _FAMILIES = (
     ApiMetrics,
     RuntimeMetrics,
     RetentionMetrics,
-    AuditMetrics,
+    ConsistencyMetrics,
     MicrobatchMetrics,
     TrafficMetrics,
     JobMetrics,
@@ -46,7 +46,7 @@ class Metrics(
     ApiMetrics,
     RuntimeMetrics,
     RetentionMetrics,
-    AuditMetrics,
+    ConsistencyMetrics,
     MicrobatchMetrics,
     TrafficMetrics,
     JobMetrics,

@@ -1,4 +1,4 @@
-"""Temporal schedules that start retention and audit. `batchwright setup temporal` creates them."""
+"""Temporal schedules of retention and the consistency check. `batchwright setup temporal` creates them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from temporalio.client import (
     ScheduleUpdateInput,
 )
 
-from batchwright.contracts import audit
+from batchwright.contracts import consistency
 from batchwright.contracts.retention import (
     EXPIRED_KINDS,
     LITTER_KINDS,
@@ -47,8 +47,10 @@ def _retention(
     return PlannedSchedule(id, Schedule(action=action, spec=_every(every, jitter), policy=_SKIP))
 
 
-def _audit(id: str, every: timedelta, jitter: timedelta) -> PlannedSchedule:
-    action = ScheduleActionStartWorkflow(audit.WORKFLOW, audit.AuditOrder(), id=id, task_queue=CONTROL_QUEUE)
+def _check(id: str, every: timedelta, jitter: timedelta) -> PlannedSchedule:
+    action = ScheduleActionStartWorkflow(
+        consistency.WORKFLOW, consistency.ConsistencyCheckOrder(), id=id, task_queue=CONTROL_QUEUE
+    )
     return PlannedSchedule(id, Schedule(action=action, spec=_every(every, jitter), policy=_SKIP))
 
 
@@ -59,7 +61,7 @@ def _every(every: timedelta, jitter: timedelta) -> ScheduleSpec:
 SCHEDULES: tuple[PlannedSchedule, ...] = (
     _retention("batchwright-retention", EXPIRED_KINDS, timedelta(hours=1), timedelta(minutes=5)),
     _retention("batchwright-retention-litter", LITTER_KINDS, timedelta(days=1), timedelta(hours=1)),
-    _audit("batchwright-audit", timedelta(days=1), timedelta(hours=1)),
+    _check("batchwright-consistency-check", timedelta(days=1), timedelta(hours=1)),
 )
 
 

@@ -225,24 +225,28 @@ _RETENTION = PanelRow(
     ],
 )
 
-_AUDIT = PanelRow(
-    "Audit",
+_CONSISTENCY = PanelRow(
+    "Consistency",
     [
         Panel(
             "Differences",
-            "Unrepaired differences of the last audit, by kind. Should be 0.",
+            "Unrepaired differences of the last consistency check, by kind. Should be 0.",
             [
                 PanelQuery(
-                    'max by (kind) (batchwright_audit_differences{state="left"})',
+                    'max by (kind) (batchwright_consistency_differences{state="left"})',
                     "{{kind}}",
                 )
             ],
             width=12,
         ),
         Panel(
-            "Since the last audit",
+            "Since the last consistency check",
             "Normal: about a day.",
-            [PanelQuery("time() - max(batchwright_audit_last_timestamp_seconds)", "audit")],
+            [
+                PanelQuery(
+                    "time() - max(batchwright_consistency_check_last_timestamp_seconds)", "consistency check"
+                )
+            ],
             "s",
             width=12,
         ),
@@ -252,6 +256,6 @@ _AUDIT = PanelRow(
 STORAGE = Dashboard(
     "batchwright-storage",
     "Batchwright / Storage",
-    "Object storage: operations, their duration, deletions, and differences found by audits.",
-    [_OPERATIONS, _WAITING, _RETENTION, _AUDIT],
+    "Object storage: operations, their duration, deletions, and differences found by consistency checks.",
+    [_OPERATIONS, _WAITING, _RETENTION, _CONSISTENCY],
 )

@@ -8,14 +8,14 @@ from typing import get_type_hints
 import pytest
 
 from batchwright import contracts
-from batchwright.activities.audit.activity import Auditing
+from batchwright.activities.consistency.activity import ConsistencyChecking
 from batchwright.activities.execution.activity import Execution
 from batchwright.activities.finalization.activity import Finalization
 from batchwright.activities.ingestion.activity import Ingestion
 from batchwright.activities.lifecycle import Lifecycle
 from batchwright.activities.retention.activity import Retention
 from batchwright.activities.webhooks.activity import WebhookDeliveries
-from batchwright.contracts.audit import AuditActivities
+from batchwright.contracts.consistency import ConsistencyCheckActivities
 from batchwright.contracts.execution import ExecutionActivities
 from batchwright.contracts.finalization import FinalizationActivities, LifecycleActivities
 from batchwright.contracts.ingestion import IngestionActivities
@@ -29,7 +29,7 @@ PHASES: list[tuple[type, type]] = [
     (FinalizationActivities, Finalization),
     (LifecycleActivities, Lifecycle),
     (RetentionActivities, Retention),
-    (AuditActivities, Auditing),
+    (ConsistencyCheckActivities, ConsistencyChecking),
     (WebhookActivities, WebhookDeliveries),
 ]
 

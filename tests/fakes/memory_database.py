@@ -21,9 +21,9 @@ from batchwright.rules.costs import amount_of, total_cost
 from batchwright.rules.dispatch.fair_share import fresh_fairness_key
 from batchwright.rules.planning.estimate import OutputHistory
 from tests.fakes.tables.audit_log import MemoryAuditLog
-from tests.fakes.tables.audits import MemoryAudits
 from tests.fakes.tables.batch_deletions import MemoryBatchDeletions
 from tests.fakes.tables.callbacks import MemoryCallbacks
+from tests.fakes.tables.consistency_checks import MemoryConsistencyChecks
 from tests.fakes.tables.dead_letters import MemoryDeadLetters
 from tests.fakes.tables.files import MemoryFiles
 from tests.fakes.tables.fleet import MemoryLiveBatches
@@ -416,7 +416,7 @@ class MemoryDatabase(Database):
             webhook_endpoints=MemoryWebhookEndpoints(rows),
             webhook_deliveries=MemoryWebhookDeliveries(rows),
             retention=MemoryRetention(rows),
-            audits=MemoryAudits(rows),
+            consistency_checks=MemoryConsistencyChecks(rows),
             audit_log=MemoryAuditLog(rows),
             tenants=MemoryTenants(rows),
             api_keys=MemoryApiKeys(rows),

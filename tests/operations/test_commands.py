@@ -85,7 +85,7 @@ async def test_commands_prepare_an_upgrade_while_batches_run(stack: Stack, tmp_p
     assert "search attribute BatchwrightStatus: was there" in output
 
 
-async def test_the_daily_audit_reports_a_missing_file_and_the_next_one_no_difference(
+async def test_the_daily_consistency_check_reports_a_missing_file_and_the_next_one_no_difference(
     stack: Stack, tmp_path: Path
 ) -> None:
     async with stack.client() as client:
@@ -97,20 +97,20 @@ async def test_the_daily_audit_reports_a_missing_file_and_the_next_one_no_differ
         assert row is not None
         stored = stack.objects / row["storage_key"]
         stored.rename(tmp_path / "aside")
-        run(block("BatchwrightAuditStale"), shell(stack), tmp_path)
+        run(block("BatchwrightConsistencyCheckStale"), shell(stack), tmp_path)
         await until(lambda: differences(stack, "file_missing", 1))
         wide = shell(stack, COLUMNS="300")
-        assert file.id in run(block("BatchwrightAuditDifferences"), wide, tmp_path)
+        assert file.id in run(block("BatchwrightConsistencyDifferences"), wide, tmp_path)
         (tmp_path / "aside").rename(stored)
     finally:
         await database.close()
-    run(block("BatchwrightAuditStale"), shell(stack), tmp_path)
+    run(block("BatchwrightConsistencyCheckStale"), shell(stack), tmp_path)
     await until(lambda: differences(stack, "file_missing", 0))
 
 
 def differences(stack: Stack, kind: str, count: int) -> Coroutine[None, None, bool]:
-    """Return True if the metrics show `count` differences of this kind that an audit left."""
-    return shows(stack, f'batchwright_audit_differences{{kind="{kind}",state="left"}} {count}[.]0')
+    """Return True if the metrics show `count` differences of this kind that a consistency check left."""
+    return shows(stack, f'batchwright_consistency_differences{{kind="{kind}",state="left"}} {count}[.]0')
 
 
 async def test_a_run_that_no_worker_can_replay_is_found_and_terminated(stack: Stack, tmp_path: Path) -> None:
@@ -195,9 +195,9 @@ async def test_a_live_batch_whose_run_is_lost_is_found_and_continues_after_repai
         older = "UPDATE batches SET created_at = created_at - interval '1 hour' WHERE id = $1"
         await database.execute(older, batch.id)
         await database.close()
-        run(block("BatchwrightAuditStale"), shell(stack), tmp_path)
+        run(block("BatchwrightConsistencyCheckStale"), shell(stack), tmp_path)
         await until(lambda: differences(stack, "run_missing", 1))
-        await batchwright("audit", "--repair", **settings_of(stack))
+        await batchwright("consistency", "--repair", **settings_of(stack))
         await hold.release()
         done = await ended(client, batch.id)
         await check_conservation(client, done, lines)

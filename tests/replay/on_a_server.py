@@ -25,7 +25,7 @@ PINNED: dict[str, Scenario] = {
 # One schedule of each workflow.
 SCHEDULED: dict[str, PlannedSchedule] = {
     "scheduled_retention": _schedule("batchwright-retention"),
-    "scheduled_audit": _schedule("batchwright-audit"),
+    "scheduled_consistency_check": _schedule("batchwright-consistency-check"),
 }
 
 

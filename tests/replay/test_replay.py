@@ -14,8 +14,8 @@ from batchwright.contracts.batch import BatchOrder, BatchResult
 from batchwright.telemetry.interceptor import TelemetryInterceptor
 from batchwright.temporal import DATA_CONVERTER
 from batchwright.worker.wiring import workflow_sandbox
-from batchwright.workflows.audit import AuditWorkflow
 from batchwright.workflows.batch import BatchWorkflow
+from batchwright.workflows.consistency_check import ConsistencyCheckWorkflow
 from batchwright.workflows.model_run import ModelRunWorkflow
 from batchwright.workflows.retention import RetentionWorkflow
 from batchwright.workflows.webhook_delivery import WebhookDeliveryWorkflow
@@ -61,7 +61,7 @@ async def replayed() -> dict[str, Exception | None]:
             yield history(path.stem)
 
     workflows = (
-        *(BatchWorkflow, ModelRunWorkflow, RetentionWorkflow, AuditWorkflow),
+        *(BatchWorkflow, ModelRunWorkflow, RetentionWorkflow, ConsistencyCheckWorkflow),
         WebhookDeliveryWorkflow,
     )
     async with replayer(*workflows).workflow_replay_iterator(histories()) as results:

@@ -14,8 +14,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker, WorkerDeploymentConfig
 
-from batchwright.contracts.audit import AuditOrder, AuditResult
 from batchwright.contracts.batch import BatchOrder, BatchPolicy, BatchResult, BatchState
+from batchwright.contracts.consistency import ConsistencyCheckOrder, ConsistencyCheckResult
 from batchwright.contracts.execution import ModelRun, ModelRunResult
 from batchwright.contracts.openai import Endpoint
 from batchwright.contracts.retention import RetentionOrder, RetentionResult
@@ -24,14 +24,14 @@ from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE, WEBHOO
 from batchwright.contracts.webhooks import DeliveryOrder, DeliveryResult
 from batchwright.starter.stack.ports import free_port
 from batchwright.temporal import DATA_CONVERTER
-from batchwright.workflows.audit import AuditWorkflow
 from batchwright.workflows.batch import BatchWorkflow
+from batchwright.workflows.consistency_check import ConsistencyCheckWorkflow
 from batchwright.workflows.model_run import ModelRunWorkflow
 from batchwright.workflows.retention import RetentionWorkflow
 from batchwright.workflows.webhook_delivery import WebhookDeliveryWorkflow
 from tests.integration.temporal.clusters import START_TIME
 from tests.workflows.stub_activities import (
-    StubAuditing,
+    StubConsistencyChecking,
     StubExecution,
     StubFinalization,
     StubIngestion,
@@ -86,7 +86,7 @@ class WorkflowFixture:
         self.finalization = StubFinalization()
         self.lifecycle = StubLifecycle()
         self.retention = StubRetention()
-        self.auditing = StubAuditing()
+        self.consistency = StubConsistencyChecking()
         self.webhooks = StubWebhooks()
         self.first_run: str | None = None  # of retention
         self.cached_workflows = (
@@ -134,7 +134,7 @@ class WorkflowFixture:
                 BatchWorkflow,
                 ModelRunWorkflow,
                 RetentionWorkflow,
-                AuditWorkflow,
+                ConsistencyCheckWorkflow,
                 WebhookDeliveryWorkflow,
             ],
             activities=[self.lifecycle.end],
@@ -152,7 +152,7 @@ class WorkflowFixture:
                 self.ingestion.ingest,
                 self.finalization.finalize,
                 self.retention.sweep,
-                self.auditing.audit,
+                self.consistency.check_consistency,
             ],
             deployment_config=self._deployment,
             max_heartbeat_throttle_interval=timedelta(seconds=0.1),
@@ -210,9 +210,12 @@ class WorkflowFixture:
     async def delivered(self, order: DeliveryOrder) -> DeliveryResult:
         return await (await self.start_delivery(order)).result()
 
-    async def audited(self) -> AuditResult:
+    async def checked(self) -> ConsistencyCheckResult:
         return await self.client.execute_workflow(
-            AuditWorkflow.run, AuditOrder(), id="audit", task_queue=CONTROL_QUEUE
+            ConsistencyCheckWorkflow.run,
+            ConsistencyCheckOrder(),
+            id="consistency-check",
+            task_queue=CONTROL_QUEUE,
         )
 
 

@@ -7,8 +7,13 @@ from datetime import datetime
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from batchwright.contracts.audit import AuditActivities, AuditCount, AuditOrder, AuditResult
 from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.consistency import (
+    ConsistencyCheckActivities,
+    ConsistencyCheckOrder,
+    ConsistencyCheckResult,
+    DifferenceCount,
+)
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import ExecutionActivities, SliceRequest, SliceResult
 from batchwright.contracts.finalization import (
@@ -224,18 +229,20 @@ async def _beat_until(event: asyncio.Event) -> None:
         await asyncio.sleep(0.02)
 
 
-class StubAuditing(AuditActivities):
-    """Stub of the audit activity.
+class StubConsistencyChecking(ConsistencyCheckActivities):
+    """Stub of the consistency check activity.
 
     It fails `failures` times with a retryable error, and then returns `result`.
     """
 
     def __init__(self) -> None:
-        self.result = AuditResult(rows=1, runs=1, files=2, counts={"counts": AuditCount(found=1, left=1)})
+        self.result = ConsistencyCheckResult(
+            rows=1, runs=1, files=2, counts={"counts": DifferenceCount(found=1, left=1)}
+        )
         self.failures = 0
 
     @activity.defn
-    async def audit(self, order: AuditOrder) -> AuditResult:
+    async def check_consistency(self, order: ConsistencyCheckOrder) -> ConsistencyCheckResult:
         if self.failures:
             self.failures -= 1
             raise ApplicationError("away", type=Failure.DATABASE_UNAVAILABLE)

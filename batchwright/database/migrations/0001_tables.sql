@@ -259,7 +259,7 @@ CREATE INDEX batches_swept ON batches (coalesce(completed_at, failed_at, expired
 -- The fairness key of a tenant's next batch depends on its last cancelled or expired batch.
 CREATE INDEX batches_stopped ON batches (tenant, created_at, id)
     WHERE status IN ('cancelled', 'expired') OR cancel_requested_at IS NOT NULL;
--- For the audit. This index is empty unless counts are wrong.
+-- For the consistency check. This index is empty unless counts are wrong.
 CREATE INDEX batches_miscounted ON batches (tenant, id)
     WHERE status IN ('completed', 'failed', 'expired', 'cancelled')
       AND coalesce(output_file_id, error_file_id) IS NOT NULL AND completed + failed <> total;
@@ -639,14 +639,14 @@ INSERT INTO retention
 SELECT kind, now() FROM unnest(ARRAY['files', 'uploads', 'batches', 'metadata', 'keys', 'webhooks', 'audit_log',
                                      'unfinished', 'orphans', 'lost']) AS kind;
 
--- Findings of the last audit of each kind. Kinds without an audit count from now on.
-CREATE TABLE audits (
+-- Findings of the last consistency check of each kind. Kinds without a consistency check count from now on.
+CREATE TABLE consistency_checks (
     kind        text        PRIMARY KEY,
     found       bigint      NOT NULL,
     unrepaired  bigint      NOT NULL, -- findings that were not repaired
-    audited_at  timestamptz NOT NULL
+    checked_at  timestamptz NOT NULL
 );
-INSERT INTO audits
+INSERT INTO consistency_checks
 SELECT kind, 0, 0, now() FROM unnest(ARRAY['run_missing', 'run_ended', 'row_missing', 'run_open',
                                            'file_missing', 'counts']) AS kind;
 

@@ -1,4 +1,4 @@
-"""Metrics of all workers together: live batches, task queues, tenants, budgets, retention and audits.
+"""Metrics of the fleet: live batches, task queues, tenants, budgets, retention and consistency checks.
 
 Every control worker reports the same numbers, because it reads them from the database and from Temporal.
 """
@@ -146,15 +146,14 @@ class RetentionMetrics:
         )
 
 
-class AuditMetrics:
+class ConsistencyMetrics:
     def __init__(self, create: MetricFactory) -> None:
-        self.audit_differences = create.gauge(
-            "audit_differences",
-            "Differences that the last audit found, by kind; `left` still exist, `repaired` do not",
+        self.consistency_differences = create.gauge(
+            "consistency_differences",
+            "Differences that the last check found, by kind; `left` still exist, `repaired` do not",
             ["kind", "state"],
         )
-        self.audited_at = create.gauge(
-            "audit_last_timestamp_seconds",
-            "Time at which the last audit ended; before the first audit, the time at which its table was "
-            "created",
+        self.checked_at = create.gauge(
+            "consistency_check_last_timestamp_seconds",
+            "Time at which the last check ended; before the first check, the time at which its table began",
         )

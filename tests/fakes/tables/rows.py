@@ -22,8 +22,8 @@ from batchwright.database.records import (
     WorkerHeartbeat,
 )
 from batchwright.database.tables.audit_log import RecordedAct
-from batchwright.database.tables.audits import RecordedAudit
 from batchwright.database.tables.callbacks import ReceivedCallback
+from batchwright.database.tables.consistency_checks import RecordedConsistencyCheck
 from batchwright.database.tables.dead_letters import StoredDeadLetter
 from batchwright.database.tables.waiting_reasons import WaitingRow
 from batchwright.database.tables.webhook_deliveries import WebhookAttempt, WebhookDelivery
@@ -60,7 +60,7 @@ class Rows:
         self.cleared: dict[Key, datetime] = {}  # ended batches whose objects are gone
         self.deleted: dict[Key, datetime] = {}  # batches that their tenants deleted
         self.successes: dict[str, datetime] = {}
-        self.audits: dict[str, RecordedAudit] = {}
+        self.consistency_checks: dict[str, RecordedConsistencyCheck] = {}
         self.audit_log: dict[str, RecordedAct] = {}
         self.marked_at: datetime | None = None
         self.claims: dict[tuple[str, str, str], IdempotencyClaim] = {}

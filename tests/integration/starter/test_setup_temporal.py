@@ -40,7 +40,7 @@ async def test_a_new_namespace_is_created_once_and_each_step_is_reported() -> No
             "search attribute BatchwrightDeadline: created (Datetime)",
             "schedule batchwright-retention: created",
             "schedule batchwright-retention-litter: created",
-            "schedule batchwright-audit: created",
+            "schedule batchwright-consistency-check: created",
         ],
         "",
     )

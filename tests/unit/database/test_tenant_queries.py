@@ -53,7 +53,7 @@ SYSTEM = {
     "retention.count_keys": "the sweep, over all tenants",
     "retention.remove_keys": "the sweep, over all tenants",
     "retention.tenants": "the sweep asks which tenants there are",
-    "retention.miscounted": "the audit, over all tenants",
+    "retention.miscounted": "the consistency check, over all tenants",
     "tenants.all": "operators list tenants",
     "uploads.unswept": "the sweep, over all tenants",
     "webhook_deliveries.unstarted": "the dispatcher of control workers, over all tenants",
@@ -67,7 +67,7 @@ SYSTEM = {
 SHARED = {
     "audit_log",  # tenants are in it as actors and as owners of targets, and only operators read it
     "audit_log_outcomes",
-    "audits",
+    "consistency_checks",
     "callbacks",  # found by an id that stands for a line and its job, which only its worker knows
     "holds",
     "model_changes",

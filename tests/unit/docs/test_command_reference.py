@@ -18,7 +18,7 @@ from batchwright.starter.output import ExitCode
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 COMMANDS = [
     *("submit", "status", "watch", "list", "cancel", "pause", "resume", "retry", "results", "validate"),
-    *("folder", "dev", "demo", "worker", "migrate", "audit", "doctor", "stats", "workers", "queues"),
+    *("folder", "dev", "demo", "worker", "migrate", "consistency", "doctor", "stats", "workers", "queues"),
     "codec-server",
 ]
 

@@ -10,7 +10,7 @@ SUFFIXES = ("_seconds", "_bytes", "_total", "_info", "_ratio", "_per_second")
 # Names that the requirements give, and counts of things, which have no unit.
 COUNTS = {
     "batchwright_api_event_streams",
-    "batchwright_audit_differences",
+    "batchwright_consistency_differences",
     "batchwright_active_workers",
     "batchwright_backend_circuit_open",
     "batchwright_backend_inflight_requests",

@@ -4,9 +4,9 @@ from datetime import datetime, timedelta
 
 from temporalio.service import RPCError, RPCStatusCode
 
-from batchwright.activities.audit.differences import DifferenceKind
-from batchwright.contracts.audit import AuditCount
+from batchwright.activities.consistency.differences import DifferenceKind
 from batchwright.contracts.batch import BatchOrder, ModelCounts
+from batchwright.contracts.consistency import DifferenceCount
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.telemetry.metrics import Metrics
@@ -71,7 +71,9 @@ class FleetFixture:
         self.runs = EndedRuns()
         groups = self.database.budget_groups
         self.budgets = TokenBudgetCollector(self.database.quotas, groups, 0, self.metrics)
-        maintenance = MaintenanceCollector(self.database.retention, self.database.audits, self.metrics)
+        maintenance = MaintenanceCollector(
+            self.database.retention, self.database.consistency_checks, self.metrics
+        )
         queues = QueueCollector(self.server.describe, lambda: self.served | live.models, self.metrics)
         sources = {
             "batches": live.refresh,
@@ -304,12 +306,14 @@ async def test_a_value_that_cannot_be_refreshed_is_kept_and_shows_its_age() -> N
     assert fleet.value("observed_timestamp_seconds", source="queues") == after(115).timestamp()
 
 
-async def test_the_findings_and_the_time_of_the_last_audit_are_shown() -> None:
+async def test_the_findings_and_the_time_of_the_last_consistency_check_are_shown() -> None:
     fleet = FleetFixture()
-    counts = {kind.value: AuditCount() for kind in DifferenceKind} | {"counts": AuditCount(found=3, left=1)}
-    await fleet.database.audits.record(counts, after(60))
+    counts = {kind.value: DifferenceCount() for kind in DifferenceKind} | {
+        "counts": DifferenceCount(found=3, left=1)
+    }
+    await fleet.database.consistency_checks.record(counts, after(60))
     await fleet.refresh(after(90))
-    assert fleet.value("audit_differences", kind="counts", state="left") == 1
-    assert fleet.value("audit_differences", kind="counts", state="repaired") == 2
-    assert fleet.value("audit_differences", kind="run_open", state="left") == 0
-    assert fleet.value("audit_last_timestamp_seconds") == after(60).timestamp()
+    assert fleet.value("consistency_differences", kind="counts", state="left") == 1
+    assert fleet.value("consistency_differences", kind="counts", state="repaired") == 2
+    assert fleet.value("consistency_differences", kind="run_open", state="left") == 0
+    assert fleet.value("consistency_check_last_timestamp_seconds") == after(60).timestamp()

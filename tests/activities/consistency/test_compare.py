@@ -1,13 +1,13 @@
-"""The audit: every difference is found, and only what is safe is repaired."""
+"""The consistency check: every difference is found, and only what is safe is repaired."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.activities.audit.compare import Audit, AuditSources
-from batchwright.activities.audit.differences import AuditReport, DifferenceKind
-from batchwright.activities.audit.runs import BatchRun, BatchRunSource
+from batchwright.activities.consistency.compare import ComparedSources, ConsistencyCheck
+from batchwright.activities.consistency.differences import ConsistencyReport, DifferenceKind
+from batchwright.activities.consistency.runs import BatchRun, BatchRunSource
 from batchwright.contracts.batch import BatchOrder, BatchResult
 from batchwright.contracts.openai import BatchStatus, Endpoint, Usage
 from batchwright.database.records import BatchOutcome, BatchRow, FileRow
@@ -53,15 +53,17 @@ class MemoryBatchRunSource(BatchRunSource):
         self.started.append(order.batch_id)
 
 
-class AuditFixture:
+class ConsistencyFixture:
     def __init__(self) -> None:
         self.database, self.storage, self.runs = MemoryDatabase(), MemoryStorage(), MemoryBatchRunSource()
 
-    async def audit(self, *, repair: bool = True) -> AuditReport:
+    async def check(self, *, repair: bool = True) -> ConsistencyReport:
         return await self.begun(repair=repair).run()
 
-    def begun(self, *, repair: bool = True) -> Audit:
-        return Audit(AuditSources(self.database, self.storage, self.runs, load(), now=NOW, repair=repair))
+    def begun(self, *, repair: bool = True) -> ConsistencyCheck:
+        return ConsistencyCheck(
+            ComparedSources(self.database, self.storage, self.runs, load(), now=NOW, repair=repair)
+        )
 
     async def live(self) -> None:
         await self.database.batches.upsert(an_order())
@@ -82,42 +84,42 @@ class AuditFixture:
 
 
 @pytest.fixture
-def fixture() -> AuditFixture:
-    return AuditFixture()
+def fixture() -> ConsistencyFixture:
+    return ConsistencyFixture()
 
 
-def kinds(report: AuditReport) -> list[DifferenceKind]:
+def kinds(report: ConsistencyReport) -> list[DifferenceKind]:
     return [one.kind for one in report.differences]
 
 
-async def test_a_row_that_matches_its_run_is_no_difference(fixture: AuditFixture) -> None:
+async def test_a_row_that_matches_its_run_is_no_difference(fixture: ConsistencyFixture) -> None:
     await fixture.live()
     fixture.run()
-    report = await fixture.audit()
+    report = await fixture.check()
     assert (report.differences, report.rows, report.runs) == ([], 1, 1)
 
 
-async def test_a_live_row_that_has_no_run_gets_one(fixture: AuditFixture) -> None:
+async def test_a_live_row_that_has_no_run_gets_one(fixture: ConsistencyFixture) -> None:
     await fixture.live()
-    report = await fixture.audit()
+    report = await fixture.check()
     assert (kinds(report), report.left) == ([DifferenceKind.RUN_MISSING], 0)
     assert fixture.runs.started == [ID]
 
 
-async def test_nothing_is_repaired_unless_requested(fixture: AuditFixture) -> None:
+async def test_nothing_is_repaired_unless_requested(fixture: ConsistencyFixture) -> None:
     await fixture.live()
-    report = await fixture.audit(repair=False)
+    report = await fixture.check(repair=False)
     assert report.left == 1
     assert fixture.runs.started == []
 
 
 async def test_a_row_older_than_the_end_of_its_run_gets_the_end_and_files_of_the_run(
-    fixture: AuditFixture,
+    fixture: ConsistencyFixture,
 ) -> None:
     await fixture.live()
     output = await fixture.write("output")
     fixture.run("completed", BatchResult(status=BatchStatus.COMPLETED, total=1, completed=1))
-    report = await fixture.audit()
+    report = await fixture.check()
     row = await fixture.row()
     file = await fixture.database.files.get("acme", output)
     assert (kinds(report), report.left) == ([DifferenceKind.RUN_ENDED], 0)
@@ -127,21 +129,21 @@ async def test_a_row_older_than_the_end_of_its_run_gets_the_end_and_files_of_the
 
 
 async def test_a_row_that_lost_its_files_and_its_run_is_reported_and_not_repaired(
-    fixture: AuditFixture,
+    fixture: ConsistencyFixture,
 ) -> None:
     await fixture.live()
     fixture.run("completed", BatchResult(status=BatchStatus.COMPLETED, total=1, completed=1))
-    report = await fixture.audit()
+    report = await fixture.check()
     assert report.left == 1
     assert not (await fixture.row()).status.is_terminal
 
 
 async def test_a_terminated_run_leaves_a_failed_batch_with_its_settled_lines(
-    fixture: AuditFixture,
+    fixture: ConsistencyFixture,
 ) -> None:
     await fixture.live()
     fixture.run("terminated")
-    report = await fixture.audit()
+    report = await fixture.check()
     row = await fixture.row()
     assert report.left == 0
     assert (row.status, row.errors[0].code) == (BatchStatus.FAILED, "system_error")
@@ -149,10 +151,10 @@ async def test_a_terminated_run_leaves_a_failed_batch_with_its_settled_lines(
     assert row.results_kept_until > NOW
 
 
-async def test_a_missing_row_of_an_ended_run_is_created_with_its_end(fixture: AuditFixture) -> None:
+async def test_a_missing_row_of_an_ended_run_is_created_with_its_end(fixture: ConsistencyFixture) -> None:
     output = await fixture.write("output")
     fixture.run("completed", BatchResult(status=BatchStatus.EXPIRED, total=1, completed=1))
-    report = await fixture.audit()
+    report = await fixture.check()
     row = await fixture.row()
     assert kinds(report) == [DifferenceKind.ROW_MISSING, DifferenceKind.RUN_ENDED]
     assert report.left == 0
@@ -160,26 +162,28 @@ async def test_a_missing_row_of_an_ended_run_is_created_with_its_end(fixture: Au
 
 
 async def test_a_batch_that_its_tenant_deleted_is_no_difference_and_stays_deleted(
-    fixture: AuditFixture,
+    fixture: ConsistencyFixture,
 ) -> None:
     await fixture.live()
     fixture.run("completed", BatchResult(status=BatchStatus.COMPLETED))
     await fixture.database.batches.end_without_files("acme", ID, BatchStatus.FAILED, [], NOW)
     assert await fixture.database.batch_deletions.remove("acme", ID, NOW)
-    report = await fixture.audit()
+    report = await fixture.check()
     assert (report.differences, report.runs) == ([], 1)
     assert fixture.database.rows.batches == {}
 
 
-async def test_batches_that_begin_or_end_during_the_audit_are_no_difference(fixture: AuditFixture) -> None:
+async def test_batches_that_begin_or_end_during_the_consistency_check_are_no_difference(
+    fixture: ConsistencyFixture,
+) -> None:
     await fixture.live()
     fixture.runs.runs[ID] = BatchRun(ID, "acme", EARLIER, "completed", NOW)
     fixture.runs.runs["batch_new"] = BatchRun("batch_new", "acme", NOW)
-    assert (await fixture.audit()).differences == []
+    assert (await fixture.check()).differences == []
 
 
 async def test_wrong_counts_and_files_without_objects_are_reported(
-    fixture: AuditFixture,
+    fixture: ConsistencyFixture,
 ) -> None:
     await fixture.live()
     fixture.run("completed")
@@ -196,39 +200,39 @@ async def test_wrong_counts_and_files_without_objects_are_reported(
     outcome = BatchOutcome(status=BatchStatus.COMPLETED, completed=1, failed=0, usage=Usage(), output=file)
     await fixture.database.batches.start("acme", ID, total=2, models=[], at=EARLIER)
     await fixture.database.batches.finish("acme", ID, outcome, EARLIER)
-    report = await fixture.audit()
+    report = await fixture.check()
     assert kinds(report) == [DifferenceKind.COUNTS, DifferenceKind.FILE_MISSING]
     assert report.left == 2
 
 
-async def files_pending(fixture: AuditFixture) -> None:
+async def files_pending(fixture: ConsistencyFixture) -> None:
     await fixture.live()
     await fixture.database.batches.end_without_files(
         "acme", ID, BatchStatus.EXPIRED, [], EARLIER, files_until=NOW + timedelta(days=9)
     )
 
 
-async def test_a_batch_whose_files_are_pending_may_have_an_open_run(fixture: AuditFixture) -> None:
+async def test_a_batch_whose_files_are_pending_may_have_an_open_run(fixture: ConsistencyFixture) -> None:
     await files_pending(fixture)
     fixture.run()
-    assert (await fixture.audit()).differences == []
+    assert (await fixture.check()).differences == []
 
 
-async def test_pending_files_of_a_run_that_was_terminated_are_given_up(fixture: AuditFixture) -> None:
+async def test_pending_files_of_a_run_that_was_terminated_are_given_up(fixture: ConsistencyFixture) -> None:
     await files_pending(fixture)
     fixture.run("terminated")
-    report = await fixture.audit()
+    report = await fixture.check()
     row = await fixture.row()
     assert (kinds(report), report.left) == ([DifferenceKind.RUN_ENDED], 0)
     assert (row.status, row.files_pending) == (BatchStatus.EXPIRED, False)
     assert row.results_kept_until is not None
 
 
-async def test_pending_files_that_the_run_has_written_are_added(fixture: AuditFixture) -> None:
+async def test_pending_files_that_the_run_has_written_are_added(fixture: ConsistencyFixture) -> None:
     await files_pending(fixture)
     output = await fixture.write("output")
     fixture.run("completed", BatchResult(status=BatchStatus.EXPIRED, total=1, completed=1))
-    report = await fixture.audit()
+    report = await fixture.check()
     row = await fixture.row()
     assert report.left == 0
     assert (row.status, row.output_file_id, row.files_pending) == (BatchStatus.EXPIRED, output, False)

@@ -1,4 +1,4 @@
-"""Runs of the scheduled audit."""
+"""Runs of the scheduled consistency check."""
 
 import pytest
 
@@ -9,11 +9,11 @@ pytestmark = pytest.mark.integration
 
 async def test_differences_are_the_result_and_not_a_failure(fixture: WorkflowFixture) -> None:
     async with fixture.workers():
-        assert await fixture.audited() == fixture.auditing.result
+        assert await fixture.checked() == fixture.consistency.result
 
 
 async def test_an_unavailable_dependency_is_retried(fixture: WorkflowFixture) -> None:
-    fixture.auditing.failures = 2
+    fixture.consistency.failures = 2
     async with fixture.workers():
-        assert await fixture.audited() == fixture.auditing.result
-    assert fixture.auditing.failures == 0
+        assert await fixture.checked() == fixture.consistency.result
+    assert fixture.consistency.failures == 0

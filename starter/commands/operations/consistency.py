@@ -1,4 +1,4 @@
-"""`batchwright audit`: compares database rows, workflow runs, files and counts. It can repair differences."""
+"""`batchwright consistency`: compares rows, workflow runs, files and counts. It can repair differences."""
 
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -8,10 +8,10 @@ import typer
 from pydantic import JsonValue
 from temporalio.service import RPCError
 
-from batchwright.activities.audit.activity import store_counts
-from batchwright.activities.audit.compare import Audit, AuditSources
-from batchwright.activities.audit.differences import AuditReport
-from batchwright.activities.audit.runs import TemporalBatchRunSource
+from batchwright.activities.consistency.activity import store_counts
+from batchwright.activities.consistency.compare import ComparedSources, ConsistencyCheck
+from batchwright.activities.consistency.differences import ConsistencyReport
+from batchwright.activities.consistency.runs import TemporalBatchRunSource
 from batchwright.contracts.audit_log import AuditAction, AuditTargetType
 from batchwright.database.database import Database
 from batchwright.database.tables.audit_log import AuditTarget
@@ -28,7 +28,7 @@ from batchwright.temporal import TemporalUnavailable, connect
 from batchwright.temporal.errors import from_rpc_error
 
 
-def audit(
+def consistency(
     repair: Annotated[
         bool, typer.Option("--repair", help="Repair what is safe to repair; report the rest.")
     ] = False,
@@ -39,9 +39,9 @@ def audit(
     Exits with 0 if nothing differs or all differences were repaired, and with 1 if some remain.
     """
     settings = settings_or_stop()
-    errors, progress = stderr(), AuditProgress()
+    errors, progress = stderr(), ConsistencyCheckProgress()
     with errors.status(progress) if errors.is_terminal else nullcontext():
-        report = run_or_stop(_audit(settings, repair, progress), StorageError, TemporalUnavailable)
+        report = run_or_stop(_check(settings, repair, progress), StorageError, TemporalUnavailable)
     if json:
         print_json(report)
     else:
@@ -56,28 +56,28 @@ def audit(
     raise typer.Exit(int(ExitCode.FAILED if report.left else ExitCode.COMPLETED))
 
 
-class AuditProgress:
-    """Status text of a running audit. Rich computes it again at each refresh of the screen."""
+class ConsistencyCheckProgress:
+    """Status text of a running consistency check. Rich computes it again at each refresh of the screen."""
 
     def __init__(self) -> None:
-        self.audit: Audit | None = None
+        self.check: ConsistencyCheck | None = None
 
     def __rich__(self) -> str:
-        return "Connecting." if self.audit is None else f"{_summary(self.audit.report())} so far."
+        return "Connecting." if self.check is None else f"{_summary(self.check.report())} so far."
 
 
-async def _audit(settings: Settings, repair: bool, progress: AuditProgress) -> AuditReport:
+async def _check(settings: Settings, repair: bool, progress: ConsistencyCheckProgress) -> ConsistencyReport:
     runs = TemporalBatchRunSource(await connect(settings))
 
-    async def compare(database: Database) -> AuditReport:
+    async def compare(database: Database) -> ConsistencyReport:
         async with open_storage(settings, Metrics(), StorageComponent.COLLECTOR) as storage:
-            sources = AuditSources(database, storage, runs, settings, now=datetime.now(UTC), repair=repair)
-            progress.audit = Audit(sources)
-            report = await progress.audit.run()
+            sources = ComparedSources(database, storage, runs, settings, now=datetime.now(UTC), repair=repair)
+            progress.check = ConsistencyCheck(sources)
+            report = await progress.check.run()
             await store_counts(database, report)
             return report
 
-    async def record(database: Database) -> AuditReport:
+    async def record(database: Database) -> ConsistencyReport:
         """Compare and repair, and record the repair in the audit log, without a state of its target."""
 
         async def read() -> JsonValue:
@@ -92,5 +92,5 @@ async def _audit(settings: Settings, repair: bool, progress: AuditProgress) -> A
         raise from_rpc_error(settings, error) from error
 
 
-def _summary(report: AuditReport) -> str:
+def _summary(report: ConsistencyReport) -> str:
     return f"{report.rows:,} live batches, {report.runs:,} runs and {report.files:,} files compared"

@@ -1,4 +1,4 @@
-"""Output of `batchwright audit` on a terminal before its result."""
+"""Output of `batchwright consistency` on a terminal before its result."""
 
 import os
 import pty
@@ -6,26 +6,26 @@ import subprocess
 import sys
 from pathlib import Path
 
-from batchwright.starter.commands.operations.audit import AuditProgress
-from tests.activities.audit.test_compare import AuditFixture
+from batchwright.starter.commands.operations.consistency import ConsistencyCheckProgress
+from tests.activities.consistency.test_compare import ConsistencyFixture
 
 
-async def test_progress_is_printed_during_the_audit() -> None:
-    api, looking = AuditFixture(), AuditProgress()
+async def test_progress_is_printed_during_the_consistency_check() -> None:
+    api, looking = ConsistencyFixture(), ConsistencyCheckProgress()
     assert looking.__rich__() == "Connecting."
     await api.live()
     api.run()
-    looking.audit = api.begun()
+    looking.check = api.begun()
     assert looking.__rich__() == "0 live batches, 0 runs and 0 files compared so far."
-    await looking.audit.run()
+    await looking.check.run()
     assert looking.__rich__() == "1 live batches, 1 runs and 0 files compared so far."
 
 
-def test_on_a_terminal_the_audit_prints_at_once_what_it_does(tmp_path: Path) -> None:
+def test_on_a_terminal_the_consistency_check_prints_at_once_what_it_does(tmp_path: Path) -> None:
     terminal, theirs = pty.openpty()
     variables = {**os.environ, "TERM": "xterm", "BATCHWRIGHT_DATABASE_URL": "postgresql://127.0.0.1:1/none"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "batchwright.starter", "audit"],
+        [sys.executable, "-m", "batchwright.starter", "consistency"],
         env={**variables, "BATCHWRIGHT_TEMPORAL_ADDRESS": "127.0.0.1:1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

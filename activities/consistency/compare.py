@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from batchwright.activities.audit.differences import AuditReport, Difference, DifferenceKind
-from batchwright.activities.audit.restore import restored_outcome
-from batchwright.activities.audit.runs import BatchRun, BatchRunSource
+from batchwright.activities.consistency.differences import ConsistencyReport, Difference, DifferenceKind
+from batchwright.activities.consistency.restore import restored_outcome
+from batchwright.activities.consistency.runs import BatchRun, BatchRunSource
 from batchwright.contracts.batch import BatchOrder, BatchResult
 from batchwright.contracts.openai import BatchStatus, ValidationError
 from batchwright.database.database import Database
@@ -28,7 +28,7 @@ _MAX_LISTED = 10_000  # limit for the list: with a wrong bucket, every file is m
 
 
 @dataclass(frozen=True)
-class AuditSources:
+class ComparedSources:
     database: Database
     storage: Storage
     runs: BatchRunSource
@@ -37,28 +37,28 @@ class AuditSources:
     repair: bool = False
 
 
-class Audit:
-    """Runs one audit, and collects the differences that it finds.
+class ConsistencyCheck:
+    """Runs one consistency check, and collects the differences that it finds.
 
     It compares the rows of live batches, workflow runs, counts of ended batches, and files. The methods raise
     DatabaseUnavailable, StorageUnavailable, or RPCError if Temporal is unavailable.
     """
 
-    def __init__(self, sources: AuditSources) -> None:
+    def __init__(self, sources: ComparedSources) -> None:
         self._sources = sources
         self._found: list[Difference] = []
         self._rows = self._runs = self._files = self._unlisted = 0
 
-    async def run(self) -> AuditReport:
+    async def run(self) -> ConsistencyReport:
         await self._compare_live_rows()
         await self._compare_runs()
         await self._compare_counts()
         await self._compare_files()
         return self.report()
 
-    def report(self) -> AuditReport:
+    def report(self) -> ConsistencyReport:
         """Return the differences found so far, and the numbers of compared rows, runs and files."""
-        return AuditReport(
+        return ConsistencyReport(
             differences=self._found,
             rows=self._rows,
             runs=self._runs,

@@ -1,4 +1,4 @@
-"""Read the workflow runs of batches from Temporal, for audits.
+"""Read the workflow runs of batches from Temporal, for consistency checks.
 
 If a batch has several runs, the latest counts.
 """

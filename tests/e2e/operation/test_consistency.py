@@ -1,4 +1,4 @@
-"""The audit on a running stack finds an older database, and a workflow run that was terminated."""
+"""The check of a running stack finds an older database, and a workflow run that was terminated."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from openai.types import Batch
 
-from batchwright.activities.audit.compare import Audit, AuditSources
-from batchwright.activities.audit.differences import AuditReport
-from batchwright.activities.audit.runs import TemporalBatchRunSource
+from batchwright.activities.consistency.compare import ComparedSources, ConsistencyCheck
+from batchwright.activities.consistency.differences import ConsistencyReport
+from batchwright.activities.consistency.runs import TemporalBatchRunSource
 from batchwright.database.driver import connect as connect_database
 from batchwright.database.postgres import open_database
 from batchwright.settings import load
@@ -26,8 +26,8 @@ UPDATE batches SET status = 'in_progress', finalizing_at = NULL, completed_at = 
 """
 
 
-async def audit(stack: Stack) -> AuditReport:
-    """Run the audit with repairs, as `batchwright audit --repair` does, ten minutes in the future."""
+async def check(stack: Stack) -> ConsistencyReport:
+    """Run `batchwright consistency --repair`, ten minutes in the future."""
     now = stack.now
     settings = load(
         temporal_address=now.temporal, temporal_namespace=now.namespace, database_url=now.postgres
@@ -36,7 +36,9 @@ async def audit(stack: Stack) -> AuditReport:
     try:
         later = datetime.now(UTC) + timedelta(minutes=10)
         runs, storage = TemporalBatchRunSource(await connect(settings)), LocalStorage(stack.objects)
-        return await Audit(AuditSources(database, storage, runs, settings, now=later, repair=True)).run()
+        return await ConsistencyCheck(
+            ComparedSources(database, storage, runs, settings, now=later, repair=True)
+        ).run()
     finally:
         await database.close()
 
@@ -58,7 +60,7 @@ async def test_a_restored_database_gets_the_ends_and_files_from_its_runs(stack: 
         await database.execute(_OLDER, batch.id)
         await database.execute("DELETE FROM files WHERE id = $1", batch.output_file_id)
         await database.close()
-        report = await audit(stack)
+        report = await check(stack)
         again = await client.batches.retrieve(batch.id)
         await check_conservation(client, again, lines)
     assert [one.repaired for one in report.differences if one.id == batch.id] == [True]
@@ -73,7 +75,7 @@ async def test_a_batch_whose_run_was_terminated_fails_and_can_be_resumed(stack: 
         await settled(client, batch.id, 20)
         await (await stack.server()).get_workflow_handle(batch.id).terminate()
         await until(lambda: without_run(stack, 1))
-        await audit(stack)
+        await check(stack)
         await until(lambda: without_run(stack, 0))
         failed = await client.batches.retrieve(batch.id)
         await stack.heal()

@@ -1,10 +1,10 @@
-"""The differences that an audit can find, and the report that contains them."""
+"""The differences that a consistency check can find, and the report that contains them."""
 
 from enum import StrEnum
 
 from pydantic import BaseModel
 
-from batchwright.contracts.audit import AuditCount
+from batchwright.contracts.consistency import DifferenceCount
 
 
 class DifferenceKind(StrEnum):
@@ -17,11 +17,11 @@ class DifferenceKind(StrEnum):
 
 
 class Difference(BaseModel):
-    """One difference that an audit found.
+    """One difference that a consistency check found.
 
     Attributes:
         what: the difference, as a sentence for the operator.
-        repair: the change that would repair it; empty if an audit cannot repair it.
+        repair: the change that would repair it; empty if a consistency check cannot repair it.
         repaired: True if this change was made.
     """
 
@@ -33,7 +33,7 @@ class Difference(BaseModel):
     repaired: bool = False
 
 
-class AuditReport(BaseModel):
+class ConsistencyReport(BaseModel):
     differences: list[Difference]
     rows: int  # live rows that were compared
     runs: int
@@ -46,14 +46,14 @@ class AuditReport(BaseModel):
         return self.unlisted + sum(not difference.repaired for difference in self.differences)
 
     @property
-    def counts(self) -> dict[DifferenceKind, AuditCount]:
+    def counts(self) -> dict[DifferenceKind, DifferenceCount]:
         """For each kind of difference: how many were found, and how many of them were not repaired.
 
         Every kind is included, even if its numbers are 0.
         """
-        counts = {kind: AuditCount() for kind in DifferenceKind}
-        counts[DifferenceKind.FILE_MISSING] = AuditCount(found=self.unlisted, left=self.unlisted)
+        counts = {kind: DifferenceCount() for kind in DifferenceKind}
+        counts[DifferenceKind.FILE_MISSING] = DifferenceCount(found=self.unlisted, left=self.unlisted)
         for difference in self.differences:
             before, left = counts[difference.kind], not difference.repaired
-            counts[difference.kind] = AuditCount(found=before.found + 1, left=before.left + left)
+            counts[difference.kind] = DifferenceCount(found=before.found + 1, left=before.left + left)
         return counts

@@ -1,1 +1,0 @@
-"""Audit: find differences between rows, workflow runs, files and counts, and repair those that are safe."""

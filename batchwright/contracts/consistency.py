@@ -1,0 +1,41 @@
+"""Messages and activity of the scheduled consistency check, which compares rows, workflow runs and files."""
+
+from temporalio import activity
+
+from batchwright.contracts.message import Message
+
+WORKFLOW = "ConsistencyCheckWorkflow"
+
+
+class ConsistencyCheckOrder(Message):
+    """Start argument of a consistency check. It has no fields.
+
+    A setting of the workers decides if the consistency check repairs the differences that it finds.
+    """
+
+
+class DifferenceCount(Message):
+    """Number of differences of one kind that a check found, and number of those that it did not repair."""
+
+    found: int = 0
+    left: int = 0
+
+
+class ConsistencyCheckResult(Message):
+    """Result of a consistency check: how much it compared, and the differences that it found."""
+
+    rows: int  # live batches that were compared
+    runs: int
+    files: int
+    counts: dict[str, DifferenceCount]  # by kind of difference
+
+
+class ConsistencyCheckActivities:
+    """Declares the activity `check_consistency`. Workflows call it without importing its implementation.
+
+    The implementation is in `activities/consistency/activity.py`.
+    """
+
+    @activity.defn
+    async def check_consistency(self, order: ConsistencyCheckOrder) -> ConsistencyCheckResult:
+        raise NotImplementedError

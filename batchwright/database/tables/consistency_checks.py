@@ -1,0 +1,59 @@
+"""Table with the result of the latest consistency check of rows, workflow runs and files."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+from batchwright.contracts.consistency import DifferenceCount
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.sql import queries
+
+
+class RecordedConsistencyCheck(NamedTuple):
+    """Numbers of differences of one kind that the latest check found and left, and when that check ended.
+
+    Before the first check, the counts are 0, and `at` is the time when the table was created.
+    """
+
+    counted: DifferenceCount
+    at: datetime
+
+
+class ConsistencyChecksTable(Protocol):
+    async def record(self, counts: Mapping[str, DifferenceCount], at: datetime) -> None:
+        """Store the result of a consistency check that ended at `at`: the counts by kind of difference.
+
+        Counts of a later consistency check are not replaced.
+        """
+        ...
+
+    async def latest(self) -> Mapping[str, RecordedConsistencyCheck]:
+        """Return the result of the latest consistency check, by kind of difference."""
+        ...
+
+
+@dataclass(frozen=True)
+class ConsistencyCheckQueries:
+    record: str
+    latest: str
+
+
+class PostgresConsistencyChecks(ConsistencyChecksTable):
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
+        self._sql = queries(ConsistencyCheckQueries, "consistency_checks")
+
+    async def record(self, counts: Mapping[str, DifferenceCount], at: datetime) -> None:
+        kinds = sorted(counts)
+        found, left = [counts[kind].found for kind in kinds], [counts[kind].left for kind in kinds]
+        await self._connections.execute(self._sql.record, kinds, found, left, at)
+
+    async def latest(self) -> Mapping[str, RecordedConsistencyCheck]:
+        rows = await self._connections.fetch(self._sql.latest)
+        return {
+            row["kind"]: RecordedConsistencyCheck(
+                DifferenceCount(found=row["found"], left=row["unrepaired"]), row["checked_at"]
+            )
+            for row in rows
+        }

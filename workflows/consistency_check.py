@@ -1,0 +1,22 @@
+"""The consistency check workflow, which a schedule starts. It runs one activity."""
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from batchwright.contracts.consistency import (
+        WORKFLOW,
+        ConsistencyCheckActivities,
+        ConsistencyCheckOrder,
+        ConsistencyCheckResult,
+    )
+    from batchwright.workflows.options import consistency_check_options
+
+
+@workflow.defn(name=WORKFLOW)
+class ConsistencyCheckWorkflow:
+    @workflow.run
+    async def run(self, order: ConsistencyCheckOrder) -> ConsistencyCheckResult:
+        """Run the check and return its result. Found differences are not a failure of the run."""
+        return await workflow.execute_activity_method(
+            ConsistencyCheckActivities.check_consistency, order, **consistency_check_options()
+        )
