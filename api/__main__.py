@@ -36,13 +36,14 @@ _BINDING = (errno.EACCES, errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
 class _CannotListen(Exception):
-    """The address and port are in use, forbidden to this user, or not available on this machine."""
+    """The API cannot listen: its address and port are in use, not allowed, or not on this machine."""
 
 
 class _Server(uvicorn.Server):
     """A uvicorn server that does not handle signals. This module handles them, so that the exit code is 0.
 
-    When the server stops, it ends the responses that follow a batch, and lets all other requests finish.
+    When the server stops, it ends the streaming responses that follow a batch, and lets all other requests
+    finish.
     """
 
     def __init__(self, config: uvicorn.Config, stopping: StopSignal) -> None:
@@ -111,7 +112,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
 
 
 class _Stop:
-    """Handles signals: cancels the start of the server, or stops the running server."""
+    """Handles stop signals: it cancels the start of the server, or stops the running server."""
 
     def __init__(self) -> None:
         self.opening: asyncio.Task[None] | None = None
@@ -169,10 +170,11 @@ def _check_host(settings: Settings) -> None:
 
 
 def _check_issuer(settings: Settings) -> None:
-    """Check that tokens of an issuer are accepted if one is configured.
+    """Check that the API accepts tokens if the settings name an issuer of tokens.
 
     Raises:
-        SettingsError: there is an issuer, but callers do not authenticate with keys or tokens.
+        SettingsError: an issuer is configured, but BATCHWRIGHT_AUTH is not `api_key`, so tokens are not
+            accepted.
     """
     if settings.oidc_issuer and settings.auth != "api_key":
         raise SettingsError(

@@ -90,9 +90,9 @@ def build_app(deps: ApiDependencies, events: BatchEvents) -> FastAPI:
 def _add_routes(
     app: DocumentedApp, deps: ApiDependencies, events: BatchEvents
 ) -> tuple[list[APIRouter], list[APIRouter]]:
-    """Add all routes to the application. Return the routers with access checks, and the routers without.
+    """Add all routes to the application.
 
-    The first list has the routers for tenants and operators.
+    Return two lists: the routers for tenants and operators, which need access checks, and the public routers.
     """
     settings = deps.settings
     keys, denials = _key_parameters(settings), auth_error_responses(settings)

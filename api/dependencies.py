@@ -24,7 +24,10 @@ class ServedModels(Protocol):
         ...
 
     async def served_now(self) -> frozenset[str]:
-        """Return the same, read again from the database, with their present prices and aliases."""
+        """Read the registry from the database again, and return the names of the served models.
+
+        After this call, prices and aliases are current, too.
+        """
         ...
 
     def canonical(self, name: str) -> str:

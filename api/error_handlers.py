@@ -43,8 +43,8 @@ def handle_errors(app: FastAPI, routers: Sequence[APIRouter]) -> None:
     """Register handlers that return every error in OpenAI's format.
 
     Args:
-        routers: all routers of the application. From them, errors take the methods that a path allows and the
-            right path for a wrong one.
+        routers: all routers of the application. The handlers read from them the methods that a path allows,
+            and the correct path for a wrong path.
     """
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(BadParameter, _bad_parameter)
@@ -57,7 +57,7 @@ def handle_errors(app: FastAPI, routers: Sequence[APIRouter]) -> None:
 
 
 def unavailable_response(error: Exception) -> Response:
-    """Return the 503 response for a dependency that does not respond, and log the error."""
+    """Log the error of a dependency that does not respond, and return the 503 response."""
     tracing.record_error(error)
     logger.warning(
         "dependency is unavailable", extra={"dependency": type(error).__name__, "error": str(error)}
@@ -78,7 +78,7 @@ async def _bad_parameter(_: Request, error: Exception) -> Response:
 
 
 class _RoutingErrors:
-    """Handles errors of the router: paths that do not exist, and methods that a path does not allow."""
+    """Handles the router's errors: the path does not exist, or the path does not allow the method."""
 
     def __init__(self, routers: Sequence[APIRouter]) -> None:
         self._routes = [route for router in routers for route in router.routes if isinstance(route, Route)]

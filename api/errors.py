@@ -12,7 +12,7 @@ IDEMPOTENCY_KEY_HINT = {"idempotency_key": "Send the key in the header Idempoten
 
 
 class ApiError(Exception):
-    """An error that becomes the response to the client. The client sees all its fields."""
+    """An error that becomes the response to the client. All its fields are visible to the client."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ def invalid_value(param: str, message: str) -> ApiError:
 
 
 def one_of(text: str, param: str, *values: str) -> str:
-    """Return `text`, the value of parameter `param`, if it is one of `values`. Otherwise raise ApiError."""
+    """Return `text`, the value of the parameter `param`. Raise ApiError if it is not one of `values`."""
     if text not in values:
         supported = ", ".join(f"'{value}'" for value in values)
         raise invalid_value(param, f"Invalid value: '{text}'. Supported values are: {supported}.")
@@ -50,7 +50,7 @@ def unknown_parameter(param: str, hints: Mapping[str, str] = NO_HINTS) -> ApiErr
 
     Args:
         param: name of the parameter.
-        hints: for each known wrong name, a sentence that says what to send instead.
+        hints: sentences that say what to send instead, by frequent wrong name.
     """
     message = f"Unknown parameter: '{param}'. {hints.get(param, '')}".rstrip()
     return ApiError(400, message, code="unknown_parameter", param=param)
@@ -92,7 +92,7 @@ def rate_limited(
 
 
 def storage_quota_exceeded(limit: int, used: int) -> ApiError:
-    """Return a 429 error for an exhausted storage quota. Clients are told not to retry it.
+    """Return a 429 error for an exhausted storage quota. Its headers tell clients not to retry.
 
     A retry would send the whole file again. `limit` and `used` are in bytes.
     """
@@ -109,7 +109,7 @@ def storage_quota_exceeded(limit: int, used: int) -> ApiError:
 
 
 def webhook_quota_exceeded(limit: int) -> ApiError:
-    """Return a 429 error for too many webhooks. Clients are told not to retry it.
+    """Return a 429 error for too many webhooks. Its headers tell clients not to retry.
 
     `limit` is the number of webhooks that a tenant may have.
     """
@@ -159,5 +159,5 @@ def error_response(error: ApiError) -> Response:
 
 
 def internal_error_response() -> Response:
-    """Return the 500 response for an unexpected exception. The details are only logged."""
+    """Return the 500 response for an unexpected exception. The exception is logged, but not sent."""
     return error_response(ApiError(500, "The server had an error while processing your request."))

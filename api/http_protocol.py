@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol, with limits for large headers, and for slow, idle and non-reading clients."""
+"""uvicorn's HTTP protocol, with limits for large headers and for slow, idle or non-reading clients."""
 
 import asyncio
 
@@ -13,8 +13,9 @@ LINGER_SECONDS = 5.0
 class BoundedProtocol(HttpToolsProtocol):
     """HTTP protocol that rejects malformed and slow requests with errors in the API's format.
 
-    If a response is sent before the request was read completely, the connection lingers before it closes: it
-    reads and drops data, for at most `LINGER_SECONDS`. Otherwise the client might not get the response.
+    If the server responds before it has read the whole request, the connection "lingers" before it closes: it
+    reads and drops data, for at most `LINGER_SECONDS`. Without this, the client might not receive the
+    response.
     """
 
     seconds_for_headers = 15.0  # maximum time until a request's headers are complete
@@ -93,16 +94,16 @@ class BoundedProtocol(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison]
 
     def close_answered(self) -> None:
-        """Close the connection after a response. If the request is incomplete, linger first."""
+        """Close the connection after a response. If the request is not read completely, linger first."""
         if self.cycle.more_body:
             self._linger()
         else:
             self.transport.close()
 
     def _linger(self) -> None:
-        """Send nothing more, and drop received data until the connection closes.
+        """Send nothing more, and drop received data until the client closes the connection.
 
-        If the client does not close it, it is closed after some seconds or too many bytes.
+        If the client does not close it, the server closes it after `LINGER_SECONDS` or too many bytes.
         """
         if self.lingers or self.transport.is_closing():
             return
@@ -150,9 +151,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class _RequestTransport:
-    """Transport through which uvicorn sends the response of one request.
+    """Transport through which uvicorn sends the response to one request.
 
-    When the connection lingers (it only reads and drops data before it closes), written data is dropped.
+    While the connection lingers (it only reads and drops data before it closes), written data is dropped.
     """
 
     def __init__(self, protocol: BoundedProtocol) -> None:

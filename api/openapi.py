@@ -1,7 +1,7 @@
-"""The description `/openapi.json`: responses by status, schemas of parameters, and the application class.
+"""The OpenAPI description at `/openapi.json`: responses, parameter schemas, and the application class.
 
-Routes receive their parameters as text and check them, so that invalid values get OpenAI's error messages.
-The schemas of parameters are only documentation.
+Routes receive their parameters as text and validate them themselves, so that invalid values get OpenAI's
+error messages. The parameter schemas are only documentation.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ _COMMON_STATUSES = (400, 408, 413, 431, 500, 503)
 
 
 def error_responses(*statuses: int) -> ResponseSpecs:
-    """Return descriptions of responses with these error statuses, and with those that any route can have."""
+    """Return descriptions of responses with these error statuses, and of errors that any route can return."""
     return {status: _error(status) for status in sorted({*_COMMON_STATUSES, *statuses})}
 
 
@@ -108,7 +108,7 @@ EVENT_STREAM_RESPONSES: ResponseSpecs = {
 
 
 def limit_schema(default: int, most: int) -> WithJsonSchema:
-    """Return the schema of a list's query parameter `limit`: an integer from 1 to `most`."""
+    """Return the schema of the query parameter `limit` of a list: an integer from 1 to `most`."""
     return WithJsonSchema({"type": "integer", "minimum": 1, "maximum": most, "default": default})
 
 
@@ -125,9 +125,9 @@ def pattern_schema(pattern: str) -> WithJsonSchema:
 
 
 class DocumentedApp(FastAPI):
-    """FastAPI application whose OpenAPI description has only responses that its routes really return.
+    """FastAPI application whose OpenAPI description contains only responses that its routes can return.
 
-    FastAPI would describe a 422 response, but this API returns 400 instead.
+    FastAPI would describe a 422 response for invalid requests, but this API returns 400.
     """
 
     _page: Response | None = None
@@ -145,7 +145,7 @@ class DocumentedApp(FastAPI):
 
 
 def _with_error_schema(description: dict[str, object]) -> dict[str, object]:
-    """Return the description with the schemas of all error objects and their parts added."""
+    """Return the description, with the schemas of all error objects added."""
     components = _OBJECT.validate_python(description["components"])
     schemas = _OBJECT.validate_python(components["schemas"])
     for kind in (ErrorObject, MessageErrorObject):
@@ -155,10 +155,10 @@ def _with_error_schema(description: dict[str, object]) -> dict[str, object]:
 
 
 def _without_members(node: Mapping[str, object], never: set[str]) -> dict[str, object]:
-    """Return a copy of `node`, an object of the description, without its members in `never`.
+    """Return a copy of `node`, a part of the OpenAPI description, without the keys in `never`.
 
-    The objects in it are copied, too. From an object with a name in `_UNUSED`, such as `responses`, the
-    members listed there are left out.
+    Nested objects are copied, too. `_UNUSED` lists keys to leave out from nested objects by their name, such
+    as `422` from `responses`.
     """
     return {
         name: _without_members(_OBJECT.validate_python(value), _UNUSED.get(name, set()))

@@ -17,10 +17,11 @@ class _RejectedCallers(NamedTuple):
 
 
 class RetryAfterSpread:
-    """Selects the Retry-After values of rejected requests, so that each tenant gets one retry per second.
+    """Selects the Retry-After values of rejected requests, so that each tenant sends one retry per second.
 
-    A tenant's requests are retried in the order in which they were rejected. If too many wait, so that a
-    value would be above `MAX_RETRY_SECONDS`, it is a random value from half of this limit to the limit.
+    The retries of a tenant come in the order of its rejected requests. If a value would be above
+    `MAX_RETRY_SECONDS`, because too many requests wait, it is chosen at random from half of this limit to the
+    limit.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:

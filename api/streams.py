@@ -1,4 +1,4 @@
-"""What ends a response that follows a batch: the maximum duration, and the stop of the process."""
+"""Ends of responses that follow a batch: after a maximum duration, or when the process stops."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ class StopSignal:
         self._callbacks = list[Callable[[], None]]()
 
     def on_set(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when the signal is set. If it was set before, `callback` is never called."""
+        """Call `callback` when the signal is set later. If it is already set, never call `callback`."""
         self._callbacks.append(callback)
 
     def set(self) -> None:

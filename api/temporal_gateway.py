@@ -62,12 +62,12 @@ class TemporalGateway(Protocol):
     async def state(self, batch_id: str) -> BatchState | None:
         """Return the state that the batch's workflow reports.
 
-        Return None if the batch has no workflow, or if Temporal or the workers cannot answer now.
+        Return None if the batch has no workflow, or if Temporal or the workers do not respond.
         """
         ...
 
     async def ingested(self, batch_id: str) -> IngestResult | None:
-        """Return the result of the batch's ingestion, which tells where its plans are stored.
+        """Return the result of the batch's ingestion. It tells where the plans of the batch are stored.
 
         Return None if the ingestion has not completed, or if the batch has no workflow.
         """
@@ -82,7 +82,7 @@ class TemporalGateway(Protocol):
         ...
 
     async def check(self) -> None:
-        """Check that Temporal responds and serves the namespace. Raise TemporalUnavailable if not."""
+        """Check that Temporal responds and has the namespace. Raise TemporalUnavailable if not."""
         ...
 
 
@@ -200,7 +200,7 @@ class TemporalClientGateway(TemporalGateway):
 
 
 async def log_until_ready(temporal: TemporalGateway) -> None:
-    """Wait until Temporal and its namespace are ready. Log why they are not, when the reason changes."""
+    """Wait until Temporal and its namespace are ready. Log the reason each time it changes."""
     complaint = ""
     while True:
         try:

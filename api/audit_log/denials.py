@@ -1,4 +1,7 @@
-"""Records requests for acts of operators that were denied, because the caller lacks the scope."""
+"""Records denied requests of callers who lack the scope for an operator act.
+
+An act is an operation that changes or destroys something, such as the removal of a model.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -15,9 +18,9 @@ logger = logging.getLogger(__name__)
 
 
 class DenialRecorder:
-    """Finds the act that a denied request asked for. Acts of tenants on their own data are left out.
+    """Records denied operator acts. Acts of tenants on their own data are not recorded.
 
-    Authentication denies a request before its route is known.
+    Authentication denies a request before FastAPI finds its route, so this class finds the route and its act.
     """
 
     def __init__(self, log: AuditLog, routers: Sequence[APIRouter]) -> None:
@@ -27,9 +30,9 @@ class DenialRecorder:
         self._acts = [(route, act) for route, act in acts if act and not isinstance(act, TenantAct)]
 
     async def record(self, scope: Scope, code: str) -> None:
-        """Record the denied request with this ASGI scope, if it asked for an act of operators.
+        """Record the denied request with this ASGI scope if it requested an operator act.
 
-        The act did not happen, so it is no error if the database is unavailable.
+        If the database is unavailable, this only logs a warning, because the denied act did not happen.
 
         Args:
             code: error code of the response.

@@ -1,7 +1,7 @@
-"""Records acts in the audit log. Each route that changes or destroys something declares its act.
+"""Records acts in the audit log. An act is an operation that changes or destroys something.
 
-An act is recorded before the route's function is called, and its outcome before the response is sent. If the
-beginning cannot be recorded, the function is not called.
+Each route that performs an act declares it. The act is recorded before the route's function is called, and
+its outcome before the response is sent. If the act cannot be recorded, the function is not called.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -38,7 +38,7 @@ Applies = Callable[[State], bool]
 
 
 class AuditLog:
-    """Records the acts of requests, and makes the dependencies with which routes declare their acts."""
+    """Records the acts of requests. Creates the FastAPI dependencies with which routes declare their acts."""
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps, self._table = deps, deps.database.audit_log
@@ -46,20 +46,20 @@ class AuditLog:
         self.repeated = FailureLimiter(REPEATABLE_PER_MINUTE)
 
     def of_operator(self, action: AuditAction, target: type[TargetKind]) -> list[DependsOn]:
-        """Return the dependencies of a route for operators. Each request is recorded, also a refused one."""
+        """Return the dependencies for an operator route. Every request is recorded, even if refused."""
         return [Depends(OperatorAct(self, action, target(self._deps)), scope="function")]
 
     def of_tenant(
         self, action: AuditAction, target: type[TargetKind], ends: Applies | None = None
     ) -> list[DependsOn]:
-        """Return the dependencies of a route for tenants. A request is recorded if its target exists.
+        """Return the dependencies for a tenant route. A request is recorded only if its target exists.
 
-        A tenant gets 429 after 60 requests per minute that leave their target in existence, so that it cannot
-        fill the audit log. Other requests are as many as the objects that it creates.
+        A tenant could fill the audit log with requests that do not end their target, because it can repeat
+        them. So it gets 429 after 60 such requests per minute.
 
         Args:
-            ends: for an act that ends its target: returns False for a target that the act can no longer
-                change. Such requests are not recorded. None for an act that can be repeated.
+            ends: for an act that ends its target, such as a deletion: returns False if the act can no longer
+                change the target. Such requests are not recorded. None for an act that can be repeated.
         """
         return [Depends(TenantAct(self, action, target(self._deps), ends), scope="function")]
 
@@ -67,10 +67,10 @@ class AuditLog:
     async def recording(
         self, request: Request, act: "OperatorAct", target: AuditTarget, before: State | None
     ) -> AsyncGenerator[None]:
-        """Context manager that records the act of a request, and its outcome.
+        """Context manager that records a request's act before the `with` block, and its outcome afterwards.
 
         Raises:
-            DatabaseUnavailable: the act could not be recorded, and must not happen.
+            DatabaseUnavailable: the act could not be recorded. The `with` block does not run.
         """
 
         async def read_after() -> JsonValue:
@@ -81,13 +81,13 @@ class AuditLog:
             yield
 
     async def record_denial(self, scope: Scope, act: "OperatorAct", code: str) -> None:
-        """Record that an operator's act was denied to a known caller: 60 per minute for each tenant.
+        """Record that a known caller was denied an operator act, at most 60 times per minute and tenant.
 
         Args:
-            scope: the request's ASGI scope, with the parameters of the path of its route.
+            scope: the request's ASGI scope, including the path parameters of its route.
 
         Raises:
-            DatabaseUnavailable: the denied act could not be recorded.
+            DatabaseUnavailable: the denial could not be recorded.
         """
         tenant: str = scope[SCOPE_TENANT]
         if self.repeated.wait_seconds(tenant):
@@ -120,12 +120,12 @@ class AuditLog:
         )
 
     def _redacted(self, state: State | None) -> JsonValue:
-        """Return the state without secrets: values of headers, and all that looks like a secret."""
+        """Return the state without the values of headers, and without all text that looks like a secret."""
         return cast("JsonValue", self._redactor.value(_without_headers(state)))
 
 
 class OperatorAct:
-    """Dependency of a route for operators that records the act of each request."""
+    """FastAPI dependency of an operator route. It records the act of each request."""
 
     def __init__(self, log: AuditLog, action: AuditAction, target: TargetKind) -> None:
         self._log = log
@@ -138,7 +138,7 @@ class OperatorAct:
 
 
 class TenantAct(OperatorAct):
-    """Dependency of a route for tenants that records the act of each request whose target exists."""
+    """FastAPI dependency of a tenant route. It records the act of each request whose target exists."""
 
     def __init__(self, log: AuditLog, action: AuditAction, target: TargetKind, ends: Applies | None) -> None:
         super().__init__(log, action, target)
@@ -164,23 +164,23 @@ class TenantAct(OperatorAct):
 
 
 def exists(state: State) -> bool:
-    """Return True: for an act that ends its target in whatever state it is."""
+    """Return True. For acts that can end their target in any state, such as a deletion."""
     return True
 
 
 def is_live(batch: State) -> bool:
-    """Return True if a batch has not ended, so that a cancel ends it."""
+    """Return True if the batch has not ended, so that a cancel can still end it."""
     return batch["status"] in LIVE_STATES
 
 
 def act_of(route: APIRoute) -> OperatorAct | None:
-    """Return the act that a route declares; None if it declares none."""
+    """Return the act that a route declares; None if the route declares no act."""
     acts = (each.dependency for each in route.dependencies)
     return next((act for act in acts if isinstance(act, OperatorAct)), None)
 
 
 def _refusal_code(error: Exception) -> str | None:
-    """Return the code of an error that refused the act; None if the act failed."""
+    """Return the error code if the API refused the act; None if the act failed for another reason."""
     match error:
         case ApiError() if error.status < 500:
             return error.code or str(error.status)

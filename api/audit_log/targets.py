@@ -1,6 +1,7 @@
-"""Targets of recorded acts: which thing a request changes, and the state of that thing for the audit log.
+"""Targets of recorded acts: the object that a request changes, and the object's state for the audit log.
 
-The state has no content of requests and results, and no secrets. `recorder.py` redacts what looks like one.
+The state contains no secrets, and no content of requests or results. As a second protection, `recorder.py`
+redacts all text that looks like a secret.
 """
 
 from collections.abc import Mapping
@@ -27,14 +28,14 @@ State = dict[str, JsonValue]
 
 
 class TargetKind(Protocol):
-    """A kind of thing that acts change."""
+    """A kind of object that acts change, such as batches or quotas."""
 
     type: AuditTargetType
 
     def __init__(self, deps: ApiDependencies) -> None: ...
 
     async def find(self, request: Request) -> AuditTarget:
-        """Return the target that a request names. It may not exist.
+        """Return the target that a request names, even if it does not exist.
 
         Raises:
             ApiError: the request's body is not a JSON object.
@@ -42,7 +43,7 @@ class TargetKind(Protocol):
         ...
 
     async def read(self, target: AuditTarget) -> State | None:
-        """Return the present state of a target without secrets; None if there is no such target."""
+        """Return the current state of a target without secrets; None if the target does not exist."""
         ...
 
 
@@ -96,7 +97,7 @@ class BatchTarget:
 
 
 class MessageBatchTarget(BatchTarget):
-    """A message batch of the caller's tenant, recorded by the id that it has as a batch."""
+    """A message batch of the caller's tenant. The audit log shows its id in OpenAI's form, `batch_...`."""
 
     async def find(self, request: Request) -> AuditTarget:
         id = request.path_params["message_batch_id"]
@@ -213,7 +214,7 @@ class BudgetGroupTarget:
 
 
 class RateTarget:
-    """The rate of one model, or the rate over all models, which has an empty id."""
+    """The rate limit of one model, or the rate limit over all models, whose target id is empty."""
 
     type = AuditTargetType.RATE
 
@@ -231,7 +232,7 @@ class RateTarget:
 
 
 class HoldTarget:
-    """The hold of a tenant or of a model. Its id is `tenant/` or `model/` with the name."""
+    """The hold of a tenant or of a model. The target id is `tenant/NAME` or `model/NAME`."""
 
     type = AuditTargetType.HOLD
 
@@ -252,7 +253,7 @@ class HoldTarget:
 
 
 class ModelTarget:
-    """The run-time change of a model. A model without one is as in the registry file, or as listed."""
+    """The run-time change of a model. A model without a run-time change has no state here."""
 
     type = AuditTargetType.MODEL
 
@@ -276,7 +277,10 @@ class ModelTarget:
 
 
 def _of_tenant(type: AuditTargetType, id: str, tenant: str) -> AuditTarget:
-    """Return a target of a tenant. Its texts may come from a request that is not checked yet."""
+    """Return a target that belongs to `tenant`.
+
+    Both texts may come from a request that is not validated yet, so they are shortened.
+    """
     id, tenant = storable(id)[:_MAX_ID_CHARACTERS], storable(tenant)[:_MAX_ID_CHARACTERS]
     return AuditTarget(type=type, id=id, tenant=tenant)
 
@@ -292,7 +296,7 @@ def _batch_state(row: BatchRow) -> State:
 
 
 async def _parameters(request: Request) -> Mapping[str, object]:
-    """Return the parameters of a request: from the query of a DELETE, and from the body otherwise."""
+    """Return the request's parameters: the query parameters of a DELETE, or the body of any other request."""
     return request.query_params if request.method == "DELETE" else await read_json_object(request)
 
 

@@ -1,4 +1,4 @@
-"""Authenticators: find the tenant of a request by its API key, its token, or the headers of a gateway."""
+"""Authenticators find the tenant of a request by its API key, its token, or the headers of a gateway."""
 
 import logging
 import re
@@ -57,7 +57,7 @@ class Authenticator(Protocol):
     async def authenticate(self, scope: Scope) -> str:
         """Return the tenant of the request, and store it in the ASGI scope.
 
-        If the caller is known but lacks the scope of the route, the tenant is stored, too.
+        The tenant is also stored if the caller is known but its scopes do not allow the route.
 
         Raises:
             ApiError: the caller has no access, or a header is not valid.
@@ -79,9 +79,9 @@ def build_authenticator(deps: ApiDependencies) -> Authenticator | None:
 
 
 class ApiKeyAuthenticator:
-    """Accepts requests with a valid API key, or a valid token of the issuer, whose scopes allow the route.
+    """Accepts a request if it has a valid API key or token whose scopes allow the route.
 
-    Tokens are only accepted if an issuer is configured.
+    Tokens are only accepted if an issuer of tokens is configured.
     """
 
     def __init__(self, deps: ApiDependencies, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -117,10 +117,13 @@ class ApiKeyAuthenticator:
         return row.tenant
 
     def _check_request(self, scope: Scope, tenant: str, scopes: Collection[str], credential: str) -> None:
-        """Check that the request's header names no other tenant, and that its scopes allow the route.
+        """Check that the tenant header, if any, names `tenant`, and that `scopes` allow the route.
+
+        Args:
+            credential: "token" or "API key", for error messages.
 
         Raises:
-            AccessDenied: it does, or they do not. The message names the kind of the `credential`.
+            AccessDenied: the header names another tenant, or the scopes do not allow the route.
         """
         headers, name = Headers(scope=scope), self._settings.tenant_header
         if name in headers and tenant_from_headers(headers, self._settings) != tenant:
@@ -135,11 +138,11 @@ class ApiKeyAuthenticator:
         """Return the database row of the API key.
 
         Args:
-            key: the key in the request; None if the request's text cannot be a key.
+            key: the key in the request; None if the request's text does not have the form of a key.
             address: address of the client. The number of wrong keys per address is limited.
 
         Raises:
-            AccessDenied: the key is None or not valid, or its address has sent too many wrong keys.
+            AccessDenied: the key is None or not valid, or the client's address has sent too many wrong keys.
         """
         if key is None:
             raise _invalid_key()
@@ -166,10 +169,13 @@ class ApiKeyAuthenticator:
         return row
 
     async def _identity_of(self, tokens: TokenVerifier, token: str, address: str) -> TokenIdentity:
-        """Return the sender of the token. Tokens that were valid before are accepted beyond the limit.
+        """Return the tenant, user and scopes that the token states.
+
+        Tokens that were valid before are accepted even if the client's address has sent too many wrong
+        tokens.
 
         Raises:
-            AccessDenied: the token is not valid, or its address has sent too many wrong ones.
+            AccessDenied: the token is not valid, or the client's address has sent too many wrong tokens.
         """
         if identity := tokens.recall(token):
             return identity
@@ -192,10 +198,13 @@ class ApiKeyAuthenticator:
         return identity
 
     def _begin_attempt(self, address: str, credentials: str) -> None:
-        """Count a failure of the address, which is released if its key or token is valid.
+        """Count a failure of the client's address. The caller releases it if the key or token is valid.
+
+        Args:
+            credentials: "API keys" or "tokens", for the error message.
 
         Raises:
-            AccessDenied: the address has too many failures. The message names the `credentials`.
+            AccessDenied: the address has too many failures.
         """
         if seconds := self._failures.wait_seconds(address):
             message = f"Too many wrong {credentials} came from your address. Try again in {seconds} s."
@@ -221,9 +230,9 @@ class ApiKeyAuthenticator:
 
 
 class TrustedHeaderAuthenticator:
-    """Trusts the tenant and the scopes in the headers of a gateway, and rejects disabled tenants.
+    """Trusts the headers in which a gateway states the tenant and the scopes. Rejects disabled tenants.
 
-    If no header for scopes is configured, callers may read and write, but not use admin routes.
+    If the settings name no header for scopes, callers may read and write, but not use admin routes.
     """
 
     def __init__(
@@ -247,7 +256,7 @@ class TrustedHeaderAuthenticator:
 
 
 class _EnabledTenants:
-    """Checks tenants that a gateway or a token names. It caches enabled tenants for `CACHE_SECONDS`."""
+    """Checks that tenants are enabled. It caches enabled tenants for `CACHE_SECONDS`."""
 
     def __init__(self, tenants: TenantsTable, monotonic: Callable[[], float], *, must_exist: bool) -> None:
         self._tenants = tenants
@@ -256,10 +265,10 @@ class _EnabledTenants:
         self._enabled: OrderedDict[str, float] = OrderedDict()  # by tenant: when it was last found enabled
 
     async def check(self, tenant: str) -> None:
-        """Check that the tenant is enabled, and that it has a row if tenants must exist.
+        """Check that the tenant is enabled, and that it has a database row if `must_exist` was set.
 
         Raises:
-            AccessDenied: it is not, or it has none.
+            AccessDenied: the tenant is disabled, or has no row although it must exist.
         """
         now = self._monotonic()
         if now - self._enabled.get(tenant, -CACHE_SECONDS) < CACHE_SECONDS:
@@ -284,7 +293,7 @@ def has_key_header(headers: Headers) -> bool:
 def _credential_from_headers(headers: Headers) -> ApiKey | str | None:
     """Return the API key in the headers, or a bearer token that does not have the form of a key.
 
-    Return None if there is neither, or if two headers contain different keys or different tokens.
+    Return None if the headers contain neither, or if two headers contain different keys or different tokens.
 
     Raises:
         AccessDenied: the request has no header for a key.
@@ -305,7 +314,7 @@ def _credential_from_headers(headers: Headers) -> ApiKey | str | None:
 
 
 def _invalid_key() -> AccessDenied:
-    """Return the error for an invalid key. It is always the same, to reveal nothing about other keys."""
+    """Return the error for an invalid key. It is always the same, so that it reveals nothing about keys."""
     message = "Incorrect API key provided. `batchwright keys` creates keys."
     return AccessDenied("wrong_key", 401, message, code="invalid_api_key", headers=_CHALLENGE)
 

@@ -25,8 +25,8 @@ SCOPE_USER = "batchwright.user"  # key of the user of a token in the ASGI scope
 def tenant_of(request: Request, settings: Settings) -> str:
     """Return the tenant of the request.
 
-    With authentication, the middleware has stored the tenant. Without authentication, the tenant header names
-    it; if there is no such header, it is the default tenant.
+    With authentication, the middleware has stored the tenant in the request's scope. Without authentication,
+    the tenant header names the tenant; if the header is missing, the default tenant is used.
 
     Raises:
         ApiError: the request names no tenant or an invalid one.
@@ -46,16 +46,16 @@ def key_id_of(request: Request) -> str:
 
 
 def user_of(request: Request) -> str:
-    """Return the user whose token the request has; empty if it has none."""
+    """Return the user in the request's token; empty if the request has no token."""
     found: str = request.scope.get(SCOPE_USER, "")
     return found
 
 
 def operator_of(request: Request) -> str:
-    """Return who sent an operator's request, for the log.
+    """Return a name for the sender of an operator request, for the log.
 
-    It is the id of the API key, or the user of the token, or the tenant if a gateway authenticated the
-    caller, or an empty text if authentication is off.
+    The name is the id of the API key, the user of the token, or the tenant if a gateway authenticated the
+    caller. It is empty if authentication is off.
     """
     return key_id_of(request) or request.scope.get(SCOPE_USER) or request.scope.get(SCOPE_TENANT, "")
 

@@ -1,4 +1,4 @@
-"""Limit the failures of each client with a leaky bucket, such as the wrong keys of each client address."""
+"""Limits how often a client may fail, for example with wrong keys. Each address has a leaky bucket."""
 
 import ipaddress
 import math
@@ -30,7 +30,11 @@ class FailureLimiter:
         self._levels: OrderedDict[str, _FailureLevel] = OrderedDict()
 
     def wait_seconds(self, address: str) -> int:
-        """Return the seconds until this address, or other name of a client, may try again; 0 means now."""
+        """Return the seconds until the client may try again; 0 if it may try now.
+
+        Args:
+            address: IP address of the client, or another name that identifies it.
+        """
         too_many = self._failures(_network(address)) + 1 - self._per_minute
         if not self._per_minute or too_many <= 0:
             return 0
@@ -39,13 +43,13 @@ class FailureLimiter:
     def acquire(self, address: str) -> None:
         """Count a failure of this address.
 
-        If it is counted before its key is looked up, concurrent lookups cannot exceed the limit. Then call
-        `release` if the key is valid.
+        Call this before the lookup of the key, so that concurrent lookups cannot exceed the limit. If the key
+        is valid, call `release` afterwards.
         """
         self._change(address, 1)
 
     def release(self, address: str) -> None:
-        """Subtract a failure that `acquire` counted, because the key was valid or could not be looked up."""
+        """Remove a failure that `acquire` counted, because the key was valid or could not be looked up."""
         self._change(address, -1)
 
     def _change(self, address: str, by: int) -> None:
@@ -58,9 +62,9 @@ class FailureLimiter:
             self._levels.popitem(last=False)
 
     def _failures(self, client: str) -> float:
-        """Return how many failures of a client still count. The number decreases with time.
+        """Return the number of counted failures of a client. The number decreases with time.
 
-        `client` is the result of `_network`: an address, or the network of an IPv6 address.
+        `client` is a result of `_network`: an address, or the network of an IPv6 address.
         """
         level = self._levels.get(client)
         if level is None:

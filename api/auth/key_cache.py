@@ -1,4 +1,4 @@
-"""Cache of recently verified API keys, and recorder of each key's last use."""
+"""Cache of valid API keys, and recorder of the time at which each key was last used."""
 
 import asyncio
 import logging
@@ -28,8 +28,8 @@ class _CachedKey(NamedTuple):
 class KeyCache:
     """Verifies API keys, and caches valid keys for `CACHE_SECONDS`.
 
-    Every invalid key takes one lookup and one hash comparison, so the response time does not reveal which
-    keys exist.
+    Every invalid key costs one database lookup and one hash comparison, so the response time does not reveal
+    which keys exist.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class KeyCache:
         return found.key
 
     def is_cached(self, key: ApiKey) -> bool:
-        """Return True if the cache contains the key, even if the cached value is too old to be used."""
+        """Return True if the cache contains the key, even if the entry is older than `CACHE_SECONDS`."""
         cached = self._cached.get(key.prefix)
         return cached is not None and secret_matches(key, cached.found.secret_hash)
 
@@ -87,7 +87,7 @@ class KeyUsageRecorder:
     def record(self, key: ApiKeyRow, at: datetime) -> None:
         """Record a use of the key in the background.
 
-        A use less than a minute after the last recorded use is skipped.
+        Nothing is recorded if the last recorded use of the key is less than a minute ago.
         """
         last = max((time for time in (key.last_used_at, self._recorded.get(key.id)) if time), default=None)
         if last is not None and at - last < _RECORD_INTERVAL:

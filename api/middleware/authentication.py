@@ -1,4 +1,7 @@
-"""Authenticate requests, except health probes, metric scrapes, documentation and callbacks of backends."""
+"""Middleware that authenticates requests.
+
+Health probes, metric scrapes, the documentation and callbacks of backends need no authentication.
+"""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 

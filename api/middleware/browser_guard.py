@@ -1,9 +1,9 @@
-"""Protect an API without keys from web pages of other sites.
+"""Protects an API without keys from web pages of other sites.
 
 Without keys, requests contain no secret, so any web page could use the API through a browser that can reach
-it. A page of another site is recognized by the Origin header. A page whose DNS name points to the API's
-address (DNS rebinding) is recognized by the Host header. Programs, and pages in `api_cors_origins`, are
-allowed.
+it. The Origin header shows that a request comes from a page of another site. The Host header shows that a
+page uses a DNS name that points to the API's address (DNS rebinding). Programs, and pages in
+`api_cors_origins`, are allowed.
 """
 
 import ipaddress
@@ -55,7 +55,7 @@ class BrowserGuardMiddleware:
         return ApiError(403, message)
 
     def _is_allowed_host(self, host: str) -> bool:
-        """Return True for IP addresses, local names and configured names, each with or without a port."""
+        """Return True if the host is an IP address, a local name or a configured name. A port is ignored."""
         try:
             name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
         except ValueError:

@@ -1,4 +1,4 @@
-"""CORS: allow web pages to call the API from a browser if the settings list their origin."""
+"""CORS (cross-origin requests): lets web pages call the API if the settings list their origin."""
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers

@@ -1,4 +1,4 @@
-"""Unknown query parameters: rejected in the profile `strict`, named in a response header in `relaxed`."""
+"""Unknown query parameters. The profile `strict` rejects them, `relaxed` names them in a response header."""
 
 from collections.abc import Sequence
 from urllib.parse import quote
@@ -20,10 +20,10 @@ _MAX_NAME_LENGTH = 64
 
 
 class QueryParametersMiddleware:
-    """Checks that the route of a GET request knows the names of all query parameters in the request.
+    """Checks that the route of a GET request knows the names of all its query parameters.
 
-    Without this check, a list with a misspelt filter would show everything. A route knows the parameters in
-    its signature. A parameter that is a map, such as `metadata[key]`, must be described in the route's
+    Without this check, a list with a misspelt filter would show everything. The parameters that a route knows
+    are in its signature. A parameter that is a map, such as `metadata[key]`, must be described in the route's
     `openapi_extra`, with the style `deepObject`.
     """
 
@@ -52,7 +52,7 @@ class QueryParametersMiddleware:
 
 
 def _names(route: APIRoute) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return the names of a route's query parameters, and the prefixes of its maps, such as `metadata[`."""
+    """Return the names of a route's query parameters, and the prefixes of map parameters, as `metadata[`."""
     names = _query_names(route.dependant)
     extra = (route.openapi_extra or {}).get("parameters", [])
     maps = [each["name"] for each in extra if each.get("style") == "deepObject"]

@@ -1,4 +1,4 @@
-"""Limit the size of headers, reject slow bodies, and add security headers to every response."""
+"""Limits the size of headers, rejects slow bodies, and adds security headers to every response."""
 
 import asyncio
 
@@ -46,9 +46,9 @@ class RequestLimitsMiddleware:
 class _TimedBody:
     """Receives a request body, and rejects a client that sends too slowly.
 
-    A time budget decreases while the server waits for the client. Each received byte adds some time to the
-    budget, up to its initial value. The time while the server works does not count. When the body is
-    complete, there is no time limit.
+    A time budget in seconds decreases while the server waits for the client. It does not decrease while the
+    server works. Each received byte adds some time to the budget, up to its initial value. When the body is
+    complete, the budget no longer counts.
     """
 
     def __init__(self, receive: Receive, seconds: float, rate: float) -> None:

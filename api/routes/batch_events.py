@@ -22,7 +22,7 @@ _UNBUFFERED = {"x-accel-buffering": "no"}  # otherwise nginx would hold events b
 
 
 class EventStream(Response):
-    """Response that opens a listener, and sends its events until the listener or the connection is closed."""
+    """Response that opens a listener and sends its events until the listener or the connection closes."""
 
     media_type = _MEDIA_TYPE
 
@@ -55,7 +55,7 @@ async def last_event_id_parameter(
         pattern_schema(r"^([0-9a-f]{24})?$"),
     ] = None,
 ) -> None:
-    """Do nothing. As a dependency of a route, this only describes the header in `/openapi.json`."""
+    """Do nothing. Routes depend on this function only to describe the header in `/openapi.json`."""
 
 
 class BatchEventRoutes:
@@ -99,7 +99,7 @@ def _last_event_id(request: Request) -> str | None:
 
 
 async def _close_on_disconnect(receive: Receive, listener: Listener) -> None:
-    """Close the listener when the client has disconnected, or when its request cannot be read to the end."""
+    """Close the listener when the client disconnects, or when its request cannot be read completely."""
     try:
         while (await receive())["type"] != "http.disconnect":
             pass

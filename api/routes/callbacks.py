@@ -72,11 +72,11 @@ class CallbackRoutes:
         self._deps.metrics.callbacks.labels(result).inc()
 
     def _callback(self, token: str) -> CallbackToken:
-        """Check the token in the URL, and return its content: the job's id and the expiry.
+        """Check the token in the URL, and return its content: the job's id and the token's expiry.
 
         Raises:
-            ApiError: the token is not valid (401). The error does not name the reason, so that guessing
-                reveals nothing.
+            ApiError: the token is not valid (401). The error does not say why, so that attackers learn
+                nothing.
         """
         secret = self._deps.settings.callback_secret
         found = verify_token(token, secret) if secret else None

@@ -26,9 +26,9 @@ class LimitRoutes:
 
 
 async def limits_of(deps: ApiDependencies, tenant: str, key_id: str = "") -> LimitsObject:
-    """Return the limits of a tenant and how much of them is used.
+    """Return the limits of a tenant and how much of each limit is used.
 
-    If `key_id` is not empty, the budgets of this API key, its team and its user are included.
+    If `key_id` is not empty, the token budgets of this API key, its team and its user are included.
 
     Raises:
         DatabaseUnavailable: the database does not respond.

@@ -106,12 +106,13 @@ class UploadRoutes:
         return json_response(upload_object(row, "pending", None))
 
     async def _create_once(self, row: UploadRow, key: str, fingerprint: str) -> UploadRow:
-        """Create the upload `row`, store the idempotency key with it, and return it.
+        """Create the upload `row`, store the idempotency key with it, and return the upload.
 
-        If an earlier request with the same key created an upload, return that one instead, as it was then.
+        If an earlier request with the same key created an upload, return the earlier upload as it was when
+        created.
 
         Args:
-            fingerprint: digest of the request, which shows if the earlier request was the same.
+            fingerprint: digest of the request, by which a different request with the same key is detected.
 
         Raises:
             ApiError: the key was used with another request (409), or the storage quota is exhausted.
@@ -185,12 +186,12 @@ class UploadRoutes:
     async def _assemble_once(self, row: UploadRow, completion: UploadCompletion) -> UploadRow:
         """Assemble the file of the upload unless another request has done it. Return the upload's row.
 
-        The caller must check the row: another request may have cancelled the upload, or completed it with
-        other parts.
+        The caller must check the returned row, because another request may have cancelled the upload, or
+        completed it with other parts.
 
         Raises:
-            ApiError: the parts do not match the request, or a part is lost. Or too many uploads are being
-                assembled, and the call waited too long (429).
+            ApiError: the parts do not match the request, or a part is lost. Or the call waited too long,
+                because too many uploads are being assembled (429).
         """
         async with self._limiter.slot(row.tenant, row.id) as waited:
             current = await self._uploads.get(row.tenant, row.id) if waited else row
@@ -206,8 +207,8 @@ class UploadRoutes:
     async def _row_if_settled(self, row: UploadRow, error: ApiError | ObjectMissing) -> UploadRow:
         """Return the upload's current row if the upload is no longer pending.
 
-        That is the case if another request has completed or cancelled it in the meantime, or if retention has
-        ended it. Otherwise raise `error`, or an ApiError with status 500 if `error` is ObjectMissing.
+        Another request may have completed or cancelled it meanwhile, or retention may have ended it. If it is
+        still pending, raise `error`, or an ApiError with status 500 if `error` is ObjectMissing.
         """
         current = await self._uploads.get(row.tenant, row.id)
         if current is not None and current.status != "pending":
@@ -218,7 +219,7 @@ class UploadRoutes:
         raise ApiError(500, "A part of the upload is lost.", code="content_missing")
 
     async def _discard_parts(self, row: UploadRow) -> None:
-        """Delete the objects of all parts. If the storage fails, retention deletes them later."""
+        """Delete the objects of all parts. If the storage fails, retention deletes the objects later."""
         try:
             await self._deps.storage.delete_prefix(object_keys.parts_root(row.tenant, row.id))
         except StorageError as error:

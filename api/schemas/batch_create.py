@@ -1,4 +1,7 @@
-"""Body of `POST /v1/batches`: its schema, its validation, and the batch order built from it."""
+"""Body of `POST /v1/batches`: its schema, its validation, and the order of the new batch.
+
+A batch order contains everything that workers need to run a batch.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -174,8 +177,8 @@ def parse_batch_create(fields: Mapping[str, object], settings: Settings) -> Batc
     """Validate the body of a request to create a batch, and return its values.
 
     Raises:
-        ApiError: a field is not valid. If several fields are not valid, the error is about the first one in
-            the order of the API reference.
+        ApiError: a field is not valid. If there are several, the error is about the first one in the order of
+            the API reference.
     """
     known = (*BATCH_FIELDS, EXTENSION) if settings.profile is Profile.RELAXED else BATCH_FIELDS
     reject_unknown(fields, known, hints=IDEMPOTENCY_KEY_HINT)
@@ -238,7 +241,7 @@ def build_order(
 
     Args:
         created_at: time of creation, from which the deadline is computed.
-        fairness_key: key with which Temporal divides the workers fairly; empty for the tenant's name.
+        fairness_key: key by which Temporal shares the workers between tenants; empty for the tenant's name.
         fairness_weight: weight of the tenant that was set at run time; None for the weight in the settings.
         max_priority: highest priority that the tenant may use.
 
@@ -292,12 +295,12 @@ def _endpoint(text: str, profile: Profile) -> Endpoint:
 
 
 def parse_window(value: object, settings: Settings) -> tuple[str, timedelta]:
-    """Return the completion window twice: as the client wrote it, and as a duration.
+    """Return the completion window in two forms: as the client wrote it, and as a duration.
 
     In the profile `relaxed`, a `value` of None stands for the default window.
 
     Raises:
-        ApiError: the window is not allowed, or it is missing although the profile is strict.
+        ApiError: the window is not allowed, or it is missing in the profile `strict`.
     """
     if value is None and settings.profile is Profile.RELAXED:
         value = DEFAULT_WINDOW
@@ -312,8 +315,8 @@ def parse_window(value: object, settings: Settings) -> tuple[str, timedelta]:
 def _extension(value: object, settings: Settings) -> tuple[bool, int | None, WebhookSpec | None, str | None]:
     """Return the fields `deduplicate`, `priority`, `webhook` and `max_cost` of `x_batchwright`.
 
-    If the client did not send a field, the result has the operator's setting for `deduplicate`, or None for
-    any other field.
+    A field that the client did not send is None. Only `deduplicate` then has the value of the operator's
+    setting.
 
     Raises:
         ApiError: a value is not valid, or `x_batchwright` has an unknown field.
@@ -367,10 +370,10 @@ def parse_max_cost(value: object, param: str) -> str | None:
 
 
 def parse_codes(fields: Mapping[str, object]) -> list[str]:
-    """Return the error codes whose lines a retry sends again, sorted and without repetitions.
+    """Return the error codes whose lines a retry sends again, sorted and without duplicates.
 
-    The codes are in the field `codes`. If the field is missing or null, the result is empty: the retry sends
-    all failed lines.
+    The codes are in the field `codes`. If this field is missing or null, the result is empty, and the retry
+    sends all failed lines.
 
     Raises:
         ApiError: the field is not a list of 1 to `MAX_RETRY_CODES` codes.

@@ -32,7 +32,7 @@ def checked_name(name: str, param: str) -> str:
 
 
 def tokens_per_day_of(fields: Mapping[str, object]) -> int | None:
-    """Return the field `tokens_per_day`; None for no budget, if the field is null, missing or 0.
+    """Return the field `tokens_per_day`. If it is null, missing or 0, return None, which means no budget.
 
     Raises:
         ApiError: the value is not an integer in the allowed range.

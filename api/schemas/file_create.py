@@ -69,8 +69,8 @@ def file_size_limit(settings: Settings, purpose: Purpose | None) -> int:
     """Return the maximum size in bytes of a file that is sent in one request.
 
     Args:
-        purpose: purpose of the file; None if it is not known yet. Then the result is the largest limit of all
-            purposes.
+        purpose: purpose of the file. None means that it is not known yet; then the largest limit of all
+            purposes is returned.
     """
     if purpose is None:
         return max(settings.max_batch_file_bytes, settings.max_file_bytes)
@@ -123,8 +123,8 @@ def file_expiry(purpose: Purpose, life: timedelta | None, now: datetime) -> date
     """Return when a new file expires; None if it never expires.
 
     Args:
-        life: lifetime that the client requested; None if it requested none. Then only files with the purpose
-            `batch` expire, after a default lifetime.
+        life: lifetime that the client requested. If None, files with the purpose `batch` expire after a
+            default lifetime, and other files never expire.
     """
     if life is None and purpose == "batch":
         life = _BATCH_FILE_LIFETIME
@@ -132,5 +132,5 @@ def file_expiry(purpose: Purpose, life: timedelta | None, now: datetime) -> date
 
 
 def clean_filename(filename: str) -> str:
-    """Return the file name, shortened and without control characters; `file` if nothing is left of it."""
+    """Return the file name, shortened and without control characters; `file` if the result would be empty."""
     return _CONTROL.sub("", filename)[:_MAX_NAME_CHARACTERS] or "file"

@@ -38,7 +38,8 @@ _KINDS: list[tuple[type, str]] = [
 async def read_json_object(request: Request) -> Mapping[str, object]:
     """Read the request's body as a JSON object.
 
-    A repeated key is an error under /admin. On all other paths, its last value is used, as in OpenAI's API.
+    Below /admin, a repeated key is an error. On all other paths, the last value of a repeated key is used, as
+    in OpenAI's API.
 
     Raises:
         ApiError: the body is too large, is not JSON or is not an object.
@@ -141,23 +142,23 @@ def required_integer(fields: Mapping[str, object], name: str, prefix: str = "") 
 
 
 def json_body_spec(model: type[BaseModel]) -> dict[str, object]:
-    """Return the description of a required JSON body with the schema `model`, for a route in OpenAPI."""
+    """Return OpenAPI's description of a required JSON body with the schema `model`."""
     described = model.model_json_schema()
     schema = _inlined(described, as_object(described.get("$defs")) or {})
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def optional_body_spec(model: type[BaseModel]) -> dict[str, object]:
-    """Return the description of an optional JSON body with the schema `model`, for a route in OpenAPI."""
+    """Return OpenAPI's description of an optional JSON body with the schema `model`."""
     described = as_object(json_body_spec(model)["requestBody"]) or {}
     return {"requestBody": {**described, "required": False}}
 
 
 def _inlined(node: object, definitions: Mapping[str, object]) -> object:
-    """Return the schema `node` with each reference (`$ref`) replaced by the definition that it names.
+    """Return the schema `node`, in which each reference (`$ref`) is replaced by the definition that it names.
 
-    References to definitions of a single body would not work, because `/openapi.json` does not have these
-    definitions.
+    References would not work in `/openapi.json`, because it does not contain the definitions of single
+    bodies.
     """
     if isinstance(node, list):
         return [_inlined(item, definitions) for item in _LIST.validate_python(node)]
@@ -171,7 +172,7 @@ def _inlined(node: object, definitions: Mapping[str, object]) -> object:
 
 
 async def _read(request: Request) -> bytes:
-    """Return the body. It is read once: the audit log reads it before the route does."""
+    """Return the body. It can be read again, because the audit log and the route both need it."""
     if _SCOPE_BODY in request.scope:
         read: bytes = request.scope[_SCOPE_BODY]
         return read

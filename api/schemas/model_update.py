@@ -1,4 +1,4 @@
-"""Validate run-time changes of the model registry, and read and write model versions in HTTP headers."""
+"""Validates run-time changes of the model registry. Reads and writes model versions in HTTP headers."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -48,13 +48,13 @@ def validated_config(model: str, build: Callable[[], ModelConfig]) -> ModelConfi
 
 
 def reject_secret_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> None:
-    """Check that a model's new configuration does not send this machine's secrets to a new address.
+    """Check that a model's new configuration does not send secrets of this machine to a new address.
 
     The secrets are the keys in files and environment variables.
 
     Args:
-        config: the configuration after a change at run time.
-        trusted: backends in the registry file and the settings. Their addresses may get the secrets.
+        config: the configuration after the run-time change.
+        trusted: backends in the registry file and the settings. Secrets may be sent to their addresses.
 
     Raises:
         ApiError: a secret would be sent to another address.
@@ -65,7 +65,7 @@ def reject_secret_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) 
 
 
 def reject_header_clash(model: str, config: ModelConfig, dispatch_header: str) -> None:
-    """Check that no configured header of the model has the name of a header that Batchwright itself sends.
+    """Check that no configured header of the model has the name of a header that Batchwright sends itself.
 
     Raises:
         ApiError: a header has such a name.
@@ -86,7 +86,7 @@ def _parameter_name(loc: Sequence[int | str]) -> str:
 
 
 def _shortened(value: object) -> str:
-    """Return a value for an error message, shortened. For a list or an object, return only its type.
+    """Return a value for an error message, shortened. For a list or object, return only the name of its type.
 
     Lists and objects are not shown, because they may contain secrets.
     """
@@ -99,12 +99,12 @@ def _shortened(value: object) -> str:
 def model_config_patch(fields: Mapping[str, object], base: ModelConfig | None) -> ModelSettings:
     """Return the settings that a body of PUT /admin/model-configs changes, nested as in a ModelConfig.
 
-    A setting that is missing or null in the body is null in the result. So it is no longer overridden.
+    If a setting is missing or null in the body, it is null in the result. This ends an earlier override.
 
     Args:
         fields: the body.
-        base: the model's configuration without run-time changes; None if it has none. If its requests run as
-            jobs, the type `async` keeps its kind of jobs. Otherwise `async` stands for jobs that are polled.
+        base: the model's configuration without run-time changes; None if it has none. The type `async` keeps
+            the kind of jobs in `base`. Without jobs there, `async` means jobs that are polled.
 
     Raises:
         ApiError: a field is unknown or not valid.
@@ -131,7 +131,7 @@ def model_config_patch(fields: Mapping[str, object], base: ModelConfig | None) -
 
 
 def _merged(one: ModelSettings, other: ModelSettings) -> ModelSettings:
-    """Return both changes as one. If both have the same setting, its value in `other` is used, even null."""
+    """Return both changes as one change. A setting in both has the value of `other`, even if it is null."""
     result = dict(one)
     for name, value in other.items():
         known = result.get(name)
@@ -147,10 +147,10 @@ def etag(version: int) -> dict[str, str]:
 
 
 def expected_versions(request: Request) -> Sequence[int] | None:
-    """Return the model versions that the header `If-Match` names; None if any version is accepted.
+    """Return the model versions that the header `If-Match` names; None if every version is accepted.
 
-    Weak tags (`W/`) are left out, because they never match. The result is empty if the header has only weak
-    tags. Then no version is accepted.
+    Weak tags (`W/`) are left out, because they never match. If the header contains only weak tags, the result
+    is empty, and no version is accepted.
 
     Raises:
         ApiError: the header contains something other than tags of versions.

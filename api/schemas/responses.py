@@ -38,10 +38,7 @@ FORECAST_AGE = timedelta(minutes=1)  # control workers forecast every 15 s
 def json_response(
     content: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return the object as a JSON response.
-
-    This skips FastAPI's own validation and encoding, which are slow.
-    """
+    """Return the object as a JSON response. This skips FastAPI's validation and encoding, which are slow."""
     return Response(content.model_dump_json(), status, headers, media_type="application/json")
 
 
@@ -124,16 +121,16 @@ def batch_object(
 
 
 def cost_of(row: BatchRow) -> BatchCost | None:
-    """Return what a batch has cost, as clients see it; None if none of its models has prices."""
+    """Return the cost of a batch so far, as clients see it; None if none of its models has prices."""
     final = row.status.is_terminal and not row.files_pending
     return batch_cost(row.model_usage, row.prices, final=final)
 
 
 def forecast_object(row: BatchRow, now: datetime) -> ForecastObject | None:
-    """Return the forecast of a batch as it is at the time `now`; None if there is no valid one.
+    """Return the forecast of a batch at the time `now`; None if there is no valid forecast.
 
-    A batch that is being cancelled has no valid forecast. A forecast is not valid if it is too old, because
-    no control worker runs or the batch is paused.
+    A batch that is being cancelled has no valid forecast. A forecast becomes invalid if it is not renewed,
+    because the batch is paused or no control worker runs.
     """
     forecast = row.forecast
     if forecast is None or row.cancel_requested_at is not None or now - forecast.made_at > FORECAST_AGE:

@@ -75,7 +75,7 @@ class UploadCompletion(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Digest of the part ids in their order. It shows if two requests name equal lists of parts."""
+        """Digest of the part ids in their order. Requests with equal lists of parts have equal digests."""
         return sha256("\n".join(self.part_ids).encode(errors="backslashreplace")).hexdigest()
 
 

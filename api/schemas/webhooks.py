@@ -1,4 +1,4 @@
-"""Bodies of `/v1/x/webhooks` and of `x_batchwright.webhook`, and the objects that are made of rows."""
+"""Bodies of `/v1/x/webhooks` and of `x_batchwright.webhook`, and response objects built from rows."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -103,7 +103,8 @@ class TestBody(BaseModel):
 class WebhookSpec(NamedTuple):
     """A validated request for a webhook endpoint: its URL, and the events that it receives.
 
-    If `details` is True, the events have more fields than OpenAI's. If `secret` is empty, one is generated.
+    If `details` is True, events have more fields than OpenAI's events. If `secret` is empty, a secret is
+    generated.
     """
 
     url: str
@@ -118,7 +119,8 @@ def parse_webhook(fields: Mapping[str, object], prefix: str = "") -> WebhookSpec
 
     Args:
         fields: body of `POST /v1/x/webhooks`, or the field `x_batchwright.webhook` of a new batch.
-        prefix: `x_batchwright.webhook.` for that field, else empty. Error messages put it before field names.
+        prefix: text before field names in error messages: `x_batchwright.webhook.` for that field, else
+            empty.
 
     Raises:
         ApiError: a field is not valid.

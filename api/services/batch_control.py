@@ -20,7 +20,7 @@ from batchwright.rules.ids import is_batch_id
 class BatchControl:
     """Reads and controls batches.
 
-    Each method with a batch id raises ApiError (404) if the tenant has no such batch.
+    Each method that has the parameter `batch_id` raises ApiError (404) if the tenant has no such batch.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -149,10 +149,10 @@ class BatchControl:
         return batch_object(row)
 
     async def _is_finalizing(self, row: BatchRow) -> bool:
-        """Return True if writing the files is the next or present step of a live batch.
+        """Return True if the live batch is writing its files, or if writing them is its next step.
 
-        The row gets the status `finalizing` only when a worker begins to write, which can be late during an
-        outage. Until then, the workflow is asked.
+        The row gets the status `finalizing` only when a worker begins to write. During an outage, this can be
+        late, so the workflow's own state decides until then.
         """
         if row.status is not BatchStatus.IN_PROGRESS:
             return row.status is BatchStatus.FINALIZING
@@ -193,10 +193,10 @@ def check_live(row: BatchRow, verb: str) -> None:
 
 
 def _must_cancel(row: BatchRow) -> bool:
-    """Return True if the batch's workflow must be cancelled, False if a cancel was already requested.
+    """Return True if the batch's workflow must be cancelled. Return False if a cancel was already requested.
 
     Raises:
-        ApiError: the batch has ended in another way (409).
+        ApiError: the batch has ended, but not by a cancel (409).
     """
     effect = batch_states.cancel_effect(_visible_status(row))
     if effect is CancelEffect.REFUSED:

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 class CreatedBatch(NamedTuple):
     """A new batch and its webhook endpoint.
 
-    `webhook` is None if the client did not ask for an endpoint, or has deleted it since.
+    `webhook` is None if the client requested no endpoint, or has deleted it meanwhile.
     """
 
     row: BatchRow
@@ -54,18 +54,19 @@ class BatchCreator:
     async def create_once(
         self, creation: BatchCreate, tenant: str, key: str, fingerprint: str
     ) -> CreatedBatch:
-        """Create a batch for an idempotency key and return it. A repeated call creates no other batch.
+        """Create a batch for an idempotency key and return it. A repeated call returns the same batch.
 
-        A repeated call returns the same batch as the first one, with the status `validating`. If the first
-        call was interrupted before it started the batch, the repeated call starts it. Once the batch has a
-        row, its webhook endpoint is returned as it is stored, and is not created again.
+        Every call returns the batch with the status `validating`. If the first call was interrupted before it
+        started the batch, a repeated call starts it. If the batch already has a row, its stored webhook
+        endpoint is returned, and no endpoint is created.
 
         Args:
             key: the idempotency key.
-            fingerprint: digest of the request, which shows if a repeated call is the same.
+            fingerprint: digest of the request, by which a different request with the same key is detected.
 
         Raises:
-            ApiError: as in `create`, or the key was used with another request, or its batch was deleted.
+            ApiError: as in `create`, or the key was used with another request, or the batch of this key was
+                deleted.
         """
         order = await self._order_of_key(creation, tenant, key, fingerprint)
         if await self._batches.get(tenant, order.batch_id) is not None:
@@ -100,12 +101,12 @@ class BatchCreator:
         )
 
     async def start(self, order: BatchOrder) -> BatchRow:
-        """Start the workflow of an admitted order, insert the batch's row, and return the row.
+        """Start the workflow of a batch that was admitted by the quota check. Insert its row and return it.
 
         If the database does not respond, the workflow inserts the row later.
 
         Raises:
-            TemporalUnavailable: the workflow was not started. The admission is released.
+            TemporalUnavailable: the workflow was not started. The batch no longer counts for the quota.
         """
         # The workflow is started first. It can insert a missing row, but a row cannot start its workflow.
         try:
@@ -121,7 +122,7 @@ class BatchCreator:
             return BatchRow(order=order, status=BatchStatus.VALIDATING)
 
     async def start_unless_there(self, order: BatchOrder) -> BatchRow:
-        """Return the row of the batch of this order. If it has no row, start the batch with `start`."""
+        """Return the row of this order's batch. If the batch has no row, start the batch with `start`."""
         row = await self._batches.get(order.tenant, order.batch_id)
         return row or await self.start(order)
 
@@ -145,7 +146,7 @@ class BatchCreator:
         return order
 
     async def _create_webhook(self, creation: BatchCreate, order: BatchOrder) -> BatchWebhook | None:
-        """Create and return the endpoint of the batch; None if the client did not ask for one.
+        """Create and return the webhook endpoint of the batch; None if the client requested none.
 
         This happens before the batch starts, so that the endpoint gets all events.
         """

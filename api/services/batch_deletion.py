@@ -22,8 +22,8 @@ _END_CHECK_SECONDS = 0.1
 class BatchDeletion:
     """Deletes batches.
 
-    The rows of the files are deleted first, then all objects in storage, and the row of the batch last. So an
-    interrupted deletion leaves a batch without files, and a repeated call completes the deletion.
+    The rows of the files are deleted first, then all objects in storage, and the batch's row last. If a
+    deletion is interrupted, the batch remains without files, and a repeated call completes the deletion.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -35,12 +35,12 @@ class BatchDeletion:
         """Delete an ended batch. A repeated call changes nothing and returns the same object.
 
         Args:
-            key_id: id of the API key that requested it, for the log; empty if there is none.
+            key_id: id of the API key that requested the deletion, for the log; empty if there is none.
             keep_files: True to keep the output and error files.
 
         Raises:
-            ApiError: the tenant has no such batch (404), or the batch has not ended, its files are still to
-                be written, or a batch that resumes it is still reading its results (409).
+            ApiError: the tenant has no such batch (404). Or the batch has not ended, its files are not
+                written yet, or another batch that resumes it still reads its results (409).
         """
         row = await self._batches.get(tenant, batch_id) if is_batch_id(batch_id) else None
         if row is None:
@@ -72,12 +72,12 @@ class BatchDeletion:
         await self._storage.delete_prefix(object_keys.batch_root(tenant, batch_id) + "/")
 
     async def _check_ended(self, row: BatchRow) -> None:
-        """Check that the batch and its workflow have ended, and that no files will be written later.
+        """Check that the batch and its workflow have ended, and that all its files are written.
 
         A workflow that has not ended could still write to the batch. It gets two seconds to end.
 
         Raises:
-            ApiError: the batch or its workflow has not ended, or files will be written (409).
+            ApiError: the batch or its workflow has not ended, or files will still be written (409).
         """
         batch_id = row.order.batch_id
         if not row.status.is_terminal:

@@ -25,14 +25,14 @@ class BatchEstimates:
         self._limiter = TenantLimiter(_AT_ONCE, _WAIT_SECONDS, work="estimates are being made")
 
     async def estimate(self, tenant: str, fields: Mapping[str, object]) -> EstimateObject:
-        """Read the input file of a batch, and return what the batch would take and cost.
+        """Read the input file of a batch, and return the estimated lines, tokens and cost of the batch.
 
         Args:
             fields: body of the request.
 
         Raises:
-            ApiError: a field is not valid, the file does not exist (404) or is too large, or too many
-                estimates are being made (429).
+            ApiError: a field is not valid, the file does not exist (404) or is too large, or too many other
+                estimates are running (429).
         """
         settings = self._deps.settings
         file_id, endpoint = parse_estimate(fields, settings)
@@ -69,7 +69,7 @@ class BatchEstimates:
         return estimate_object(estimator, prices, history, refused)
 
     async def _read(self, file: FileRow, estimator: InputEstimator) -> None:
-        """Read the file piece by piece, so that memory holds one piece at a time."""
+        """Read the file in pieces, with only one piece in memory at a time."""
         try:
             async for piece in self._deps.storage.read(file.storage_key):
                 await asyncio.to_thread(estimator.feed, piece)

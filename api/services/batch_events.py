@@ -1,4 +1,4 @@
-"""Progress of batches as Server-Sent Events. One poller reads all watched batches for all listeners."""
+"""Progress of batches as Server-Sent Events. One poller reads all batches that have listeners."""
 
 import asyncio
 import logging
@@ -43,7 +43,7 @@ class Event(NamedTuple):
 
     Attributes:
         id: digest of the state. Every API process computes the same id for the same state.
-        encoded: the event as it is sent.
+        encoded: the event as bytes, in the format of Server-Sent Events.
         is_last: True if the batch has ended.
     """
 
@@ -53,7 +53,7 @@ class Event(NamedTuple):
 
 
 def encode_event(batch: BatchObject) -> Event:
-    """Return the event for the present state of a batch. Its data is the whole batch object."""
+    """Return the event for the current state of a batch. Its data is the whole batch object."""
     content = batch.model_dump_json(exclude=_COUNTDOWNS).encode()
     id = blake2b(content, digest_size=12).hexdigest()
     is_last = batch.status.is_terminal
@@ -67,7 +67,7 @@ def encode_event(batch: BatchObject) -> Event:
 
 
 class Topic:
-    """A batch with its latest event and its listeners."""
+    """A batch with its latest event and the listeners that receive its events."""
 
     def __init__(self, key: BatchKey, event: Event) -> None:
         self.key, self.event = key, event
@@ -75,7 +75,7 @@ class Topic:
         self._seen: object = None  # values from which the latest event was made
 
     def has_changed(self, *seen: object) -> bool:
-        """Return True in the first call, and later if `seen` differs from the values in the previous call."""
+        """Return True if `seen` differs from the values in the previous call. The first call returns True."""
         changed, self._seen = seen != self._seen, seen
         return changed
 
@@ -98,12 +98,12 @@ class Listener:
         self._wake.set()
 
     def close(self) -> None:
-        """End the stream after the piece that is being sent."""
+        """End the stream after the event that is being sent."""
         self._closed = True
         self._wake.set()
 
     async def pieces(self) -> AsyncGenerator[bytes]:
-        """Yield the latest event if the client does not have it, then new events, each encoded.
+        """Yield the latest event, unless the client already has it, and then each new event, encoded.
 
         If there was no event for `KEEP_ALIVE_SECONDS`, a comment is yielded. The iteration ends after the
         batch's last event, after `close`, or after `LIFETIME_SECONDS`.
@@ -131,8 +131,8 @@ class Listener:
 class BatchEvents:
     """Event streams of this process, and the poller that reads the batches of these streams.
 
-    When the first listener of a batch comes, the batch is read by itself. From then on, the poller reads it,
-    with one query for all batches that have listeners. Without listeners, the poller sends no queries.
+    The first listener of a batch causes one read of this batch. From then on, the poller reads it, with one
+    query for all batches that have listeners. Without listeners, the poller sends no queries.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -185,11 +185,11 @@ class BatchEvents:
                 self._polled = None
 
     async def run(self) -> None:
-        """Call `poll` forever.
+        """Call `poll` forever, with pauses.
 
-        The pause between two polls is at least `POLL_SECONDS`. After a slow poll it is longer, up to
-        `MAX_PAUSE_SECONDS`, so that polling takes 5 % of the time. After a failed poll it is `POLL_SECONDS`,
-        however long the poll waited. An outage of the database is logged once.
+        A pause lasts at least `POLL_SECONDS`. After a slow poll it is longer, up to `MAX_PAUSE_SECONDS`, so
+        that polling takes 5 % of the time. After a failed poll it is `POLL_SECONDS`. An outage of the
+        database is logged once.
         """
         loop = asyncio.get_running_loop()  # its clock also times the pauses
         failing = False

@@ -1,4 +1,6 @@
-"""Reruns of ended batches: a retry sends the failed lines again, a resumption the lines without a result."""
+"""Reruns of ended batches: a retry repeats the failed lines, a resumption sends the lines without a
+result.
+"""
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -183,7 +185,7 @@ def _results_gone(row: BatchRow, what: str) -> ApiError:
 
 
 def resume_refusal(row: BatchRow) -> str:
-    """Return why an ended batch cannot be resumed, as a message for the client; empty if it can."""
+    """Return the reason why an ended batch cannot be resumed, as a message for clients; empty if it can."""
     if row.files_pending:
         return _FILES_PENDING
     if row.status is BatchStatus.COMPLETED:
@@ -197,9 +199,9 @@ def resume_refusal(row: BatchRow) -> str:
 
 
 class RerunBuilder:
-    """Builds a new batch from an ended batch: its parameters, its order, its input file and its claim.
+    """Builds a new batch that reruns an ended batch: its parameters, its order, its input file and its claim.
 
-    A claim is a stored record that this new batch retries or resumes lines of the ended batch. It prevents a
+    A claim is a stored record that the new batch retries or resumes lines of the ended batch. It prevents a
     second batch for the same lines.
     """
 
@@ -237,9 +239,9 @@ class RerunBuilder:
         )
 
     async def order(self, row: BatchRow, creation: BatchCreate) -> BatchOrder:
-        """Build the order of the new batch with these parameters and the priority of the ended batch.
+        """Build the order of the new batch from its parameters and the priority of the ended batch.
 
-        If the tenant is not allowed to use this priority now, the new batch has the highest allowed priority.
+        If the tenant may no longer use this priority, the new batch has the highest priority that it may use.
         """
         own = await self._deps.database.quotas.get(row.order.tenant)
         priority = min(row.order.priority, own.highest_priority)
@@ -266,10 +268,10 @@ class RerunBuilder:
     async def copy_input(self, row: BatchRow, wanted: Callable[[], Awaitable[bytes]]) -> FileRow:
         """Copy selected lines of the batch's input to a new object, and return a row for this new file.
 
-        The row is not inserted yet.
+        The caller must insert the row.
 
         Args:
-            wanted: selects the lines: returns the digests of their ids, joined in the order of the input.
+            wanted: returns the digests of the ids of the selected lines, joined in the order of the input.
 
         Raises:
             ApiError: the input was deleted, or a file of the batch is lost or damaged.
@@ -287,8 +289,8 @@ class RerunBuilder:
     ) -> _Claimed:
         """Count the new batch for the tenant's quotas, store its claim, and return the result of `claim`.
 
-        If that is not `new_order`, the new batch is not needed. It is no longer counted, and its input file's
-        object is deleted.
+        If another batch already has the claim, the new batch is not needed: it no longer counts for the
+        quotas, and the object of its input file is deleted.
 
         Args:
             new_order: order of the new batch.
@@ -328,6 +330,6 @@ class RerunBuilder:
             yield
 
     async def _discard(self, file: FileRow | None) -> None:
-        """Delete the object of a new file whose row will not be inserted. Do nothing if `file` is None."""
+        """Delete the object of a new file whose row is not inserted. If `file` is None, do nothing."""
         if file is not None:
             await discard_object(file.storage_key, self._deps)

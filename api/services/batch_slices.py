@@ -1,4 +1,7 @@
-"""Find out where the slices of a batch are, since when, and what they wait for."""
+"""Shows where the slices of a batch are, since when, and what they wait for.
+
+A slice is a part of a batch's lines that one worker processes at a time.
+"""
 
 import asyncio
 from collections import Counter
@@ -21,14 +24,14 @@ _NOTHING = SettledLines(0, 0)
 
 
 class BatchSlices:
-    """Reads what Temporal, the database and the storage know of the slices of one batch."""
+    """Collects the information about a batch's slices from Temporal, the database and the storage."""
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._temporal, self._storage = deps.temporal, deps.storage
         self._progress = deps.database.progress
 
     async def of(self, row: BatchRow) -> BatchSlicesObject:
-        """Return the slices of a batch that are scheduled now, and the other steps that have not ended.
+        """Return the slices of a batch that are scheduled now, and all other steps that have not ended.
 
         The slices are grouped by model and sorted by number.
         """

@@ -13,9 +13,9 @@ _REFRESH_AFTER = 0.5  # fraction of a value's lifetime after which it is refresh
 
 
 class CoalescingCache(Generic[Key, Value]):
-    """Caches the results of `read` by key, each for `seconds`. Exceptions of `read` are not cached.
+    """Caches each result of `read` by key for `seconds`. Exceptions of `read` are not cached.
 
-    If a value is in the second half of its lifetime, a call returns it at once, and `read` is called in the
+    If a cached value is in the second half of its lifetime, `get` returns it at once and calls `read` in the
     background. So callers rarely wait.
     """
 
@@ -45,9 +45,9 @@ class CoalescingCache(Generic[Key, Value]):
         return await asyncio.shield(reading)  # a cancelled caller must not cancel the read for others
 
     def _running_read(self, key: Key, now: float) -> "asyncio.Task[Value]":
-        """Return the running task that reads the key's value. If there is none, start one.
+        """Return the running task that reads the value of this key. If there is none, start a task.
 
-        A task that has run for longer than the lifetime of a value is replaced by a new one.
+        A task that has run for longer than the lifetime of a value is replaced by a new task.
         """
         started_at, reading = self._reading.get(key, (0.0, None))
         if reading is None or now - started_at >= self._seconds:

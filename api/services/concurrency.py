@@ -1,4 +1,4 @@
-"""Limit concurrent expensive tasks: per process, per tenant (at most half), and one task per object."""
+"""Limits concurrent expensive tasks: per process, per tenant (at most half), and one task per object."""
 
 import asyncio
 from collections import Counter
@@ -16,10 +16,10 @@ class _Waiter(NamedTuple):
 
 
 class TenantLimiter:
-    """Grants at most `most` slots at a time. Callers wait for a slot in order, each at most `seconds`.
+    """Grants at most `most` slots at a time. Callers wait for a slot in order, each for at most `seconds`.
 
-    A caller is overtaken while its tenant has half of the slots, or while its object has a slot. `work` says
-    in error messages what is done.
+    A later caller may get a slot first if the earlier caller's tenant already has half of the slots, or if
+    the earlier caller's object already has a slot. `work` describes the task in error messages.
     """
 
     def __init__(self, most: int, seconds: float, work: str = "uploads are being completed") -> None:
@@ -31,9 +31,9 @@ class TenantLimiter:
 
     @asynccontextmanager
     async def slot(self, tenant: str, task: str) -> AsyncGenerator[bool]:
-        """Context manager that holds a slot. It yields True if the caller had to wait for it.
+        """Context manager that holds a slot. It yields True if the caller had to wait for the slot.
 
-        After a wait, check if another caller has done the same work in the meantime.
+        After a wait, the caller should check if another caller has already done the same work.
 
         Args:
             tenant: tenant of the caller. A tenant gets at most half of the slots.

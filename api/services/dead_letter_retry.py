@@ -25,7 +25,7 @@ class DeadLetterRetries:
         self._builder = RerunBuilder(deps)
 
     async def retry_one(self, found: StoredDeadLetter, fields: Mapping[str, object]) -> BatchRow:
-        """Return the batch that retries the dead letter. If there is none, create it.
+        """Return the batch that retries the dead letter. If there is no such batch, create it.
 
         Args:
             found: the dead letter.
@@ -46,10 +46,10 @@ class DeadLetterRetries:
         return await self._creator.start_unless_there(order)
 
     async def retry_all(self, tenant: str, batch_id: str, fields: Mapping[str, object]) -> list[BatchRow]:
-        """Create a batch that retries those dead letters of a batch that no batch retries yet.
+        """Create one batch that retries all dead letters of a batch, except those that already have a retry.
 
-        Return a list with the new batch; empty if there is no such dead letter. Batches that an interrupted
-        call has created without starting them are started, and are in the list as well.
+        Return a list with the new batch; empty if there are no such dead letters. If an interrupted call has
+        created batches without starting them, this call starts them and adds them to the list.
 
         Args:
             fields: body of the request, which can set the completion window.
@@ -72,8 +72,8 @@ class DeadLetterRetries:
     ) -> BatchOrder | None:
         """Assign the dead letters `ids` of a batch to a new batch, and return the order of the new batch.
 
-        If one of them was deleted, or is already assigned to a batch, assign none and return None. The new
-        batch is not started.
+        If a dead letter was deleted or is already assigned to a batch, assign none of them and return None.
+        The caller must start the new batch.
 
         Raises:
             ApiError: the original batch no longer exists, a field is not valid, or a quota is exhausted.

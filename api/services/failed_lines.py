@@ -1,4 +1,4 @@
-"""Copy the failed lines of an ended batch into a new input file, unchanged and in order."""
+"""Copies the failed lines of an ended batch into a new input file, unchanged and in order."""
 
 import asyncio
 from collections.abc import Collection, Iterator
@@ -18,7 +18,7 @@ _MAX_LINE_BYTES = 2**31  # the configured limit may have been higher when the in
 
 
 class InputMismatch(Exception):
-    """A line that has to be copied is not in the input file."""
+    """A line to copy is not in the input file."""
 
 
 async def failed_line_digests(error: FileRow, deps: ApiDependencies) -> bytes:
@@ -35,7 +35,7 @@ async def failed_line_digests(error: FileRow, deps: ApiDependencies) -> bytes:
 
 
 async def digests_with_codes(error: FileRow, codes: Collection[str], deps: ApiDependencies) -> bytes:
-    """Return the digests of the ids of those lines in an error file that failed with one of the codes.
+    """Return the digests of the line ids in an error file whose lines failed with one of the codes.
 
     The digests (16 bytes each) are joined in the order of the file.
 
@@ -58,7 +58,9 @@ async def digests_with_codes(error: FileRow, codes: Collection[str], deps: ApiDe
 
 
 async def copy_lines(row: BatchRow, wanted: bytes, source: FileRow, deps: ApiDependencies) -> FileRow:
-    """Copy selected lines of a batch's input to a new object. Return a row for it, which is not inserted.
+    """Copy selected lines of a batch's input to a new object, and return a row for this new file.
+
+    The caller must insert the row.
 
     Args:
         row: row of the ended batch.
@@ -93,7 +95,7 @@ async def copy_lines(row: BatchRow, wanted: bytes, source: FileRow, deps: ApiDep
 
 
 class _LineSelector:
-    """Selects the failed lines of an input file. Pass its pieces to `feed`, and call `finish` at the end.
+    """Selects the failed lines of an input file. The caller passes its pieces to `feed`, then calls `finish`.
 
     Args:
         failed: digests of the failed lines' ids, joined in the order of the input.
@@ -107,9 +109,7 @@ class _LineSelector:
         return self._select(self._splitter.feed(piece))
 
     def finish(self) -> bytes:
-        """End the input. Return its last line if this is selected and did not end with a newline.
-
-        Otherwise return no bytes.
+        """End the input. Return its last line if it is selected and has no newline, else no bytes.
 
         Raises:
             InputMismatch: a failed line was not in the input.
@@ -131,9 +131,9 @@ class _LineSelector:
 
 
 class _LineHeads:
-    """Computes the digests of the line ids in an error file that is passed in pieces.
+    """Computes the digests of the line ids in an error file. It receives the file in pieces.
 
-    The id is at the beginning of a line, so only the beginning is kept in memory.
+    The id is at the beginning of each line, so only this beginning is kept in memory.
     """
 
     def __init__(self) -> None:

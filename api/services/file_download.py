@@ -61,16 +61,17 @@ async def conditional_headers(
     if_range: Annotated[str | None, Header(description="send the range only of this ETag"), _TEXT] = None,
     if_none_match: Annotated[str | None, Header(description="ETags the client has"), _TEXT] = None,
 ) -> None:
-    """Do nothing. As a dependency of a route, this only describes the headers in `/openapi.json`."""
+    """Do nothing. Routes depend on this function only to describe the headers in `/openapi.json`."""
 
 
 def parse_range(header: str, size: int) -> ByteRange | None:
     """Return the byte range that a Range header selects in a file of `size` bytes.
 
-    Return None if the header is not exactly one byte range. It must be ignored then (RFC 9110).
+    Return None if the header is not exactly one byte range. The caller must then ignore the header (RFC
+    9110).
 
     Raises:
-        ValueError: no byte of the file is in the range.
+        ValueError: the range contains no byte of the file.
     """
     match = _RANGE.fullmatch(header.strip())
     if match is None or match[0] == "bytes=-":
@@ -91,7 +92,7 @@ def _requested_range(request: Request, tag: str, size: int) -> ByteRange | None:
     """Return the byte range that the request selects; None if the whole file has to be sent.
 
     Args:
-        tag: ETag of the file. If the request has a header If-Range with another ETag, its range is ignored.
+        tag: ETag of the file. If the header If-Range has another ETag, the range is ignored.
 
     Raises:
         ApiError: the range is outside the file (416).
@@ -109,7 +110,7 @@ def _requested_range(request: Request, tag: str, size: int) -> ByteRange | None:
 async def _prefetched(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
     """Read the first piece now, and return an iterator over all pieces.
 
-    If the object is missing, the error is raised before the headers are sent, so that an error response is
+    If the object is missing, the error is raised before the response starts, so that an error response is
     still possible.
     """
     first = await anext(pieces, b"")

@@ -1,6 +1,6 @@
 """Uploads of `POST /v1/files`.
 
-A file is checked while it streams to storage, and deleted if it is rejected.
+A file is validated while it is streamed to storage. If it is rejected, it is deleted from storage.
 """
 
 import logging
@@ -50,7 +50,7 @@ _FIELDS = ("purpose", _ANCHOR, _SECONDS)
 class FileUpload:
     """State of one request that uploads a file, such as `POST /v1/files`.
 
-    Call `check_quota` first, then `feed` for every piece of the form, then `row`.
+    The caller calls `check_quota` first, then `feed` for every piece of the form, then `row`.
     """
 
     def __init__(
@@ -83,7 +83,8 @@ class FileUpload:
     async def check_quota(self, deps: ApiDependencies) -> None:
         """Read the tenant's storage quota, and check that it is not exhausted.
 
-        If the request has an idempotency key, the quota is checked later, because the file may already exist.
+        With an idempotency key, the quota is checked later, because an earlier request may have stored the
+        file.
 
         Raises:
             ApiError: the quota is exhausted, and the request has no idempotency key.
@@ -97,7 +98,7 @@ class FileUpload:
         """Check that the tenant's storage quota allows the bytes received so far.
 
         Args:
-            least: number of bytes to check if fewer bytes were received.
+            least: minimum number of bytes to check, if fewer bytes were received.
 
         Raises:
             ApiError: the quota does not allow so many bytes.
@@ -210,15 +211,15 @@ class FileUpload:
 async def store_file(
     upload: FileUpload, content_type: str, body: AsyncIterator[bytes], deps: ApiDependencies
 ) -> FileRow:
-    """Store the file of the form in `body`, as `store_form` does, and return its row."""
+    """Store the file of the upload form in `body`, and return its row. Errors are those of `store_form`."""
     return await store_form(upload, read_multipart(content_type, body), deps)
 
 
 async def store_form(upload: FileUpload, form: AsyncGenerator[FormPiece], deps: ApiDependencies) -> FileRow:
     """Write the form's file to storage and its row to the database, and return the row.
 
-    If the request's idempotency key was used before, delete what was written, and return the row of the
-    earlier file. After an error, the written object is deleted, at the latest by retention.
+    If the request's idempotency key was used before, delete the new object, and return the row of the earlier
+    file. After an error, the new object is deleted, either at once or later by retention.
 
     Raises:
         ApiError: the request is not valid, or the quota is exhausted.
@@ -260,7 +261,9 @@ async def _insert(row: FileRow, upload: FileUpload, deps: ApiDependencies) -> Fi
 
 
 async def discard_object(key: str, deps: ApiDependencies) -> None:
-    """Delete an object that no row refers to. A storage error is only logged; retention deletes it later."""
+    """Delete an object that no row refers to. After a storage error, which is logged, retention deletes
+    it.
+    """
     try:
         await deps.storage.delete(key)
     except StorageError as error:
@@ -284,9 +287,9 @@ class FirstLineCheck:
             self._line = next(self._splitter.feed(piece), None)
 
     def check(self) -> None:
-        """Check the first line if it is complete and not over the limit. Otherwise do nothing.
+        """Check the first line if it is complete and not too long. Otherwise do nothing.
 
-        Validation of the batch rejects a line over the limit later.
+        A first line that is too long is rejected later, when the batch is validated.
 
         Raises:
             ApiError: the first line is complete and is not JSON.

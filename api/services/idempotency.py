@@ -1,7 +1,7 @@
 """Idempotency keys: a repeated request with the same key returns the result of the first request.
 
-A different request with the same key gets a 409. Keys belong to one tenant and one kind of request, and
-expire after a day. Only a successful request stores its key.
+A different request with the same key gets a 409. A key belongs to one tenant and one kind of request, and
+expires after a day. Only successful requests store their keys.
 """
 
 import re
@@ -51,11 +51,11 @@ class IdempotencyKeys:
         self._operation: Operation = operation
 
     async def find(self, key: str | None, fingerprint: str) -> str | None:
-        """Return the result of the earlier request with this key, as JSON; None if there was none.
+        """Return the result of the earlier request with this key, as JSON; None if there was no such request.
 
         Args:
-            key: None stands for a request without a key, for which the result is None.
-            fingerprint: digest of the request, which shows if the earlier request was the same.
+            key: None if the request has no key; the result is then None.
+            fingerprint: digest of the request, by which a different request with the same key is detected.
 
         Raises:
             ApiError: the key was used with another request (409).
@@ -68,12 +68,12 @@ class IdempotencyKeys:
     async def claim(
         self, key: str, fingerprint: str, made: str, row: FileRow | UploadRow | None = None
     ) -> str | None:
-        """Store the result of a request under its key, and insert `row` in the same transaction. Return None.
+        """Store the result of a request under its key, insert `row` in the same transaction, and return None.
 
         If the key is already stored, change nothing and return the earlier result as JSON.
 
         Args:
-            fingerprint: digest of the request, which shows if the earlier request was the same.
+            fingerprint: digest of the request, by which a different request with the same key is detected.
             made: result of the request, as JSON.
             row: row of the file or upload that the request creates; None if there is none.
 
@@ -110,4 +110,4 @@ async def idempotency_key_parameter(
         pattern_schema(r"^[\x21-\x7e]{1,255}$"),
     ] = None,
 ) -> None:
-    """Do nothing. As a dependency of a route, this only describes the header in `/openapi.json`."""
+    """Do nothing. Routes depend on this function only to describe the header in `/openapi.json`."""

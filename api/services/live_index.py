@@ -1,8 +1,8 @@
-"""Index of a running batch's results: which lines are settled, and the position of each result in storage.
+"""Index of a running batch's results: which lines are settled, and where in storage each result is.
 
-Results are stored in segments, objects with many results each. The index reads only the end of each segment,
-which lists its records. A line takes 37 bytes of memory. Lines are identified by their number, counted from 0
-in input order.
+A line is settled if it has a final result. Results are stored in segments, objects with many results each.
+The index reads only the end of each segment, which lists its records. A line takes 37 bytes of memory. Lines
+are identified by their number, counted from 0 in input order.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _NONE = -1
 
 
 class _Place(NamedTuple):
-    """Where the result of a line is in its segment: `position` of the first byte, and `length` in bytes."""
+    """Position of a line's result in its segment: `position` of its first byte, and `length` in bytes."""
 
     line: int
     position: int
@@ -44,9 +44,9 @@ class _Place(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """A range of bytes in a segment, from `start` to before `end`, that contains the results of some lines.
+    """A byte range of a segment, from `start` to before `end`, that contains the results of some lines.
 
-    `places` tells where these results are. A refresh of the index while the range is read does not change it.
+    `places` has the positions of these results. It stays the same if the index is refreshed during the read.
     """
 
     segment: int
@@ -60,9 +60,9 @@ class _Lines(NamedTuple):
 
     Attributes:
         offsets: for each line, its byte offset in the input file.
-        originals: for each line, the number of the line whose result it gets: of the original for a
-            duplicate, else its own number.
-        texts: for each line, the byte offset of its entry in `duplicates`; -1 if it is no duplicate.
+        originals: for each line, the number of the line whose result it gets. A duplicate gets the result of
+            its original, every other line its own.
+        texts: for each line, the byte offset of its entry in `duplicates`; -1 if the line is not a duplicate.
         duplicates: the list of duplicates, encoded as ingestion stored it.
     """
 
@@ -102,11 +102,11 @@ class LiveIndex:
         return bool(self._success[self._lines.originals[line]])
 
     def size(self, line: int) -> int:
-        """Return the size in bytes of a settled line's result; for a duplicate, that of its original."""
+        """Return the size in bytes of a settled line's result. A duplicate has the size of its original."""
         return self._length[self._lines.originals[line]]
 
     def find(self, request_id: str) -> int | None:
-        """Return the number of the line with this `batch_req_...` id; None if there is no such line.
+        """Return the number of the line with this id (`batch_req_...`); None if there is no such line.
 
         The search takes about a microsecond for each line of the batch.
         """
@@ -133,7 +133,8 @@ class LiveIndex:
 
         Raises:
             ObjectMissing: a segment was merged into another one or deleted since the last refresh. Call
-                `refresh`, which then lists the segments in any case, and try again.
+                `refresh` and try again. This refresh happens even if the last one was less than
+                `refresh_seconds` ago.
             SegmentDamaged: a result is damaged.
         """
         originals = self._lines.originals
@@ -146,9 +147,9 @@ class LiveIndex:
         return [self._result(line, found[originals[line]]) for line in lines]
 
     def _spans(self, lines: Iterable[int]) -> list[_Span]:
-        """Return the byte ranges that contain the results of these lines, none of which is a duplicate.
+        """Return the byte ranges that contain the results of these lines. No line may be a duplicate.
 
-        Results of a segment that are close to each other are in the same range.
+        Results that are close to each other in a segment share a range.
         """
         spans: list[_Span] = []
         for segment, start, line in sorted(
@@ -232,10 +233,10 @@ class LiveIndex:
                 self._length[line], self._success[line] = length, success
 
     def _counts(self, line: int, success: bool, key: str) -> bool:
-        """Return True if the index has no result of the line, or if this one counts instead.
+        """Return True if this result of the line replaces the one in the index, or if the index has none.
 
-        The rule is that of finalization: a success counts before a failure. Of two successes or two failures,
-        the one in the segment with the smaller key counts.
+        Finalization uses the same rule: a success replaces a failure. Of two successes or two failures, the
+        one in the segment with the smaller key is used.
         """
         segment = self._segment[line]
         known = self._keys[segment] if segment != _NONE else ""
@@ -253,7 +254,7 @@ def _payloads(span: _Span, data: bytes) -> dict[int, bytes]:
 async def open_index(
     storage: Storage, order: BatchOrder, ingested: IngestResult, refresh_seconds: float
 ) -> LiveIndex:
-    """Return the index of a running batch, with the results that ingestion stored.
+    """Return the index of a running batch. It contains the results that ingestion stored.
 
     Args:
         ingested: result of the batch's ingestion. It tells where the plans of the batch are stored.
@@ -281,7 +282,7 @@ async def open_index(
 
 
 async def read_entries(storage: Storage, info: ObjectInfo) -> list[IndexEntry] | None:
-    """Return an entry for each record of a segment; None if the segment no longer exists.
+    """Return an index entry for each record of a segment; None if the segment no longer exists.
 
     Only the end of the segment is read, which lists the records.
 
@@ -311,10 +312,10 @@ def _plan_offsets(plan: bytes) -> "array[int]":
 
 
 def _lines(sent: "array[int]", duplicates: bytes) -> _Lines:
-    """Return all lines of a batch, duplicates included, in input order.
+    """Return all lines of a batch, including duplicates, in input order.
 
     Args:
-        sent: byte offset in the input file of each line that is no duplicate, in any order.
+        sent: byte offsets in the input file of all lines that are not duplicates, in any order.
         duplicates: the list of duplicates, encoded as ingestion stored it.
     """
     starts, firsts, at = dict[int, int](), dict[int, int](), 0

@@ -1,4 +1,4 @@
-"""Results of a batch while it runs, in input order: the beginning of its output file or of its error file."""
+"""Results of a batch while it runs, in input order. They are the beginning of its output or error file."""
 
 import asyncio
 from collections import Counter, OrderedDict
@@ -36,7 +36,7 @@ class ReaderCutOff(Exception):
 
 
 class _NotInFile(Exception):
-    """The file does not contain the line after which the client wants to continue."""
+    """The client wants to continue after a line that is not in the file."""
 
 
 class ResultQuery(NamedTuple):
@@ -57,7 +57,7 @@ class ResultQuery(NamedTuple):
 
 
 class _Window(NamedTuple):
-    """Numbers of lines that are read together, and `end`, the number of the line at which to continue."""
+    """Numbers of lines that are read together. `end` is the number of the next line to read."""
 
     lines: list[int]
     end: int
@@ -66,7 +66,7 @@ class _Window(NamedTuple):
 class LiveResults:
     """Reads the results of running batches from segments, and the results of ended batches from files.
 
-    The readers of a batch share one index, so storage is listed at most once a second for each batch.
+    All readers of a batch share one index, so storage is listed at most once a second for each batch.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -173,7 +173,9 @@ class _Reader:
         self._index: LiveIndex | None = None
 
     async def pieces(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
-        """Yield the selected lines, many per item. The first item shows that `after` exists. It can be empty.
+        """Yield the selected lines, many lines per item.
+
+        The first item, which may be empty, shows that the line `after` exists.
 
         Raises:
             ApiError: `after` is not one of the selected lines, or the file of the ended batch was deleted.
@@ -249,10 +251,10 @@ class _Reader:
                 await asyncio.sleep(0)  # lets other requests run
 
     async def _from_file(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
-        """Yield those selected lines of the ended batch's file that were not read yet.
+        """Yield those selected lines of the ended batch's file that were not read before.
 
-        The line that was read last may not be in the file, if finalization used another result of it. Then
-        nothing is yielded.
+        If the last line read before is not in the file, nothing is yielded. This happens if finalization used
+        another result of this line.
 
         Raises:
             ApiError: `after` is not one of the selected lines, or the file was deleted.
@@ -287,7 +289,7 @@ class _Reader:
 
 
 class _ResultStream(StreamingResponse):
-    """Response with `first` and `pieces`. It calls `release` at its end, even if the client disconnects."""
+    """Response that sends `first` and then `pieces`. It always calls `release` at its end."""
 
     def __init__(self, first: bytes, pieces: AsyncGenerator[bytes], release: Callable[[], None]) -> None:
         super().__init__(_chained(first, pieces), headers=_HEADERS, media_type=JSONL)
@@ -326,8 +328,8 @@ def _start_after(index: LiveIndex, id: str, success: bool) -> int:
 def _next_window(index: LiveIndex, start: int, success: bool) -> _Window | None:
     """Return the next lines to read: from number `start`, up to the first line without a result.
 
-    Only successful lines are in the window, or only failed ones if `success` is False. It ends early if they
-    are too many or too large. Return None if the line `start` has no result or does not exist.
+    The window contains only successful lines, or only failed lines if `success` is False. It ends early if
+    the lines are too many or too large. Return None if the line `start` has no result or does not exist.
     """
     lines, size, end = list[int](), 0, start
     most = min(len(index), start + _LOOKED_AT_ONCE)
@@ -347,7 +349,7 @@ def _joined(lines: list[bytes], custom_id: str | None) -> bytes:
 
 
 def _beginning(custom_id: str) -> bytes:
-    """Return the bytes that follow the id in a result line with this custom id."""
+    """Return the bytes that follow the line id in a result line with this custom id."""
     return b',"custom_id":%b,"response":' % encode_basestring_ascii(custom_id).encode()
 
 
@@ -357,12 +359,12 @@ async def _selected(
     custom_id: str | None,
     is_disconnected: Callable[[], Awaitable[bool]],
 ) -> AsyncGenerator[bytes]:
-    """Yield the selected lines of a file, until its end or until the client disconnects.
+    """Yield the selected lines of a file, until the file ends or the client disconnects.
 
     Args:
         pieces: the bytes of the file.
-        after: select only lines after the line with this id; None for no such condition.
-        custom_id: select only lines with this custom id; None for no such condition.
+        after: select only lines after the line with this id; None selects from the beginning.
+        custom_id: select only lines with this custom id; None selects lines with any custom id.
 
     Raises:
         _NotInFile: no line has the id `after`.

@@ -24,7 +24,7 @@ class FormField(NamedTuple):
 
 
 class FormFile(NamedTuple):
-    """Start of a file in the form. The bytes after it are the file's content, in pieces."""
+    """Start of a file in the form. The items that follow are the file's content, in pieces."""
 
     name: str
     filename: str

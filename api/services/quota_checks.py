@@ -1,4 +1,4 @@
-"""Check a tenant's quotas for its requests: live batches, stored bytes, requests per minute.
+"""Checks the quotas of a tenant: live batches, stored bytes, and requests per minute.
 
 A request that exceeds a quota gets a 429.
 """
@@ -32,8 +32,8 @@ class StorageQuota(NamedTuple):
 class QuotaChecks:
     """Checks the quotas of one tenant.
 
-    An admitted batch, file or upload counts as usage before its row exists, so that concurrent requests
-    together cannot exceed a quota. All methods that use the database, except `release`, raise
+    To admit a batch, file or upload means to count it for the quota before its row exists, so that concurrent
+    requests together cannot exceed the quota. All methods that use the database, except `release`, raise
     DatabaseUnavailable if it does not respond.
     """
 
@@ -68,7 +68,7 @@ class QuotaChecks:
             raise self._too_many_live(limit)
 
     async def release(self, id: str) -> None:
-        """End the admission of a batch, file or upload that now has a row or will not be created.
+        """End the admission of a batch, file or upload, because it has a row now or will not be created.
 
         If the database does not respond, the admission expires later.
         """
@@ -103,7 +103,7 @@ class QuotaChecks:
         return StorageQuota(limit, await self._quotas.stored(self._tenant) if limit else 0)
 
     def check_storage(self, quota: StorageQuota, size: int) -> None:
-        """Check that the tenant may store `size` more bytes, by the usage in `quota`. They are not counted.
+        """Check with the usage in `quota` that the tenant may store `size` more bytes. Do not count them.
 
         Raises:
             ApiError: the quota does not allow so many more bytes.
@@ -136,7 +136,7 @@ class QuotaChecks:
 
 
 class RequestQuota:
-    """FastAPI dependency of tenant routes. It enforces the tenant's quota of requests per minute."""
+    """FastAPI dependency of tenant routes that enforces the tenant's quota of requests per minute."""
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps

@@ -1,4 +1,4 @@
-"""Stream large request bodies, and reject them early in a way that clients can handle."""
+"""Streams large request bodies, and rejects them early in a way that clients can handle."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -21,9 +21,9 @@ async def stream_body(
 ) -> AsyncGenerator[AsyncIterator[bytes]]:
     """Context manager that yields the pieces of a body: a form with one file of at most `limit` bytes.
 
-    If the `with` block or a check rejects the body, a client that waits for `100 Continue` gets the error
-    before it sends the body. For any other client, the rest of the body is read and dropped, because many
-    clients read a response only after they have sent everything.
+    If the body is rejected, a client that waits for `100 Continue` gets the error before it sends the body.
+    For any other client, the rest of the body is read and dropped first, because many clients read a response
+    only after they have sent everything.
 
     Args:
         what: name of the file in errors.

@@ -1,4 +1,4 @@
-"""Store the parts of uploads, each as an object, and copy them into one file when an upload is completed."""
+"""Stores the parts of an upload as objects, and copies them into one file when the upload is completed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,8 +25,8 @@ MAX_PART_BYTES = 64 * 1024 * 1024  # as in OpenAI's API
 async def assemble(upload: UploadRow, completion: UploadCompletion, deps: ApiDependencies) -> UploadRow:
     """Copy the parts of an upload into one file, complete the upload, and return its row.
 
-    If the upload was completed, cancelled or ended in another way meanwhile, delete the copy and return the
-    upload's current row.
+    If another request completes or cancels the upload meanwhile, or it ends in another way, delete the copy
+    and return the upload's current row.
 
     Raises:
         ApiError: the parts do not match the request or the announced size. The upload is unchanged.
@@ -112,9 +112,9 @@ class _AssembledFile:
 async def store_part(
     upload: UploadRow, content_type: str, body: AsyncIterator[bytes], deps: ApiDependencies
 ) -> PartRow:
-    """Write the form's file `data` to storage as a part of the upload. Insert the part's row, and return it.
+    """Store the file `data` of the form as a part of the upload. Insert the part's row, and return it.
 
-    After an error, the written object is deleted, at the latest with the upload.
+    After an error, the new object is deleted at once, or later together with the upload.
 
     Raises:
         ApiError: the request is not valid.

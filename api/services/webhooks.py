@@ -105,8 +105,8 @@ class Webhooks:
     async def change(self, row: WebhookEndpoint, changes: EndpointChanges) -> WebhookEndpoint:
         """Change fields of an endpoint, and enable or disable it. Return its new row.
 
-        Fields that `changes` does not name stay as they are stored, even if they have changed since `row` was
-        read.
+        Fields that are missing in `changes` keep their stored values, even if these have changed since `row`
+        was read.
 
         Raises:
             ApiError: the new URL is not allowed (400).
@@ -134,9 +134,9 @@ class Webhooks:
         return EndpointWithSecret(changed, secret)
 
     async def test(self, row: WebhookEndpoint, event: EventType | None) -> ListedDelivery:
-        """Send a test event to the endpoint, about a batch that does not exist. Return its delivery.
+        """Send a test event about a batch that does not exist to the endpoint. Return its delivery.
 
-        If `event` is None, the first event type of the endpoint is sent.
+        If `event` is None, the event has the first event type of the endpoint.
 
         Raises:
             ApiError: the endpoint is disabled (409).
@@ -168,8 +168,8 @@ class Webhooks:
     async def replay(self, row: WebhookEndpoint, delivery_id: str) -> ListedDelivery:
         """Start an ended delivery again, with the same `webhook-id`, and return it.
 
-        A delivery that is pending although its workflow was started over 73 h ago is started again, too: its
-        workflow was lost, for example because an operator terminated it.
+        A pending delivery can also be started again if its workflow was started over 73 h ago. Its workflow
+        must be lost then, for example because an operator terminated it.
 
         Raises:
             ApiError: the delivery has not ended, or the endpoint is disabled (409).

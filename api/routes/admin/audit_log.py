@@ -106,7 +106,7 @@ class AuditLogRoutes:
     async def _lines(
         self, filters: AuditFilters, acts: Sequence[RecordedAct], more: bool
     ) -> AsyncGenerator[bytes]:
-        """Yield the entries from the page `acts` on, a page at a time."""
+        """Yield entries as JSON lines: first those of the page `acts`, then those of the next pages."""
         while acts:
             lines = (audit_entry_object(act).model_dump_json() + "\n" for act in acts)
             yield "".join(lines).encode()

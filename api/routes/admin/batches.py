@@ -187,8 +187,8 @@ class OperatorBatchRoutes:
         """Change a batch with `act`, log who changed it, and return the response.
 
         Args:
-            done: the change, in words for the log.
-            act: called with the tenant and the batch id; changes the batch.
+            done: description of the change for the log, such as "paused".
+            act: called with the tenant and the batch id. It changes the batch and returns it.
         """
         tenant = await self._owner(batch_id)
         batch = await act(tenant, batch_id)

@@ -203,7 +203,7 @@ def _checked_kind(kind: str) -> GroupKind:
 
 
 def _checked_group(kind: str, tenant: str | None, name: str) -> BudgetGroup:
-    """Return the budget group with this kind, tenant and name, which come from the URL of a request.
+    """Return the budget group that the kind, tenant and name in the request's URL identify.
 
     Raises:
         ApiError: a name is not valid, a team or user has no tenant, or an organization has a tenant.

@@ -148,8 +148,8 @@ class DeadLetterRoutes:
     ) -> Sequence[DeadLetterRetryObject]:
         """Retry the dead letters of the batch `origin`. Return one object for each new batch.
 
-        If the retry is rejected, no error is raised, so that the dead letters of other batches are still
-        retried. Then the result is one object with the reason in `refused`.
+        If a quota or another rule rejects the retry, no error is raised, so that the retries of other batches
+        continue. The result is then one object with the reason in `refused`.
         """
         try:
             rows = await self._retries.retry_all(tenant, origin, fields)

@@ -162,9 +162,9 @@ class ModelRegistryRoutes:
         """Store a change of some settings of a model, and return the changed model.
 
         Args:
-            fields_for: returns the settings to change. It is called with the model's configuration without
-                run-time changes, or with None if the model exists only through a run-time change.
-            expected: the model must have one of these versions; None accepts any version.
+            fields_for: returns the settings to change. Its argument is the model's configuration without
+                run-time changes; None if the model exists only through a run-time change.
+            expected: allowed current versions of the model; None allows any version.
 
         Raises:
             ApiError: the model does not exist, the change is not valid, or the model has another version

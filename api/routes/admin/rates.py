@@ -146,10 +146,10 @@ class RateRoutes:
 
 
 def _shared_rate(rates: RatesInEffect, served: frozenset[str]) -> float | None:
-    """Return the rate for all models together that have no rate of their own, in requests per second.
+    """Return the rate that remains for all models without a rate of their own, in requests per second.
 
     It is the rate over all models minus the rates of the models in `served`. It is 0 if these rates use up
-    all of it, and None if there is no rate over all models.
+    the whole rate, and None if there is no rate over all models.
     """
     if not rates.overall_rate:
         return None

@@ -48,16 +48,16 @@ def error_type(status: int) -> ErrorType:
 
 
 def message_error_responses(*statuses: int) -> ResponseSpecs:
-    """Return what `error_responses` returns, for routes whose errors have Anthropic's format."""
+    """Return descriptions of error responses, as `error_responses` does, but in Anthropic's format."""
     return {
         status: {**response, "content": _CONTENT} for status, response in error_responses(*statuses).items()
     }
 
 
 class MessageErrorMiddleware:
-    """Translates the errors of all paths below `/v1/messages`, and adds the header `request-id` to responses.
+    """Translates all errors of paths below `/v1/messages`. Adds the header `request-id` to their responses.
 
-    It must be the outermost middleware, because it needs the request id that the others have set.
+    It must be the outermost middleware, because it needs the request id that other middleware has set.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -71,7 +71,7 @@ class MessageErrorMiddleware:
 
 
 class _TranslatedResponse:
-    """Sends a response. An error in JSON is held until it is complete, then sent in Anthropic's format."""
+    """Sends a response to the client. It collects an error in JSON, and sends it in Anthropic's format."""
 
     def __init__(self, send: Send) -> None:
         self._send = send

@@ -13,20 +13,20 @@ RESULTS_LIFETIME = timedelta(days=29)  # from the creation of a message batch
 
 
 def has_ended(row: BatchRow) -> bool:
-    """Return True if processing has ended: the batch has ended, and its files are written."""
+    """Return True if the batch has ended and its files are written."""
     return row.status.is_terminal and not row.files_pending
 
 
 def ended_without_files(row: BatchRow) -> bool:
-    """Return True if the batch has ended, and none of its requests has a result of its own."""
+    """Return True if the batch has ended without an output file and an error file."""
     return has_ended(row) and row.output_file_id is None and row.error_file_id is None
 
 
 def result_file_ids(row: BatchRow) -> list[str]:
     """Return the ids of the files from which the results of an ended batch are read.
 
-    If the batch ended without files, its requests are read from its input. The input of a batch that was not
-    created as a message batch may not be valid, so the batch then has no results, and the list is empty.
+    If a message batch ended without output files, its requests are read from its input file. For any other
+    batch without output files, the list is empty: its input may not be valid, so it has no results.
     """
     if not has_ended(row):
         return []
@@ -36,7 +36,7 @@ def result_file_ids(row: BatchRow) -> list[str]:
 
 
 def results_available(row: BatchRow, files: Mapping[str, FileRow], now: datetime) -> bool:
-    """Return True if the batch has results that a client can read at the time `now`.
+    """Return True if a client can read results of the batch at the time `now`.
 
     `files` are the existing files, by id. They must include those in `result_file_ids`.
     """
@@ -51,7 +51,8 @@ def message_batch(
 
     Args:
         files: existing files by id, as for `results_available`.
-        profile: in the profile `relaxed`, the counts of a batch that has not ended are shown as they are.
+        profile: `relaxed` shows the current counts of a batch that has not ended. `strict` shows all its
+            requests as processing, as Anthropic does.
         results_url: URL of the results.
     """
     order, ended = row.order, has_ended(row)
@@ -77,7 +78,7 @@ def _status(row: BatchRow) -> ProcessingStatus:
 
 
 def _total(row: BatchRow) -> int:
-    """Return the number of requests. Batches of OpenAI's API have 0 until their input is validated."""
+    """Return the number of requests. It is 0 for a batch of OpenAI's API whose input is not validated yet."""
     return row.order.policy.message_requests or row.total
 
 

@@ -1,4 +1,4 @@
-"""Read the body of a message batch's creation as a stream, and write its requests as lines of an input file.
+"""Reads the body that creates a message batch as a stream, and writes its requests as lines of an input file.
 
 The body can have hundreds of megabytes. At most one request of it is in memory.
 """
@@ -55,7 +55,7 @@ def limits_of(settings: Settings) -> RequestLimits:
 
 
 class RequestStream:
-    """Reads the requests of one body. `count` is their number so far."""
+    """Reads the requests of one body. `count` is the number of requests read so far."""
 
     def __init__(self, limits: RequestLimits) -> None:
         self.count = 0
@@ -65,11 +65,11 @@ class RequestStream:
         self._bytes = 0
 
     async def form(self, body: AsyncIterator[bytes]) -> AsyncGenerator[FormPiece]:
-        """Yield a form that uploads the requests as an input file: its purpose, its name, and its content.
+        """Yield an upload form that contains the requests: purpose, file name, and the file's content.
 
         Raises:
-            ApiError: the body is not a list of requests, a `custom_id` is missing, malformed or repeated
-                (400), or the body, a request or the number of requests is too large (413).
+            ApiError: the body is not a list of requests, or a `custom_id` is missing, malformed or repeated
+                (400). Or the body, a request or the number of requests is too large (413).
         """
         yield FormField("purpose", "batch")
         yield FormFile("file", _FILENAME)
@@ -89,9 +89,10 @@ class RequestStream:
         yield bytes(lines)
 
     def _line(self, request: bytes) -> bytes:
-        """Return the line of the input file for one request. Its `params` are copied byte for byte.
+        """Return the line of the input file for one request.
 
-        Only line breaks between the tokens of `params` are left out.
+        The bytes of its `params` are copied unchanged, except that line breaks between JSON tokens are left
+        out.
         """
         place = f"requests.{self.count}"
         most = self._limits.max_requests
@@ -121,7 +122,7 @@ class RequestStream:
 
 
 class RequestSplitter:
-    """Divides a body of the form `{"requests": [{...}, ...]}` into the objects in its list.
+    """Splits a body of the form `{"requests": [{...}, ...]}` into the objects in its list.
 
     It receives the body in pieces, and keeps at most the current object in memory. It does not parse objects.
     """
@@ -137,7 +138,7 @@ class RequestSplitter:
         self._state = self._begin
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """Yield the objects that end in `piece`. Read all of them before the next call.
+        """Yield the objects that end in `piece`. The caller must read all of them before the next call.
 
         Raises:
             ApiError: the body has another form (400), or an object is too large (413).
@@ -242,7 +243,7 @@ class RequestSplitter:
         return None
 
     def _next_char(self) -> int | None:
-        """Drop white space, and return the next byte; None if the buffer is empty then."""
+        """Drop white space, and return the next byte; None if the buffer contains nothing else."""
         self._drop(_end_of(_SPACES, self._buffer, 0))
         return self._buffer[0] if self._buffer else None
 

@@ -1,4 +1,4 @@
-"""Translate the lines of a batch's files into the results of a message batch, as a stream."""
+"""Translates the lines of a batch's files into results of a message batch, as a stream."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
@@ -80,10 +80,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def results(row: BatchRow, files: Sequence[FileRow], storage: Storage) -> AsyncGenerator[bytes]:
-    """Yield the results of an ended batch as JSON lines, many per item.
+    """Yield the results of an ended batch as JSON lines, many lines per item.
 
     Args:
-        files: the output file and the error file. If the batch ended without files, its input file.
+        files: the output file and the error file; the input file if the batch ended without files.
 
     Raises:
         ObjectMissing: the content of a file was deleted.
@@ -127,7 +127,7 @@ class _ResultTranslator:
 
 
 class _InputTranslator(_ResultTranslator):
-    """Translates lines of an input file whose batch ended without files. All of them have the same result."""
+    """Translates the input of a batch that ended without files. All lines get the same result."""
 
     def __init__(self, row: BatchRow) -> None:
         message = row.errors[0].message if row.errors else LINE_MESSAGES[LineCode.BATCH_FAILED]

@@ -259,7 +259,7 @@ class MessageBatchRoutes:
     def _shown(
         self, request: Request, row: BatchRow, files: Mapping[str, FileRow], details: BatchObject
     ) -> MessageBatchObject:
-        """Return the batch as this profile shows it. `details` is the batch as OpenAI's API shows it."""
+        """Return the batch as this profile shows it. `details` is the same batch as OpenAI's API shows it."""
         profile, id = self._settings.profile, message_batch_id(row.order.batch_id)
         url = f"{_base_url(request)}{_PATH}/{id}/results"
         shown = message_batch(row, files, self._deps.clock(), profile, url)
@@ -268,7 +268,7 @@ class MessageBatchRoutes:
         return RelaxedMessageBatchObject(**dict(shown), x_batchwright=details)
 
     async def _result_files(self, tenant: str, rows: Iterable[BatchRow]) -> Mapping[str, FileRow]:
-        """Return the existing files of these batches that have results, by id."""
+        """Return the existing files that contain the results of these batches, by file id."""
         ids = [id for row in rows for id in result_file_ids(row)]
         return await self._files.get_all(tenant, ids) if ids else {}
 
@@ -281,10 +281,10 @@ class MessageBatchRoutes:
         return row
 
     async def _delete_input(self, tenant: str, file_id: str) -> None:
-        """Delete the input of a message batch, of which its client does not know.
+        """Delete the input file of a message batch. The client does not know that this file exists.
 
-        A batch that resumes or retries another one has the same input, which stays until both are deleted. If
-        the deletion fails, the input expires later.
+        A batch that resumes or retries another batch has the same input file, so the file stays until both
+        batches are deleted. If the deletion fails, the file expires later.
         """
         try:
             if await self._files.is_input(tenant, file_id):
@@ -299,7 +299,7 @@ class MessageBatchRoutes:
 
 @contextmanager
 def _conflict_as_invalid_request() -> Generator[None]:
-    """Context manager that turns a conflict that a retry cannot solve (409) into an invalid request (400)."""
+    """Context manager that turns a permanent conflict (409, no Retry-After) into an invalid request (400)."""
     try:
         yield
     except ApiError as error:
@@ -317,8 +317,8 @@ async def _chained(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[
 def _base_url(request: Request) -> str:
     """Return scheme and host of the URL that the client used.
 
-    A proxy that terminates TLS says so in X-Forwarded-Proto. This header is believed from any proxy, so that
-    clients never send their keys to `http`.
+    A proxy that terminates TLS sends the scheme in X-Forwarded-Proto. This function trusts the header from
+    any proxy, so that clients never send their keys to an `http` URL.
     """
     url = request.base_url
     if request.headers.get("x-forwarded-proto", "").split(",")[0].strip().lower() == "https":
