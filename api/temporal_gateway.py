@@ -82,7 +82,11 @@ class TemporalGateway(Protocol):
         ...
 
     async def check(self) -> None:
-        """Check that Temporal responds and has the namespace. Raise TemporalUnavailable if not."""
+        """Check that Temporal responds and that batches can run in its namespace.
+
+        Raises:
+            TemporalUnavailable: Temporal does not respond, or batches cannot run.
+        """
         ...
 
 

@@ -1,7 +1,7 @@
 """Start of `python -m batchwright.worker`.
 
-A SIGTERM or SIGINT during the imports, which take seconds, ends the process at once with exit code 0, because
-nothing has to be drained yet. `ShutdownSignal` handles the signals once the event loop runs.
+The imports take seconds. A SIGTERM or SIGINT during the imports ends the process at once with exit code 0,
+because there is no work to drain yet. Later, `ShutdownSignal` handles both signals.
 """
 
 import os

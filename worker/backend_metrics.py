@@ -1,6 +1,7 @@
 """Metrics of the backends in the worker's registry.
 
-When a backend leaves the registry, its gauges end at once, and its other series after ten minutes.
+When a backend leaves the registry, its gauges are removed at once, and its other metric series after ten
+minutes.
 """
 
 import time
@@ -13,7 +14,7 @@ from batchwright.telemetry.metrics import Metrics
 
 
 def register_backend_metrics(registry: BackendRegistry, metrics: Metrics) -> None:
-    """From now on, record the latency of each health probe, and set the backend gauges before each scrape."""
+    """Record the latency of each future health probe, and update the backend gauges before each scrape."""
 
     def on_probe(url: str, seconds: float) -> None:
         metrics.backend_latency.labels(url).observe(seconds)
@@ -69,8 +70,8 @@ def outstanding_requests(registry: BackendRegistry) -> dict[tuple[str, str], int
 class StaleSeriesRemover:
     """Removes the metric series of models and backends ten minutes after they have left the registry.
 
-    The delay lets Prometheus scrape the last values. At most `_MAX_STALE` models and backends wait for the
-    removal of their series. If there are more, those that left first are removed earlier.
+    The delay lets Prometheus scrape the last values. The series of at most `_MAX_STALE` models and backends
+    are kept during the delay. If there are more, the series of those that left first are removed earlier.
     """
 
     _KEEP_SECONDS = 600.0
@@ -82,13 +83,13 @@ class StaleSeriesRemover:
         self._stale: dict[tuple[str, str], float] = {}  # label and value, since when; oldest first
 
     def update(self, label: str, present: Collection[str], counted: Collection[str] = ()) -> None:
-        """Record which models or backends exist now, and remove the series of those that left long ago.
+        """Record which models or backends exist now. Remove the series of those that left ten minutes ago.
 
         Args:
             label: `model` or `backend`, the label of the series.
             present: all models or backend URLs that exist now.
-            counted: further values of the label that may have series. Those that are not in `present` are
-                treated as if they had just left.
+            counted: further values of the label that may have series. A value that is not in `present` is
+                treated as if its model or backend had just left.
         """
         before, now = self._present.get(label, frozenset()), self._clock()
         self._present[label] = frozenset(present)
@@ -111,13 +112,13 @@ def forget_removed(
 ) -> None:
     """Drop the state and the metrics of models and backends that have left the registry.
 
-    The metrics of a model stay while a live batch needs it, even if no backend lists it.
+    The metrics of a model stay while a live batch needs the model, even if no backend lists it.
 
     Args:
         registry: the registry after the change.
         metrics: metrics of the process.
-        stale: removes the series, after its delay.
-        forget: called with the models and the backend URLs that remain; drops the state of all others.
+        stale: removes the metric series ten minutes later.
+        forget: called with the remaining models and backend URLs. It drops the state of all others.
     """
     models, urls = registry.known_models, {backend.url for backend in registry.backends}
     forget(models, urls)

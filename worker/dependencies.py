@@ -33,13 +33,14 @@ _FAILURES_BEFORE_BLOCKING = 2
 class DependencyMonitor:
     """Checks dependencies regularly, and decides if the worker accepts slices.
 
-    `failing` is a text with the required dependencies that failed the last check, and their errors.
-    `blocking` is such a text while the worker accepts no slices: from the second failed check in a row until
-    all required dependencies respond. Both texts are empty otherwise.
+    `failing` is a text that names the required dependencies that failed the last check, with their errors.
+    `blocking` is such a text while the worker accepts no slices. This is from the second failed check in a
+    row until all required dependencies respond. Otherwise, both texts are empty.
 
     Args:
-        checks: health check by the name of the dependency.
-        required: names of the dependencies that slices need. Failures of the others do not block slices.
+        checks: health checks by the name of the dependency.
+        required: names of the dependencies that slices need. A failure of any other dependency does not block
+            slices.
         every_seconds: pause between two checks.
     """
 
@@ -114,7 +115,7 @@ async def check_storage(storage: Storage) -> None:
     """Check that object storage responds. Retry for `STARTUP_SECONDS`.
 
     Raises:
-        StorageUnavailable: the storage still does not respond.
+        StorageUnavailable: the last attempt failed, too.
     """
     async for attempt in _retrying(StorageUnavailable):
         with attempt:
@@ -122,14 +123,14 @@ async def check_storage(storage: Storage) -> None:
 
 
 async def check_rates(rates: FleetRates) -> None:
-    """Load the rate limits set at run time, and check that they fit those in the settings.
+    """Load the rate limits set at run time, and check that they do not conflict with those in the settings.
 
     Retry for `STARTUP_SECONDS`, because PostgreSQL may have become unavailable since the worker first
     connected.
 
     Raises:
-        DatabaseUnavailable: PostgreSQL still does not respond.
-        SettingsError: the rates of single models use up the whole rate over all models.
+        DatabaseUnavailable: the last attempt failed, too.
+        SettingsError: the rates of single models together use up the whole rate over all models.
     """
     async for attempt in _retrying(DatabaseUnavailable):
         with attempt:

@@ -60,8 +60,8 @@ def _now() -> datetime:
 class FleetMetricsCollector:
     """Refreshes the metrics of all sources regularly, one source after the other.
 
-    If a source cannot be read, its metrics keep their values, and `observed_timestamp_seconds` shows their
-    age.
+    If a source cannot be read, its metrics keep their values. The metric `observed_timestamp_seconds` shows
+    when each source was last read.
 
     Args:
         sources: functions that refresh the metrics of one source, by the name of the source.
@@ -89,7 +89,7 @@ class FleetMetricsCollector:
             await asyncio.sleep(self._every)
 
     async def refresh(self) -> None:
-        """Refresh all sources once. If the database or Temporal is unavailable, log it and raise nothing."""
+        """Refresh all sources once. If the database or Temporal is unavailable, only log it."""
         for source, refresh in self._sources.items():
             try:
                 await refresh(self._now())
@@ -104,11 +104,11 @@ class FleetMetricsCollector:
 
 
 class LiveBatchCollector:
-    """Sets the metrics of live batches: number, age, lines, slack, and the demand of their deadlines.
+    """Sets the metrics of live batches: number, age, lines, slack, and demand.
 
     The slack is the time between the forecast end of a batch and its deadline. The demand of a model is the
-    number of its lines that are due soon, and the rate at which they must settle. Each refresh replaces all
-    series of a metric, so that ended batches leave no series behind.
+    number of its lines that are due soon, and the rate at which they must settle (get their final results).
+    Each refresh replaces all series of a metric, so that ended batches leave no series behind.
     """
 
     def __init__(self, table: LiveBatches, metrics: Metrics) -> None:
@@ -211,13 +211,13 @@ class LiveBatchCollector:
 
 
 class EndedRunLookup(Protocol):
-    """Looks up workflow runs of batches in Temporal.
+    """Looks up in Temporal the workflow runs of batches.
 
     All methods raise RPCError if Temporal does not respond.
     """
 
     async def with_ended_run(self) -> frozenset[str]:
-        """Return the ids of batches whose workflow run failed, timed out, or was cancelled or terminated."""
+        """Return the ids of batches whose run has failed, timed out, or was cancelled or terminated."""
         ...
 
     async def is_open(self, batch_id: str) -> bool:
@@ -244,17 +244,17 @@ class TemporalEndedRuns(EndedRunLookup):
 
 
 class LostRunCollector:
-    """Counts live batches whose workflow run has failed, timed out, or was cancelled or terminated.
+    """Counts lost batches: live batches whose workflow run failed, timed out, or was cancelled or terminated.
 
     No process works on these batches any longer.
     """
 
     def __init__(self, runs: EndedRunLookup, live: LiveBatchCollector, metrics: Metrics) -> None:
-        """Create the collector. Each refresh checks the batches that the last refresh of `live` has found."""
+        """Create the collector. Each refresh checks the batches that `live` found at its last refresh."""
         self._runs, self._live, self._metrics = runs, live, metrics
 
     async def refresh(self, now: datetime) -> None:
-        """Look up the runs of the live batches, and set the gauge of batches without a run.
+        """Look up the runs of the live batches, and set the gauge of lost batches.
 
         Raises:
             RPCError: Temporal does not respond. The gauge keeps its value.
@@ -289,11 +289,11 @@ class MaintenanceCollector:
 
 
 class TokenBudgetCollector:
-    """Sets the metrics of token budgets: how much is used today, and how many are nearly or fully used.
+    """Sets the metrics of token budgets: the usage today, and the numbers of nearly and fully used budgets.
 
     The tenants and organizations that have used the greatest part of their budgets get series of their own.
-    Teams, users and keys are only counted by how much they have used, because their names and ids must not
-    become labels. `default` is the daily budget of tenants without one of their own; 0 means no limit.
+    Teams, users and keys are only counted by their usage, because their names and ids must not become labels.
+    `default` is the daily budget of tenants without a budget of their own; 0 means no limit.
     """
 
     def __init__(self, table: QuotasTable, groups: BudgetGroupsTable, default: int, metrics: Metrics) -> None:
@@ -354,8 +354,9 @@ class TokenBudgetCollector:
 class QueueCollector:
     """Sets the metrics of task queues: length, age and pollers of the fixed queues and of each model's queue.
 
-    `models` returns the models in the registry and the models for which live batches wait. Batches may name
-    any number of models, so some models have no label value of their own. Their queues are left out.
+    `models` returns the models in the registry, and the models for which live batches wait. Batches may name
+    any number of models, so the number of label values is limited. Queues of models without a label value are
+    left out.
     """
 
     def __init__(

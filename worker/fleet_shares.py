@@ -1,4 +1,4 @@
-"""This worker's parts of fleet-wide limits of backends and models, kept up to date."""
+"""Divides fleet-wide limits of backends and models between the workers. Each worker computes its own part."""
 
 import asyncio
 import contextlib
@@ -40,8 +40,8 @@ class Backends(Protocol):
 class FleetShares:
     """Divides fleet-wide limits between the live workers, and sets this worker's parts.
 
-    A backend's limit on requests in flight is divided between the workers that can send requests to it. A
-    model's rates per minute are divided between the workers that run slices of the model.
+    A backend's limit on requests in flight is divided between the workers that can send requests to this
+    backend. A model's rates per minute are divided between the workers that run slices of the model.
 
     A worker is live if its last heartbeat is at most `FRESH_AGE` old. Until this worker has read its own
     heartbeat, its parts are 0. While the database is unavailable, the last known workers count as live.
@@ -61,10 +61,10 @@ class FleetShares:
             worker_id: id of this worker in its heartbeats.
             workers: heartbeats of all workers.
             backends: models and backends that this worker knows.
-            queue_of: returns the task queue that a model shares with other models; empty if it has its own
-                queue.
-            set_shares: called with this worker's part of each backend's limit, by URL, and its part of each
-                model's rates per minute, by model.
+            queue_of: returns the task queue that a model shares with other models; empty if the model has its
+                own queue.
+            set_shares: called with two maps: this worker's part of each backend's limit, by URL, and its part
+                of each model's rates per minute, by model.
         """
         self._worker_id, self._workers, self._backends = worker_id, workers, backends
         self._queue_of, self._set_shares = queue_of, set_shares
@@ -79,12 +79,12 @@ class FleetShares:
             await asyncio.sleep(_REFRESH_SECONDS if has_joined else _JOIN_SECONDS)
 
     async def refresh(self) -> None:
-        """Read the live workers, and apply this worker's parts. Raise DatabaseUnavailable if this fails."""
+        """Read the live workers, and apply this worker's parts. If this fails, raise DatabaseUnavailable."""
         self._live = await self._workers.heartbeats(FRESH_AGE)
         self.apply()
 
     def apply(self) -> None:
-        """Compute this worker's parts from the registry and the workers last read, and call `set_shares`."""
+        """Compute this worker's parts from the registry and the last known workers. Call `set_shares`."""
         limits = self._limits()
         queues = self._queues() if limits else {}
         polled = {worker.id: polled_queues([worker.stats]) for worker in self._live} if limits else {}
@@ -124,10 +124,10 @@ class FleetShares:
         return sum(is_polled(queue, polled_queues([worker.stats])) for worker in self._live)
 
     def _limits(self) -> dict[str, int]:
-        """Return the fleet-wide limit on requests in flight of each backend that has one, by URL.
+        """Return the fleet-wide limits on requests in flight, by URL of the backends that have one.
 
-        If a URL has several limits, the lowest counts. Gateways (backends that list their own models) are
-        included even before any of their models is known, so that their first requests are limited, too.
+        If a URL has several limits, the lowest one counts. Gateways (backends that list their own models) are
+        included before any of their models is known, so that their first requests are limited, too.
         """
         found = [(gateway.url, gateway.in_flight) for gateway in self._backends.gateways]
         for router in self._backends.routers:
@@ -139,7 +139,7 @@ class FleetShares:
         return limits
 
     def _queues(self) -> dict[str, set[str]]:
-        """Return, by backend URL, the task queues of the models whose requests may go to this backend."""
+        """Return, by backend URL, the task queues of the models whose requests may go to the backend."""
         queues: dict[str, set[str]] = {}
         for router in self._backends.routers:
             queue = self._queue_of(router.model) or inference_queue(safe_name(router.model))

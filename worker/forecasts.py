@@ -26,9 +26,10 @@ class ForecastSignal(Protocol):
     """Sends a forecast to the batch's workflow."""
 
     async def __call__(self, batch_id: str, forecast: BatchForecast) -> bool:
-        """Send the forecast. Return True if it needs no repetition, False if Temporal does not respond.
+        """Send the forecast. Return False if Temporal does not respond and the forecast must be sent again.
 
-        True is also returned if the workflow does not accept the signal, for example because it has ended.
+        Return True if the workflow has the forecast, or does not accept the signal, for example because it
+        has ended.
         """
         ...
 
@@ -41,11 +42,11 @@ class _Batch(NamedTuple):
 
 
 class ForecastCollector:
-    """Forecasts when all live batches will be done, stores the forecasts, and shows them as metrics.
+    """Forecasts when each live batch will be done, stores the forecasts, and shows them as metrics.
 
-    All control workers compute the same forecasts, but only one of them stores them. It also reports a
-    forecast to the batch's workflow if it differs enough from the last report. The collector stores the
-    speeds of models, too, because the forecasts of new batches need them.
+    All control workers compute the same forecasts, but only one of them stores them. That worker also sends a
+    forecast to the batch's workflow if it differs enough from the one last sent. The collector also stores
+    the speeds of models, because forecasts of new batches need them.
     """
 
     def __init__(self, database: Database, metrics: Metrics, report: ForecastSignal) -> None:
@@ -54,10 +55,10 @@ class ForecastCollector:
         self._reported: dict[str, BatchForecast] = {}
 
     async def refresh(self, now: datetime) -> None:
-        """Forecast all live batches once, store the forecasts, set metrics and report changes to workflows.
+        """Forecast all live batches once. Store the forecasts, set metrics, and report changes to workflows.
 
         Raises:
-            DatabaseUnavailable: the database does not respond. The next refresh does the work.
+            DatabaseUnavailable: the database does not respond. The next refresh tries again.
         """
         work = await self._database.forecasts.work(now)
         traffic = await self._database.workers.traffic(FRESH_AGE)

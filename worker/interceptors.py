@@ -1,9 +1,9 @@
 """Interceptors, which run around every activity: metrics, limited retries, waiting reasons.
 
-A step is an activity, such as the ingestion of a batch or a slice. If a dependency such as the database is
-unavailable, the step is retried until its timeout. An unknown exception would probably occur in every
-attempt. So after MAX_UNEXPECTED_FAILURES attempts with an unknown exception, the step fails for good, and its
-batch fails as well.
+A step is an activity, such as the ingestion of a batch or the execution of a slice. If a dependency such as
+the database is unavailable, the step is retried until its timeout. An unknown exception would probably occur
+in every attempt. So after MAX_UNEXPECTED_FAILURES attempts with an unknown exception, the step fails
+permanently, and its batch fails as well.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ _WHOLE_BATCH = ""  # used instead of a model's name
 
 
 class ActivityMetricsInterceptor(Interceptor):
-    """Records metrics of every activity attempt: slots in use, failures, takeovers from lost workers."""
+    """Records metrics of every activity attempt: slots in use, failures, and takeovers from lost workers."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -93,7 +93,8 @@ def register_slot_gauges(metrics: Metrics, slots: Callable[[], int]) -> None:
 class _HeartbeatRecorder(ActivityOutboundInterceptor):
     """Remembers the details of an activity's last heartbeat.
 
-    A failed attempt sends one more heartbeat. It replaces the last one, so it must repeat its details.
+    A failed attempt sends one more heartbeat, which replaces the last one. It must repeat the last one's
+    details.
     """
 
     def __init__(self, next: ActivityOutboundInterceptor) -> None:
@@ -176,12 +177,12 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
             self._count_release("db_transient" if is_transient else "system_error")
 
     def _count_release(self, reason: str | None) -> None:
-        """Count an attempt that has ended before its step is finished, so that Temporal starts another one.
+        """Count an attempt that ended before its step is finished, so that Temporal starts another attempt.
 
         Args:
-            reason: why it ended, as the value of the metric's label. If the worker is shutting down, this
-                is counted as the reason instead. None if it ended as planned, for example by a cancel or
-                at the end of a slice's limited turn; then it counts only if the worker is shutting down.
+            reason: why the attempt ended, as the value of a metric label. None if it ended as planned, for
+                example by a cancel or at the end of a slice's limited turn; it is then not counted. If the
+                worker is shutting down, every attempt is counted, with the shutdown as the reason.
         """
         if activity.is_worker_shutdown() and self._is_of_batch:
             reason = "guard_shutdown"
@@ -192,8 +193,8 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
 def _recovery(result: object) -> tuple[str, str]:
     """Return two metric labels for a step that a worker took over from a lost worker and finished.
 
-    The first label is the batch's status during the step, the second label is the outcome. `result` is what
-    the activity returned.
+    The first label is the batch's status during the step, the second label is the outcome. `result` is the
+    result of the activity.
     """
     match result:
         case IngestResult(failed=failed):
@@ -228,7 +229,7 @@ def failure_count_details(failures: int) -> tuple[str, ...]:
 
 
 def translate_error(error: Exception, step: str, failures: int) -> ApplicationError:
-    """Return the failure to raise instead of an exception that the step's own code has not translated.
+    """Return the failure to raise for an exception that the step's own code has not translated.
 
     An error of a known kind, such as an unavailable database, becomes the failure of this kind. Every other
     error is logged and becomes a failure of the type UNEXPECTED.
@@ -262,8 +263,8 @@ def translate_error(error: Exception, step: str, failures: int) -> ApplicationEr
 class WaitingReasonInterceptor(Interceptor):
     """Reports why a batch waits: a step failed and is retried, or its worker cannot reach a dependency.
 
-    `failing` returns a text with the required dependencies that the worker cannot reach now. The text is
-    empty if the worker reaches all of them.
+    `failing` returns a text that names the required dependencies that the worker cannot reach now. The text
+    is empty if it reaches all of them.
     """
 
     def __init__(self, reasons: WaitingReasons, failing: Callable[[], str] = str) -> None:
@@ -297,8 +298,8 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
     async def _run_slice(self, request: SliceRequest, input: ExecuteActivityInput) -> object:
         """Run an attempt of a slice. Report a failure as the reason why the model of the batch waits.
 
-        If no backend of the model accepts requests now, the slice is deferred. This is not reported here,
-        because the slice reports it itself. The slice also clears its reason when it continues.
+        If no backend of the model accepts requests now, the slice is deferred. The slice reports this reason
+        itself, and clears it when it continues.
         """
         try:
             return await super().execute_activity(input)
@@ -333,8 +334,8 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
     async def _watch(self) -> None:
         """Report unavailable dependencies while an attempt runs. Clear the report when they respond again.
 
-        An attempt may wait for a dependency for a long time without failing. Without this, the batch would
-        have no waiting reason during that time.
+        An attempt may wait for a dependency for a long time without failing. Without this report, the batch
+        would have no waiting reason during that time.
         """
         while True:
             await asyncio.sleep(_WATCH_INTERVAL_SECONDS)
@@ -356,10 +357,10 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
 
 
 def _waiting_reason(error: Exception) -> str:
-    """Return why the step waits for its next attempt, in words for tenants; empty if it does not wait.
+    """Return why the step waits for its next attempt, as text for tenants; empty if it does not wait.
 
-    It does not wait if there is no next attempt, or if `error` is no failure, for example if it only ends the
-    limited turn of a slice.
+    The step does not wait if there is no next attempt, or if `error` is not a failure but, for example, the
+    planned end of a slice's limited turn.
     """
     if not isinstance(error, ApplicationError):
         return _UNEXPLAINED

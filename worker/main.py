@@ -1,4 +1,4 @@
-"""Entry point of the worker process: read its options and settings, run it, return its exit code."""
+"""Main function of the worker process. It reads options and settings, and runs the worker."""
 
 import argparse
 import asyncio

@@ -42,18 +42,18 @@ class QueueLimiter(Protocol):
 
 
 class UnlistedModels(Protocol):
-    """The part of the registry that forgets models that no backend lists and no batch needs any longer."""
+    """The part of the registry that drops models which no backend lists and no batch needs."""
 
     def retain_unlisted(self, awaited: Collection[str]) -> None: ...
 
 
 class RequiredModels:
-    """Tracks the models that live batches need. Only the queues of these models are polled.
+    """Tracks the models that live batches need. The worker polls only the queues of these models.
 
     Args:
         read: returns the models of the batches that send lines now.
         idle_seconds: how long a model stays required after `read` last returned it, so that the next batch
-            finds a poller.
+            finds a running poller.
         clock: returns the current time in seconds.
     """
 
@@ -70,8 +70,8 @@ class RequiredModels:
     def models(self) -> list[str]:
         """Models that were required at the last `refresh`.
 
-        First come the models that `read` returned then, in the same order. Then come the models that only
-        earlier reads returned, less than `idle_seconds` before.
+        The models that the last `read` returned come first, in its order. Models that only earlier reads
+        returned, less than `idle_seconds` before, come after them.
         """
         return [*self._last_read]
 
@@ -94,11 +94,11 @@ class PollerSupervisor:
 
     Args:
         pollers: starts and drains the pollers.
-        create: for a set of models, returns a function for each task queue that creates its poller.
+        create: returns, for a set of models, a function for each task queue that creates its poller.
         required: the models that live batches need.
         limiter: sets the rate limit of a queue before the queue is polled.
         registry: drops models that no live batch needs and no backend lists.
-        until_ready: returns when lines may be sent. No queue is polled before that.
+        until_ready: returns when the worker may send lines. No queue is polled before that.
     """
 
     def __init__(
@@ -121,8 +121,9 @@ class PollerSupervisor:
 
         Args:
             only: models that this worker serves; empty for all models.
-            limit: maximum number of polled models. Tenants can name any number of models, each polled model
-                costs a thread and a poll, and Temporal limits the polls of a namespace.
+            limit: maximum number of polled models. A limit is necessary because tenants can name any number
+                of models, each polled model costs a thread and a poll, and Temporal limits the polls of a
+                namespace.
             every_seconds: pause between two rounds.
         """
         await self._until_ready()
@@ -153,7 +154,7 @@ class QueuePollers:
     def set_queues(self, wanted: Mapping[str, PollerFactory]) -> None:
         """Poll exactly the queues in `wanted`: start missing pollers, and drain all others in the background.
 
-        If an earlier poller of a wanted queue is still draining, a later call starts the new one.
+        If an earlier poller of a queue is still draining, the queue gets its new poller in a later call.
 
         Args:
             wanted: functions that create a poller, by task queue.
@@ -197,7 +198,7 @@ class QueuePollers:
 
 
 class ReconnectingWorker:
-    """Runs a Temporal worker that survives unavailability of the server and replacements of the connection.
+    """Runs a Temporal worker that survives an unavailable server and a replaced connection.
 
     At the start, it waits for the server. When `connection` is replaced, it uses the new connection, except
     while it drains.
@@ -212,8 +213,8 @@ class ReconnectingWorker:
     async def run(self) -> None:
         """Wait until the server responds, then poll until `shutdown` is called.
 
-        The SDK's worker fails if it starts while the server is unreachable, and then cannot be run again.
-        Errors of the SDK's worker are raised unchanged.
+        The wait is necessary: the SDK's worker fails if it starts while the server is unreachable, and cannot
+        be run a second time. Errors of the SDK's worker are raised unchanged.
         """
         if not await self._wait_for_server():
             return

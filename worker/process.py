@@ -79,8 +79,8 @@ _REQUIRED_FOR_SLICES = frozenset({"postgresql", "storage"})
 async def serve(settings: Settings, roles: Sequence[Role], models: Sequence[str]) -> None:
     """Run the worker until the process receives a stop signal, then drain it.
 
-    Errors after the signal are logged and not raised. Without a signal, an error of a poller is raised after
-    the drain.
+    Draining means to accept no new work and to finish or return the current work. Errors after the signal are
+    logged and not raised. If a poller fails without a signal, its error is raised after the drain.
 
     Raises:
         TemporalUnavailable, DatabaseError, StorageUnavailable: a dependency is unavailable.
@@ -125,8 +125,8 @@ async def _run(
 ) -> None:
     """Connect to the dependencies, serve health and metrics, and poll until `shutdown` is requested.
 
-    `is_up` is set just before polling starts. After that, this task must not be cancelled, because there may
-    be work to drain.
+    `is_up` is set just before polling starts. After that, the caller must not cancel this task, because there
+    may be work to drain.
     """
     async with _open_worker(settings) as worker:
         resources = worker.resources
@@ -255,9 +255,9 @@ async def _poll(
 def _build_fixed_workers(
     resources: WorkerResources, roles: Sequence[Role], sender: WebhookSender, failing: Callable[[], str]
 ) -> list[Worker]:
-    """Build the Temporal workers of the queues that are polled for as long as the process runs.
+    """Build the Temporal workers for the queues that the process polls as long as it runs.
 
-    They are the queues of control and webhooks for the role `control`, and the IO queue for the role `io`.
+    The role `control` polls the queues for control and webhooks, and the role `io` polls the IO queue.
 
     Args:
         failing: returns the required dependencies that fail now, with their errors; empty if none fails.
@@ -271,7 +271,7 @@ def _build_fixed_workers(
 
 
 def _polled_queues(roles: Sequence[Role], models: Sequence[str]) -> list[str]:
-    """Return the task queues that the process can poll, even those that no batch needs now.
+    """Return the task queues that the process may poll, including those that no batch needs now.
 
     If `models` is empty, the process serves all models, and ANY_MODEL_QUEUE stands for their queues.
     """
@@ -289,8 +289,8 @@ def _start_inference(
 ) -> None:
     """Start the background tasks that slices need.
 
-    They read permissions and shares of tenants and arrived callbacks from the database, start and stop the
-    pollers of the models' queues, and set the rate limits of these queues.
+    These tasks read permissions, shares of tenants and arrived callbacks from the database. They start and
+    stop the pollers of the models' queues, and set the rate limits of these queues.
     """
     resources, background, settings = worker.resources, worker.background, worker.resources.settings
     limiter = RateLimitSync(
@@ -327,7 +327,7 @@ async def _drain(
     running: list[asyncio.Task[None]],
     pollers: QueuePollers,
 ) -> None:
-    """Drain all pollers. If this takes too long, give up, so that the process ends."""
+    """Drain all pollers. If this takes too long, stop waiting, so that the process ends."""
     try:
         async with asyncio.timeout(settings.drain_seconds + _EXIT_MARGIN_SECONDS):
             await asyncio.gather(pollers.shutdown(), *(worker.shutdown() for worker in fixed))
@@ -341,7 +341,7 @@ async def _publish_stats(
 ) -> None:
     """Write this worker's statistics to its database row every `HEARTBEAT_SECONDS`, until cancelled.
 
-    Other processes read these rows to see which workers are alive and what they do.
+    Other processes read these rows to learn which workers are alive and what they do.
 
     Args:
         queues: returns the task queues that this process polls.

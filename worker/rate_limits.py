@@ -1,4 +1,4 @@
-"""Apply Batchwright's rate limits: set them as Temporal's rate limits of the slices' task queues.
+"""Applies Batchwright's rate limits on the Temporal server, as rate limits of the slices' task queues.
 
 Every worker that runs slices does this, and all of them set the same limits.
 """
@@ -40,7 +40,7 @@ class QueueRateLimits(Protocol):
     async def get(self, queue: str) -> QueueRateLimit | None: ...
 
     async def set(self, queue: str, turns_per_second: float | None) -> None:
-        """Set the queue's limit, the number of slice attempts that may start per second; None removes it."""
+        """Set the number of slice attempts of this queue that may start per second; None removes it."""
         ...
 
 
@@ -83,7 +83,7 @@ class TemporalRateLimits(QueueRateLimits):
 class RateLimitSync:
     """Keeps the rate limits of task queues on the Temporal server equal to Batchwright's rates.
 
-    A limit that someone else has set for a queue stays, unless Batchwright has a rate for this queue.
+    If Batchwright has no rate for a queue, a limit that an operator has set for this queue stays.
     """
 
     def __init__(
@@ -109,13 +109,13 @@ class RateLimitSync:
             await asyncio.sleep(self._every)
 
     async def sync(self, polled: Collection[str] | None = None) -> None:
-        """Read the rates, and set or remove the server's limits accordingly.
+        """Read Batchwright's rates, and set or remove the server's limits accordingly.
 
         Failures are logged, and the next call tries again.
 
         Args:
-            polled: queues that the process polls from now on; None keeps those of the last call. Queues that
-                have no rate and are not polled are skipped, unless no call has given `polled` yet.
+            polled: queues that the process polls from now on; None keeps the value of the last call. Once it
+                is set, queues without a rate are skipped unless they are polled.
         """
         async with self._lock:
             self._polled = self._polled if polled is None else frozenset(polled)
@@ -135,10 +135,10 @@ class RateLimitSync:
                 self._last_error = ""
 
     async def _sync(self, queue: str, pacing: Pacing | None) -> bool:
-        """Set or remove the server's limit of one queue, unless it was right at a check a short time ago.
+        """Set or remove the server's limit of one queue, unless a recent check found the right limit.
 
-        `pacing` is the queue's rate, None if it has none. Return True if the limit is right now, False if the
-        server refused the change or did not respond.
+        `pacing` is the queue's rate; None if it has no rate. Return True if the limit is right now, False if
+        the server refused the change or did not respond.
         """
         wanted = pacing.turns_per_second if pacing else None
         known, checked_at = self._known.get(queue, (None, float("-inf")))
@@ -164,9 +164,9 @@ class RateLimitSync:
             logger.info("task queue rate limit set", extra={"queue": queue, "turns_per_second": wanted})
 
     def _log_failure(self, error: RPCError, *, is_limited: bool) -> None:
-        """Log a failure to read or set a limit. The same error several times in a row is logged once.
+        """Log a failure to read or set a limit. If the same error occurs several times in a row, log it once.
 
-        `is_limited` is True if the queue needs a limit; failures for other queues are not logged.
+        `is_limited` is True if the queue needs a limit. Failures for other queues are not logged.
         """
         if error.message == self._last_error or not is_limited:
             return

@@ -12,7 +12,7 @@ FORCED_EXIT_CODE = 130
 class ShutdownSignal:
     """An event that is set by the first SIGTERM or SIGINT, or by `request`.
 
-    Any signal after that ends the process at once.
+    Any later signal ends the process at once.
     """
 
     def __init__(self) -> None:

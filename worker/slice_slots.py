@@ -1,4 +1,4 @@
-"""Slots of a task queue of slices: the worker polls the queue while it wants another slice."""
+"""Slots for a task queue of slices. The SDK polls the queue only while the worker wants another slice."""
 
 import asyncio
 import contextlib
@@ -25,15 +25,15 @@ _MAX_POLL_SECONDS = 120.0  # Temporal's polls end after a minute
 class SliceSlots(CustomSlotSupplier):
     """Gives the SDK a slot only while the worker wants another slice. With a slot, the SDK polls the queue.
 
-    The SDK calls `mark_slot_used` and `release_slot` on any thread. When a poller stops, the SDK cancels the
-    task that runs `reserve_slot`, also on another thread.
+    The SDK may call `mark_slot_used` and `release_slot` on any thread. When a poller stops, the SDK cancels
+    the task that runs `reserve_slot`, and this may also happen on another thread.
     """
 
     def __init__(self, queue: str, demand: SliceDemand) -> None:
         """Create the slots of one task queue.
 
         Args:
-            queue: model of the task queue; `ALL_MODELS` for the queue that models share.
+            queue: the model whose slices are in the task queue; `ALL_MODELS` for the queue that models share.
             demand: decides if the worker wants another slice of the queue.
         """
         self._queue, self._demand = queue, demand
@@ -82,10 +82,10 @@ class SliceSlots(CustomSlotSupplier):
 
 
 class _Pause(asyncio.Future[None]):
-    """Future whose awaiting task may be cancelled on another thread.
+    """Future that a task awaits. The task may be cancelled on another thread.
 
-    A cancel of the task also cancels this future. An ordinary future would then schedule a callback in the
-    event loop, which is not safe on another thread.
+    A cancel of the task also cancels the future that it awaits. An ordinary future would then schedule a
+    callback in the event loop, which is not safe on another thread.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Find out why batches wait: a hold, a queue that no worker polls, a rate, or other slices ahead of them."""
+"""Finds out why batches wait: a hold, a queue that no worker polls, a rate limit, or slices ahead of them."""
 
 import asyncio
 import logging
@@ -58,9 +58,9 @@ class ModelRates(Protocol):
 
 
 class WaitingReasonMonitor:
-    """Writes the waiting reasons of the fleet to the database, and reports changes to the batches' workflows.
+    """Writes the waiting reasons of all live batches to the database, and reports changes to their workflows.
 
-    All control workers find the same reasons. Only the worker that first writes a change reports it.
+    All control workers find the same reasons. Only the worker that writes a change first reports it.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class WaitingReasonMonitor:
             await asyncio.sleep(_INTERVAL_SECONDS)
 
     async def refresh(self) -> None:
-        """Find the reasons of all live batches, write and report those that changed, and clear outdated ones.
+        """Find the reasons of all live batches. Write and report changed reasons, and clear outdated reasons.
 
         Raises:
             DatabaseUnavailable: the database does not respond.
@@ -108,7 +108,7 @@ class WaitingReasonMonitor:
     async def _file_reasons(self, now: datetime) -> dict[_BatchModel, str]:
         """Return the waiting reason of each live batch whose next step reads or writes files.
 
-        Call this only if no worker polls the queue of these steps, because this is the reason.
+        Call this only if no worker polls the queue of these steps, because the returned reason says so.
         """
         reason = unpolled_reason(IO_QUEUE)
         return {
@@ -122,8 +122,8 @@ class WaitingReasonMonitor:
     ) -> dict[_BatchModel, str]:
         """Return the waiting reason of each model of a batch whose lines wait.
 
-        They wait for one of three causes: the tenant or the model is held; no worker polls the queue; or no
-        line has settled for some seconds and slices wait in the queue.
+        Lines wait for one of three causes: the tenant or the model is held; no worker polls the queue; or
+        slices wait in the queue and no line has settled for some seconds.
 
         Args:
             polled: task queues that at least one worker polls.
@@ -158,7 +158,7 @@ class WaitingReasonMonitor:
         return reasons
 
     def _find_stalled(self, backlogs: list[ModelBacklog], now: datetime) -> set[_BatchModel]:
-        """Return (tenant, batch id, model) of the backlogs without a settled line for `_STALLED_SECONDS`."""
+        """Return the (tenant, batch id, model) whose lines have not settled for `_STALLED_SECONDS`."""
         before, self._progress = self._progress, {}
         for backlog in backlogs:
             left, since = before.get(_key(backlog), (backlog.lines_left, now))
@@ -204,7 +204,7 @@ class WaitingReasonMonitor:
 
 
 def _behind(slices: int) -> str:
-    """Return the reason of a batch that waits behind `slices` other slices.
+    """Return the waiting reason of a batch that waits behind `slices` other slices.
 
     The number is rounded down to a power of ten, so that the reason rarely changes.
     """

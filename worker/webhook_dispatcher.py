@@ -1,4 +1,4 @@
-"""Starts the workflows of recorded webhook deliveries and of their replays. Control workers run it."""
+"""Starts a workflow for each recorded webhook delivery and for each replay. Control workers run this."""
 
 import asyncio
 import logging
@@ -21,14 +21,15 @@ StartDelivery = Callable[[DeliveryOrder, int], Awaitable[None]]
 
 
 class WebhookDispatcher:
-    """Starts a workflow for each webhook delivery, and each replay of one, that the database has recorded.
+    """Starts a workflow for each webhook delivery in the database, and for each replay of a delivery.
 
-    A delivery is marked as started only after Temporal has confirmed it, and each start can be repeated. So
-    nothing is lost if the process is killed, and several control workers may do this at the same time.
+    A delivery is marked as started only after Temporal has confirmed the start, and a start can be repeated.
+    So no delivery is lost if the process is killed, and several control workers may do this at the same time.
 
     Args:
-        start: called with a delivery and the number of its replays, to start the workflow. A repeated call
-            with the same arguments has no effect. Raises RPCError if Temporal does not respond.
+        start: starts the workflow of a delivery. Its second argument is the number of replays of this
+            delivery. A repeated call with the same arguments has no effect. Raises RPCError if Temporal does
+            not respond.
     """
 
     def __init__(self, deliveries: WebhookDeliveriesTable, start: StartDelivery, metrics: Metrics) -> None:
@@ -53,9 +54,9 @@ class WebhookDispatcher:
                 await asyncio.sleep(every_seconds)
 
     async def dispatch(self) -> bool:
-        """Start the workflows of the oldest deliveries not started yet. Return True if there may be more.
+        """Start the workflows of the oldest unstarted deliveries. Return True if there may be more.
 
-        If a delivery cannot be started, the others are started nevertheless.
+        If one delivery cannot be started, the others are started anyway.
 
         Raises:
             DatabaseUnavailable, RPCError: the database or Temporal does not respond, or a delivery was not

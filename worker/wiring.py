@@ -1,4 +1,4 @@
-"""Wiring: build the Temporal workers of each role, and the objects that their activities share.
+"""Builds the Temporal workers of each role, and the objects that their activities share.
 
 No other module creates the real dependencies.
 """
@@ -93,10 +93,10 @@ class Role(StrEnum):
 
 
 def parse_roles(text: str) -> Sequence[Role]:
-    """Return the roles in a list such as `control,io,inference`, each of them once.
+    """Return the roles in a text such as `control,io,inference`, without duplicates.
 
     Raises:
-        ValueError: a name is not a role, or the list is empty. The message names the roles to choose from.
+        ValueError: a name is not a role, or the text names no role. The message lists all roles.
     """
     chosen = [part.strip() for part in text.split(",") if part.strip()]
     for name in chosen:
@@ -207,8 +207,8 @@ class InferenceWorkers:
         Args:
             resources: connections and stores of the process.
             progress: receives the progress of the slices.
-            blocking: returns a text with the unavailable dependencies because of which the process accepts no
-                slices. The text is empty while it accepts slices.
+            blocking: returns a text that names the unavailable dependencies because of which the process
+                accepts no slices. The text is empty while it accepts slices.
         """
         self._resources = resources
         quotas, groups = resources.database.quotas, resources.database.budget_groups
@@ -246,8 +246,8 @@ class InferenceWorkers:
     def poller_factories(self, models: frozenset[str]) -> dict[str, PollerFactory]:
         """Return, for each task queue to poll, a function that creates its poller.
 
-        These are the queues of `models` and always the dispatch queue. While there is a rate limit over all
-        models, the slices of models without a rate limit of their own are in the dispatch queue.
+        The queues are those of `models`, and always the dispatch queue. While there is a rate limit over all
+        models, the dispatch queue holds the slices of all models without a rate limit of their own.
         """
         queues = {temporal_names.inference_queue(safe_name(model)): model for model in models}
         queues[temporal_names.DISPATCH_QUEUE] = ALL_MODELS
@@ -283,7 +283,7 @@ class InferenceWorkers:
 
 
 def build_fleet_metrics(resources: WorkerResources) -> FleetMetricsCollector:
-    """Build the collector with which control workers refresh the metrics of the fleet."""
+    """Build the collector that refreshes the fleet's metrics. Control workers run it."""
     database, registry, metrics = resources.database, resources.registry, resources.metrics
     live = LiveBatchCollector(database.fleet, metrics)
     lost_runs = LostRunCollector(TemporalEndedRuns(resources.temporal), live, metrics)
@@ -306,7 +306,7 @@ def build_fleet_metrics(resources: WorkerResources) -> FleetMetricsCollector:
 
 
 def build_waiting_reason_monitor(resources: WorkerResources) -> WaitingReasonMonitor:
-    """Build the monitor with which control workers find out why batches wait."""
+    """Build the monitor that finds out why batches wait. Control workers run it."""
     return WaitingReasonMonitor(
         resources.database,
         partial(describe_queue, resources.temporal),
@@ -329,8 +329,8 @@ def count_slots(settings: Settings, roles: Sequence[Role], queues: Sequence[str]
 def deployment_config(settings: Settings) -> WorkerDeploymentConfig | None:
     """Return the configuration of Worker Deployment Versioning; None if the settings name no deployment.
 
-    With versioning, a batch stays on the build of the workers that started it, because `PINNED` is the
-    default for workflows that declare no behavior of their own (decision 0006).
+    With versioning, a batch stays on the build of the workers that started it. The reason is that `PINNED` is
+    the default for workflows that declare no behavior of their own (decision 0006).
 
     Raises:
         SettingsError: the settings name a deployment without a build, or a build without a deployment.
@@ -354,7 +354,7 @@ def deployment_config(settings: Settings) -> WorkerDeploymentConfig | None:
 def workflow_sandbox() -> SandboxedWorkflowRunner:
     """Return the runner that executes workflow code in the SDK's sandbox, with its default restrictions.
 
-    All workflow runs share the imported modules of `batchwright`. Otherwise the sandbox would import them
+    All workflow runs share the imported modules of `batchwright`. Without this, the sandbox would import them
     again for each run (decision 0060).
     """
     restrictions = SandboxRestrictions.default.with_passthrough_modules("batchwright")

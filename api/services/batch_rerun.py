@@ -1,6 +1,4 @@
-"""Reruns of ended batches: a retry repeats the failed lines, a resumption sends the lines without a
-result.
-"""
+"""Reruns of ended batches: a retry repeats the failed lines, a resumption sends lines without a result."""
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping

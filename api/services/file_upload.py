@@ -261,9 +261,7 @@ async def _insert(row: FileRow, upload: FileUpload, deps: ApiDependencies) -> Fi
 
 
 async def discard_object(key: str, deps: ApiDependencies) -> None:
-    """Delete an object that no row refers to. After a storage error, which is logged, retention deletes
-    it.
-    """
+    """Delete an object that no row refers to. A storage error is logged; retention deletes it later."""
     try:
         await deps.storage.delete(key)
     except StorageError as error:
