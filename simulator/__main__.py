@@ -26,7 +26,7 @@ def _fault(text: str) -> Fault:
 
 
 async def serve(options: SimulatorOptions, host: str, port: int) -> None:
-    """Start the server and print its URL to stderr. Return after SIGTERM or SIGINT."""
+    """Start the server and print its URL to stderr. Return when SIGTERM or SIGINT arrives."""
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

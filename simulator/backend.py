@@ -36,8 +36,8 @@ class SimulatorOptions:
 class _PendingCall:
     """A request that has no response yet, with its ledger entry.
 
-    `timer` sends a delayed response; None if no timer is set. `is_disconnected` is True if the client has
-    closed the connection.
+    `timer` is the timer that sends a delayed response; None if no timer is set. `is_disconnected` is True if
+    the client has closed the connection.
     """
 
     exchange: HttpExchange
@@ -110,7 +110,7 @@ class SimulatedBackend:
         self._apply_fault(pending)
 
     def _apply_fault(self, pending: _PendingCall) -> None:
-        """Respond to a request: with an error, with the fault that is set for it, or normally."""
+        """Respond to a request: as the request's fault demands if there is one, otherwise normally."""
         call, digest = pending.call, pending.digest
         try:
             fault = fault_from_marker(call.marker, digest, pending.entry.requests)
@@ -196,8 +196,7 @@ class SimulatedBackend:
     def _end(self, pending: _PendingCall, response: HttpResponse, *, status: str | None = None) -> None:
         """Record the end of a request in the ledger (counts of all requests), then send the response.
 
-        `status` says how the request ended, for the ledger. If it is None, the HTTP status of the response is
-        recorded.
+        `status` is how the ledger counts this end. If it is None, the HTTP status of the response is used.
         """
         self.ledger.end(pending.entry, pending.call.model, status or str(response.status))
         pending.exchange.respond(response)

@@ -36,7 +36,7 @@ _ABSENT = msgspec.Raw(b"")
 
 
 class InvalidCall(Exception):
-    """A request is invalid. The response has `param` and `code` in OpenAI's error object."""
+    """A request is invalid. The error response contains `param` and `code`, as OpenAI's error objects do."""
 
     def __init__(self, message: str, param: str | None, code: str | None = None) -> None:
         super().__init__(message)
@@ -64,7 +64,7 @@ class TextFormat(msgspec.Struct):
 
     @property
     def output_schema(self) -> dict[str, object] | None:
-        """JSON schema for the text of the response. None if the text may be any JSON object."""
+        """JSON schema that the text of the response must conform to. None if any JSON object is allowed."""
         if self.type != "json_schema":
             return None
         return (self.json_schema.schema if self.json_schema else self.schema) or {}
@@ -79,7 +79,7 @@ class InputMessage(msgspec.Struct):
 
 
 class CallBody(msgspec.Struct):
-    """Fields of a request body on which the response depends, for all endpoints together."""
+    """The fields of request bodies, for all endpoints together, that influence the response."""
 
     model: str | None = None
     user: str | None = None
@@ -146,7 +146,7 @@ _read_messages = msgspec.json.Decoder(list[InputMessage]).decode
 def read_call(endpoint: str, raw: bytes, default_model: str) -> InferenceCall:
     """Parse and check the body of a request. Return the request.
 
-    `default_model` is the model if the body names none and the endpoint does not require one.
+    `default_model` is used if the body names no model and the endpoint does not require one.
 
     Raises:
         InvalidCall: the body is not JSON, or a field is missing or invalid.

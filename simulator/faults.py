@@ -20,16 +20,21 @@ MARKER = "sim:"
 
 
 class Fault(msgspec.Struct, forbid_unknown_fields=True):
-    """A fault to cause. `kind` is an HTTP status from 400 to 599, or one of KINDS.
+    """A fault to cause.
 
-    model        only requests for this model are affected; None: all models, and `down` also affects
-                 /v1/models and /healthz
-    rate         fraction of requests that are affected, from 0 to 1; equal runs affect equal requests
-    count        number of affected requests after which the fault ends; in a marker: number of attempts
-    retry_after  value of the Retry-After header in seconds
-    seconds      duration of `slow` and `hang`; None: 1 s for `slow`, until the client disconnects for `hang`
-    for_seconds  time after which the fault ends; requests that `hold` has delayed get their responses then
-    hits         number of requests that were affected
+    Attributes:
+        kind: an HTTP status from 400 to 599, or one of KINDS.
+        model: the fault affects only requests for this model. None affects all models; `down` then also
+            affects /v1/models and /healthz.
+        rate: fraction of requests that are affected, from 0 to 1. The choice depends only on the request, so
+            repeated runs affect the same requests.
+        count: number of affected requests after which the fault ends; in a marker, number of attempts.
+        retry_after: value of the Retry-After header in seconds.
+        seconds: duration of `slow` and `hang`. None is 1 s for `slow`, and until the client disconnects for
+            `hang`.
+        for_seconds: time after which the fault ends. Requests that `hold` has delayed get their responses
+            then.
+        hits: number of requests that were affected.
     """
 
     kind: str | int
@@ -61,7 +66,7 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
 def parse_short(text: str) -> Fault:
     """Return the fault that a text of the form `kind[=seconds][*count][@rate]` describes.
 
-    If the kind is an HTTP status, the seconds are the value of the Retry-After header.
+    If the kind is an HTTP status, `seconds` is the value of the Retry-After header.
 
     Raises:
         ValueError: the text does not have this form. The message shows the form.
@@ -100,14 +105,14 @@ class Faults:
         return fault
 
     def active(self) -> list[Fault]:
-        """Return the faults whose time (`for_seconds`) is not over. Delete the others."""
+        """Return the faults whose time (`for_seconds`) has not passed yet. Delete all others."""
         if self._end_times:
             now = time.monotonic()
             self._active = [fault for fault in self._active if self._end_times.get(fault.id, now) >= now]
         return self._active
 
     def clear(self, fault_id: str | None = None) -> int:
-        """End the fault with the id `fault_id`, or all faults if it is None.
+        """End the fault with the id `fault_id`; all faults if it is None.
 
         Return the number of ended faults.
         """
@@ -118,7 +123,7 @@ class Faults:
         return before - len(self._active)
 
     def call_at_end(self, fault: Fault, callback: Callable[[], None]) -> None:
-        """Call `callback` when the fault ends. The fault of a marker ends when `clear` ends all faults."""
+        """Call `callback` when the fault ends. A fault of a marker ends when `clear` ends all faults."""
         self._end_callbacks.setdefault(fault.id, []).append(callback)
         if fault.id in self._end_times:
             seconds_left = self._end_times[fault.id] - time.monotonic()
@@ -129,9 +134,9 @@ class Faults:
             callback()
 
     def fault_for(self, model: str, digest: bytes, attempt: int) -> Fault | None:
-        """Return the fault for an attempt of a request, and count the hit. Return None if there is no fault.
+        """Return the fault for an attempt of a request, and count it in `hits`; None if there is no fault.
 
-        `digest` is the digest of the request body. `attempt` is the number of the attempt, from 1.
+        `digest` is the digest of the request body. `attempt` is the number of the attempt, starting at 1.
         """
         if not self._active:
             return None

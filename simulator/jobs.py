@@ -34,10 +34,10 @@ class _CallbackFields(msgspec.Struct):
 
 
 class SimulatedJob(HttpExchange):
-    """A job, which takes the place of an HTTP exchange.
+    """A job, used like an HTTP exchange: the simulated backend sends its response to this object.
 
-    The simulated backend sends its response to this object, which stores the response as the job's result. If
-    the backend rejects the request at once, `rejection` is the response to the submission; otherwise None.
+    The object stores the response as the job's result. `rejection` is the response to the submission if the
+    backend rejects the request at once; otherwise it is None.
     """
 
     def __init__(self, request: HttpRequest, on_end: Callable[["SimulatedJob"], None]) -> None:

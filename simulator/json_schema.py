@@ -26,17 +26,17 @@ _FORMATS = {
 
 
 class UnusableSchema(Exception):
-    """A JSON schema is invalid, or only a value of infinite size conforms to it."""
+    """A JSON schema is invalid, or only an infinitely large value conforms to it."""
 
 
 def write_json(schema: Schema | None, text: str) -> str:
     """Return a simple JSON value that conforms to `schema`. If `schema` is None, return a JSON object.
 
-    Strings are `text`, unless the schema requires other strings. Keywords such as `pattern`, `not` and `if`
-    are ignored.
+    Each string is `text`, unless the schema requires another string. Keywords such as `pattern`, `not` and
+    `if` are ignored.
 
     Raises:
-        UnusableSchema: the schema is invalid, or only a value of infinite size conforms to it.
+        UnusableSchema: the schema is invalid, or only an infinitely large value conforms to it.
     """
     if schema is None:
         value: object = {"answer": text}
@@ -168,9 +168,9 @@ def _merged(one: Schema, other: Schema) -> dict[str, Any]:
 
 
 def _number(schema: Schema, *, whole: bool) -> int | float:
-    """Return a number that conforms to `schema`: the allowed multiple of `multipleOf` that is nearest to 1.
+    """Return a number that conforms to `schema`: the multiple of `multipleOf` that is nearest to 1.
 
-    If no multiple is allowed, return the middle of the bounds. `whole` is True for an integer.
+    If no multiple is within the bounds, return the middle of the bounds. `whole` is True for an integer.
     """
     step = float(schema.get("multipleOf") or (1 if whole else 0.5))
     least = float(schema.get("minimum", schema.get("exclusiveMinimum", -1e15)))

@@ -33,12 +33,12 @@ class Latency:
     prompt_token_ms: float = 0.0
 
     def seconds(self, *, uncached: int, output: int, digest: bytes) -> float:
-        """Return the latency of a response in seconds. Equal request bodies give equal latencies.
+        """Return the latency of a response in seconds. Equal request bodies have equal latencies.
 
         Args:
             uncached: number of prompt tokens that were not in the prefix cache.
             output: number of output tokens.
-            digest: digest of the request body, used instead of a random number.
+            digest: digest of the request body. It takes the place of a random number.
         """
         wait = self.latency_ms
         if self.jitter and wait:

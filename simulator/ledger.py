@@ -1,6 +1,6 @@
-"""Ledger: counts of all requests.
+"""Ledger: counts of all requests that the simulator receives.
 
-Tests read from it what was sent, how often, and how much at the same time.
+Tests use it to check which requests were sent, how often, and how many at the same time.
 """
 
 import time
@@ -10,9 +10,9 @@ import msgspec
 
 
 class LedgerEntry(msgspec.Struct):
-    """Counts of all requests with the same key. The key is the `x-request-id` header.
+    """Counts of all requests with the same key. The key is the value of the header `x-request-id`.
 
-    A request without this header has the digest of its body as the key.
+    If a request has no such header, the key is the digest of its body.
 
     Attributes:
         completed: number of complete responses with status 200.
@@ -68,8 +68,8 @@ class JobTotals(msgspec.Struct):
 class LedgerReport(msgspec.Struct):
     """Content of the ledger, as /admin/ledger returns it.
 
-    `keys` is the number of different request keys. `repeated_keys` is the number of keys that more than one
-    request has used.
+    `keys` is the number of different request keys. `repeated_keys` is the number of keys that occurred in
+    more than one request.
     """
 
     requests: int

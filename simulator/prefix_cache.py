@@ -13,17 +13,14 @@ def token_count(text: bytes) -> int:
 
 
 class PrefixCache:
-    """Prefix cache of one model with room for `budget_tokens` tokens. `0` disables the cache."""
+    """Prefix cache of one model. It stores up to `budget_tokens` tokens. `0` disables the cache."""
 
     def __init__(self, budget_tokens: int) -> None:
         self._capacity = budget_tokens // BLOCK_TOKENS
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
     def cached_tokens(self, prompt: bytes) -> int:
-        """Return how many tokens at the start of `prompt` are in the cache.
-
-        Then add the prompt to the cache.
-        """
+        """Return how many tokens at the start of `prompt` are in the cache, then add it to the cache."""
         if not self._capacity:
             return 0
         chain = _chain(prompt)

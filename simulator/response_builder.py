@@ -39,7 +39,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ResponseCost(msgspec.Struct):
-    """Numbers of tokens of a response, for its `usage`, its latency and the ledger.
+    """Numbers of tokens of a response. They are used for its `usage`, its latency and the ledger.
 
     `each` is the output of one choice. `output` is the output of all choices.
     """
@@ -230,7 +230,7 @@ def _usage(cost: ResponseCost) -> response_types.ChatUsage:
 
 
 def _items(raw: msgspec.Raw) -> list[bytes]:
-    """Return the items of the input in a request, each as JSON. A string or a list of numbers is one item.
+    """Return the items of a request's input, each as JSON. A string or a list of numbers is a single item.
 
     Raises InvalidCall if the input is neither a string nor an array.
     """

@@ -1,4 +1,4 @@
-"""HTTP/1.1 server with an asyncio protocol object for each connection, and without a task per request."""
+"""HTTP/1.1 server. It has one asyncio protocol object per connection, and no task per request."""
 
 import asyncio
 from collections import deque
@@ -26,7 +26,7 @@ def encode_response(response: HttpResponse, *, keep_alive: bool) -> tuple[bytes,
 
 
 class PipelinedExchange:
-    """One request on a connection. `respond`, `cut` and `abort` end it, each in its own way."""
+    """One request on a connection. `respond`, `cut` and `abort` end the request in different ways."""
 
     __slots__ = ("_connection", "keep_alive", "on_disconnect", "request")
 
