@@ -1,6 +1,6 @@
-"""Simulates an engine with prompts in its slots, as llama.cpp has it, for lines in different orders.
+"""Simulates an inference engine that keeps prompts in its slots, such as llama.cpp. Compares orders of lines.
 
-The lines of a worker are sent with the engine's own rules for the order of lines, on a virtual clock.
+The real rules that a worker uses for the order of lines decide which line is sent next, on a virtual clock.
 """
 
 import math
@@ -20,9 +20,9 @@ _MAX_SECONDS = 1e9
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """A line with the number of its system prompt, and the numbers of tokens that are its own.
+    """A line: the number of its system prompt, and the numbers of tokens that only this line has.
 
-    `due_group` is the same number; 0 if the worker should not know it.
+    `due_group` is also the number of the system prompt; 0 if the worker must not know the prompt.
     """
 
     prompt: int
@@ -35,8 +35,8 @@ class Line:
 class CachedEngine:
     """An engine that keeps the last prompt in each of its slots, and `stored` more prompts in memory.
 
-    A request takes the free slot that has its system prompt, or else one that had none for the longest time.
-    Requests that find no free slot wait in the order of their arrival.
+    A request takes the free slot with its system prompt. If there is none, it takes the free slot that was
+    not used for the longest time. Requests that find no free slot wait in the order of their arrival.
     """
 
     slots: int = 4
@@ -46,14 +46,21 @@ class CachedEngine:
 
 @dataclass(frozen=True)
 class EngineResult:
-    """Computed prompt tokens, as a multiple of the distinct ones, and the time of the batch."""
+    """Result of a simulated batch.
+
+    `computed` is the number of computed prompt tokens divided by the number of distinct prompt tokens, 1.0 at
+    best. `seconds` is the duration of the batch.
+    """
 
     computed: float
     seconds: float
 
 
 def few_prompts(count: int, prompts: int, random: Random, *, is_grouped: bool) -> list[Line]:
-    """Return lines with random system prompts. With `is_grouped`, the worker knows the groups."""
+    """Return lines with random system prompts.
+
+    If `is_grouped`, the worker knows which lines have the same system prompt.
+    """
     return [
         Line(prompt, random.randint(20, 60), random.randint(8, 64), prompt if is_grouped else 0)
         for prompt in (random.randint(1, prompts) for _ in range(count))
@@ -127,10 +134,11 @@ class _Simulation:
 def run_lines(
     engine: CachedEngine, lines: Sequence[Line], *, permits: int, stated: int | None = None
 ) -> EngineResult:
-    """Send the lines, `permits` at a time.
+    """Send the lines, with at most `permits` in flight, and return the result.
 
     Args:
-        stated: number of requests that the engine takes at once, if the operator has stated it.
+        stated: number of requests that the engine processes at once, as an operator configures it; None if it
+            is not configured.
     """
     computed, seconds = _Simulation(engine, lines, permits, stated).run()
     distinct = sum(line.own_tokens for line in lines)
@@ -139,7 +147,10 @@ def run_lines(
 
 
 def makespan(seconds: Sequence[float], permits: int) -> float:
-    """Return how long responses take that are requested in this order, `permits` at a time."""
+    """Return the seconds until all responses have arrived. `seconds` are their durations, in sending order.
+
+    At most `permits` requests are in flight.
+    """
     clock, waiting = Clock(), iter(seconds)
     last = 0.0
 

@@ -1,6 +1,6 @@
 """`python -m bench.compare OLD` (`make bench-compare OLD=ref`): compares the work tree with a commit.
 
-The speed of both is measured in turns, so that other load on the machine affects both in the same way.
+The two are measured alternately, so that other load on the machine affects both in the same way.
 """
 
 import os
@@ -86,9 +86,9 @@ def _measure(folder: Path, out: Path, arguments: list[str]) -> dict[str, Figure]
 
 
 def merged(turns: list[_Pairs]) -> _Pairs:
-    """Combine the figures of all turns. Return a pair of old and new figure for each key.
+    """Combine the figures of all turns. Return a pair of the old and the new figure for each key.
 
-    A key that is missing in one of the turns is left out.
+    A key that is missing in any turn is left out.
     """
     keys = [key for key in turns[0] if all(key in turn for turn in turns)]
     return {
@@ -111,7 +111,7 @@ def change(before: Figure, after: Figure) -> float:
 def is_worse(before: Figure, after: Figure) -> bool:
     """Return True if the new value is worse than the old value by a tenth or more.
 
-    The target of the figure tells if a higher or a lower value is worse. A figure without a target is never
+    The target of a figure defines if a higher or a lower value is worse. A figure without a target is never
     worse.
     """
     if after.target is None:

@@ -1,4 +1,4 @@
-"""Simulates how long a batch takes if its lines are sent in the order of the file, and in dispatch order."""
+"""Simulates how long a batch takes in two orders: the order of the input file, and the dispatch order."""
 
 import json
 import math
@@ -18,7 +18,10 @@ Work = Callable[[Random], tuple[int | None, float]]
 
 
 def _skewed(random: Random) -> tuple[int, float]:
-    """Three kinds of lines. Responses have between a fifth of `max_tokens` and all of them."""
+    """Return `max_tokens` of a line, and the number of tokens of its response.
+
+    There are three kinds of lines. The response uses between a fifth of `max_tokens` and all of it.
+    """
     limit = random.choices((256, 1_024, 8_192), (70, 25, 5))[0]
     return limit, limit * random.uniform(0.2, 1.0)
 
@@ -28,7 +31,10 @@ def _lognormal(random: Random) -> float:
 
 
 def _generous(random: Random) -> tuple[int, float]:
-    """`max_tokens` is between the length of the response and eight times as much."""
+    """Return `max_tokens` of a line, and the number of tokens of its response.
+
+    `max_tokens` is between one and eight times the length of the response.
+    """
     tokens = _lognormal(random)
     return math.ceil(tokens * 8 ** random.random()), tokens
 

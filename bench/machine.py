@@ -1,4 +1,4 @@
-"""Describes the machine and the versions of packages on which a benchmark runs."""
+"""Describes the machine and the package versions on which a benchmark runs."""
 
 import platform
 import subprocess
@@ -42,7 +42,7 @@ def describe(peers_python: Path | None) -> Machine:
 
 
 def commit() -> str:
-    """Return the short id of the current commit, followed by `+` if files have changed since.
+    """Return the short id of the current commit. Append `+` if files have changed since this commit.
 
     Return `unknown` outside a Git checkout.
     """

@@ -25,9 +25,9 @@ _CONTENT_BYTES, _QUESTION_BYTES = 4_000, 300
 
 
 def mixes(count: int, seed: int = 1) -> dict[str, list[bytes]]:
-    """Return the lines of several batches in random order, by description. Each batch has `count` lines.
+    """Return the lines of several batches in random order, by a description of the batch.
 
-    Equal seeds give equal lines.
+    Each batch has `count` lines. Equal seeds give equal lines.
     """
     makers: dict[str, Callable[[random.Random, int], dict[str, str]]] = {
         "few long system prompts": _few_prompts,
@@ -111,9 +111,10 @@ def in_order(lines: Sequence[bytes], order: PlanOrder) -> list[bytes]:
 
 
 def hit_ratio(plan: Sequence[bytes], *, replicas: int, budget_tokens: int) -> float:
-    """Return the fraction of the prompt tokens that the prefix caches already have, from 0 to 1.
+    """Return the fraction of the prompt tokens that are already in the prefix caches, from 0 to 1.
 
-    A few slices of the plan are sent at the same time. The beginning of a line decides which replica gets it.
+    A few slices of the plan are sent at the same time. The beginning of a line decides which replica gets the
+    line.
 
     Args:
         plan: the lines in the order in which they are sent.
@@ -150,7 +151,7 @@ def best_ratio(lines: Sequence[bytes], *, replicas: int) -> float:
 def _replica(text: bytes, replicas: int) -> int:
     """Return the number of the replica that gets a prompt.
 
-    Its beginning decides, as in prefix-aware routers.
+    The beginning of the prompt decides, as in prefix-aware routers.
     """
     return zlib.crc32(text[:_ROUTED_BYTES]) % replicas
 

@@ -92,7 +92,8 @@ def read_stacks(lines: Iterable[str]) -> Stacks:
     """Count the samples by call stack. Samples of imports, comparison runs and idle threads are left out.
 
     Args:
-        lines: output of py-spy, one call stack per line: `outermost;...;innermost count`.
+        lines: output of py-spy. Each line is a call stack and its number of samples, as
+            `outermost;...;innermost count`.
     """
     found: Stacks = Counter()
     for line in lines:
@@ -106,7 +107,7 @@ def read_stacks(lines: Iterable[str]) -> Stacks:
 def report(stacks: Stacks) -> str:
     """Return a table of functions with their shares of the samples.
 
-    One column counts the function alone, the other includes the functions that it calls.
+    One column counts only the function itself, the other column includes the functions that it calls.
     """
     total = stacks.total() or 1
     own, within = Counter[str](), Counter[str]()

@@ -7,9 +7,9 @@ import msgspec
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Target of a figure. `limit` must be met.
+    """Target of a figure. `limit` is the value that must be reached.
 
-    `aim` is a stricter value that is only desired; None if there is none.
+    `aim` is a stricter value that is desired but not required; None if there is none.
     """
 
     limit: float
@@ -59,7 +59,7 @@ class Figure(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """`met`, or the factor by which the value misses the target; empty if there is no target."""
+        """`met`, or the factor by which the value misses the target; empty if the figure has no target."""
         if self.target is None:
             return ""
         if self.is_met:
@@ -120,7 +120,7 @@ def number(value: float) -> str:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """Return the value below which the fraction `share` of `values` lies. `share` is from 0 to 1."""
+    """Return the value that the fraction `share` (from 0 to 1) of `values` does not exceed."""
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 

@@ -32,8 +32,8 @@ class SectionOptions:
     def turns(self, seconds: float, rounds: int | None = None) -> Iterator[int]:
         """Yield the numbers of the rounds, starting at 1.
 
-        It stops after `rounds` rounds, by default `self.rounds`. It stops earlier if `seconds` have passed
-        and one round is done.
+        The iteration ends after `rounds` rounds; None means `self.rounds`. It ends earlier, but not before
+        the first round, if `seconds` have passed.
         """
         started = time.monotonic()
         for number in range(1, (rounds or self.rounds) + 1):
@@ -50,7 +50,7 @@ class Section:
     """A section of the benchmark, such as ingestion: several figures that are measured together.
 
     Attributes:
-        setting: description for readers of what is run.
+        setting: description of the measured situation, for readers.
         minutes: longest duration of `measure` on a machine without other load.
         measure: runs the section and returns its figures.
         on_the_page: True if the published figures must include this section.

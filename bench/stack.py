@@ -37,7 +37,7 @@ class SentTotals(msgspec.Struct):
 class SentRequest(msgspec.Struct):
     """Times of one line in the simulator's ledger, in Unix seconds.
 
-    `user` is the field `user` of its body.
+    `user` is the field `user` of the request body.
     """
 
     user: str | None
@@ -79,14 +79,14 @@ class Simulator:
 def simulator(
     *arguments: str, models: tuple[str, ...] = MODELS, entries: bool = False
 ) -> Generator[Simulator]:
-    """Context manager that starts a simulated backend in a process of its own, and yields it.
+    """Context manager that starts a simulated backend in a separate process, and yields it.
 
     The process is stopped at the end.
 
     Args:
         arguments: further command-line arguments of the simulator.
         entries: True to record the times of each request. False to record only totals, so that a request
-            costs the same in a long run as in a short run.
+            costs the same in long and short runs.
 
     Raises:
         SystemExit: the process did not start.
@@ -147,14 +147,14 @@ class RunningStack(msgspec.Struct):
 def running_stack(
     folder: Path, backend: str, *, in_flight: int, workers: int = 1, settings: dict[str, str] | None = None
 ) -> Generator[RunningStack]:
-    """Context manager that starts a local stack on free ports with `batchwright dev`. Yields its addresses.
+    """Context manager that starts a local stack with `batchwright dev` on free ports. Yields its addresses.
 
     The stack is stopped at the end.
 
     Args:
         folder: directory for the data of the stack.
         backend: URL of the backend.
-        in_flight: greatest number of requests in flight for each worker and model.
+        in_flight: maximum number of requests in flight for each worker and model.
         settings: further environment variables.
 
     Raises:
@@ -221,9 +221,9 @@ def peak_mib(process: psutil.Process) -> float:
 
 
 def wait_until_quiet(stack: RunningStack, seconds: float = 5.0) -> None:
-    """Wait until the stack uses little CPU for half a second, but at most `seconds`.
+    """Wait until the stack uses little CPU for half a second. Give up after `seconds`.
 
-    The stack continues to work for a moment after the end of a batch.
+    After the end of a batch, the stack continues to work for a moment.
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -49,7 +49,7 @@ _SLICES_AT_ONCE = 4  # of each model
 
 
 class SentSlices(msgspec.Struct, frozen=True):
-    """Duration and CPU time of sending all lines, without Temporal, ingestion and finalization."""
+    """Duration and CPU time of sending all lines. Temporal, ingestion and finalization are not included."""
 
     lines: int
     seconds: float
@@ -83,7 +83,7 @@ def _beat() -> Heartbeat:
 
 
 async def _nobody(batch_id: str, reason: WaitingReason) -> None:
-    """Ignore the reason why a batch waits."""
+    """Ignore the reason why a batch waits, because the benchmark shows no waiting reasons."""
 
 
 async def send(directory: Path, url: str, result: IngestResult, in_flight: int) -> SentSlices:
@@ -114,7 +114,7 @@ async def send(directory: Path, url: str, result: IngestResult, in_flight: int) 
 
 
 def _queues(result: IngestResult) -> list[deque[SliceRequest]]:
-    """Return one queue for each model. A queue has the requests to send the model's slices."""
+    """Return one queue for each model. It contains the requests with which the model's slices are started."""
     return [
         deque(
             SliceRequest.of(ModelRun.of(order(), share, result.ingest_prefix), number)

@@ -41,8 +41,8 @@ _USAGE = Usage(input_tokens=100, output_tokens=200)
 class Finalized(msgspec.Struct, frozen=True):
     """Cost of one finalization.
 
-    `yardstick_seconds` is the time for a plain copy of the same results to one file, with fsync. `grown_mib`
-    is how much more memory was used than by an idle worker, in MiB.
+    `yardstick_seconds` is the time of a plain copy of the same results to one file, with fsync. `grown_mib`
+    is the additional memory compared with an idle worker, in MiB.
     """
 
     lines: int
@@ -92,7 +92,7 @@ def _segment(offsets: list[int], result_bytes: int) -> bytes:
 
 
 def yardstick(directory: Path) -> tuple[float, int]:
-    """Copy all segments (files of results) to one file, as a plain comparison with finalization.
+    """Copy all segments (files of results) to one file. This is the yardstick for the cost of finalization.
 
     Return the duration in seconds and the number of bytes.
     """
@@ -139,7 +139,7 @@ async def _finalize(directory: Path) -> None:
 
 
 async def _database(directory: Path, result: IngestResult) -> MemoryDatabase:
-    """Return a database in memory with the batch as it is when all slices have ended."""
+    """Return a database in memory that contains the batch in its state after all slices have ended."""
     database = MemoryDatabase()
     await database.files.insert(input_row((directory / "input").stat().st_size))
     await database.batches.upsert(order())

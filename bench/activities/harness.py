@@ -1,4 +1,4 @@
-"""Measures one activity in a process of its own."""
+"""Measures one activity in a separate process."""
 
 import subprocess
 import sys
@@ -38,7 +38,7 @@ def print_result(found: msgspec.Struct) -> None:
 
 
 class MemoryGrowth:
-    """Measures how far the peak memory of this process rises above its memory at the start."""
+    """Measures how much the peak memory of this process exceeds its memory at the start."""
 
     def __init__(self) -> None:
         Path("/proc/self/clear_refs").write_text("5")
@@ -49,7 +49,7 @@ class MemoryGrowth:
 
 
 def _status(name: str) -> int:
-    """Return the field `name` of /proc/self/status in bytes. `name` is a field of memory, such as VmRSS."""
+    """Return a memory field of /proc/self/status in bytes. `name` is the field, such as VmRSS."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
 

@@ -30,8 +30,8 @@ _MOST_LINES, _MOST_BYTES = 10_000_000, 64 * 1024**3
 class Ingested(msgspec.Struct, frozen=True):
     """Cost of one ingestion.
 
-    `yardstick_seconds` is the time to read the same file and parse each line once. `grown_mib` is how much
-    more memory was used than by an idle worker, in MiB.
+    `yardstick_seconds` is the time to read the same file and parse each line once. `grown_mib` is the
+    additional memory compared with an idle worker, in MiB.
     """
 
     lines: int
@@ -64,9 +64,9 @@ class _Served:
 
 
 def yardstick(path: Path) -> float:
-    """Return the seconds that reading a file and parsing each line takes, for comparison with ingestion.
+    """Return the seconds that it takes to read a file and parse each line, for comparison with ingestion.
 
-    It is the shorter one of two measurements: with orjson, and with msgspec.
+    The parsing is measured with orjson and with msgspec. The shorter time is returned.
     """
     return min(_read(path, orjson), _read(path, msgspec))
 

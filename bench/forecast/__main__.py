@@ -1,7 +1,8 @@
 """`python -m bench.forecast`: compares forecasts for simulated batches with the actual ends.
 
-It prints the tables in docs/scheduling.md. The constants of the rules were chosen with the first seeds. The
-seeds of `--fresh` show how good forecasts are where nothing was fitted to them.
+It prints the tables in docs/scheduling.md. The constants of the forecasts were chosen with the default seeds.
+`--fresh` uses other seeds, to show how good the forecasts are with data that the constants were not chosen
+for.
 """
 
 from collections.abc import Sequence
@@ -27,9 +28,10 @@ START_HEADS = (
 
 
 def row(name: str, forecasts: Sequence[JudgedForecast]) -> str:
-    """Return the table row of a scenario: median error of the forecasts, and how often p50 and p90 were kept.
+    """Return the table row of a scenario: the median error, and how often batches ended before p50 and p90.
 
-    The errors are by stage, the fraction of the batch that was done when the forecast was made.
+    p50 and p90 are the times before which a batch should end with a probability of 50 % and 90 %. Errors are
+    shown by stage, the fraction of the batch that was done when the forecast was made.
     """
     errors = [median(each.error for each in forecasts if each.stage == stage) for stage in STAGES]
     shown = " | ".join(f"{error:.0%}" for error in errors)
@@ -44,7 +46,10 @@ def row(name: str, forecasts: Sequence[JudgedForecast]) -> str:
 
 
 def start_row(name: str, starts: Sequence[JudgedStart]) -> str:
-    """Return the row of a scenario: how good forecasts made at the start are, and how many ended in time."""
+    """Return the table row of a scenario for forecasts that were made when a batch began.
+
+    It shows how exact the forecasts are, and how many batches ended within their windows.
+    """
     error = median(abs(each.expected.p50 - each.actual) / each.actual for each in starts)
     within = sum(each.actual <= each.expected.p90 for each in starts) / len(starts)
     cells = [f"{error:.0%}", f"{within:.0%}"]

@@ -28,12 +28,11 @@ Batches = Callable[[Random], list[Batch]]
 
 @dataclass(frozen=True)
 class Scenario:
-    """Batches of one model and the number of permits. A permit is the right to have one request in flight.
+    """Batches of one model, and the number of permits. A permit is the right to have one request in flight.
 
     Attributes:
         batches: returns new batches for each run.
-        slower: factor for the duration of requests that begin `slower_since` seconds after the start or
-            later.
+        slower: factor on the duration of requests that begin at least `slower_since` seconds after the start.
         history: number of requests that the model has answered before the start.
     """
 
@@ -76,7 +75,7 @@ def _arriving(random: Random) -> list[Batch]:
 
 
 def _with_windows(batches: Batches, interval: float = 1.0) -> Batches:
-    """Give batches windows by chance, and multiply the times at which they begin by `interval`."""
+    """Give batches random windows, and multiply the times at which they begin by `interval`."""
 
     def made(random: Random) -> list[Batch]:
         return [

@@ -1,4 +1,4 @@
-"""Simulation of batches of one model, in which forecasts are compared with the actual ends."""
+"""Simulates batches of one model, and compares forecasts with their actual ends."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ STAGES = (0.1, 0.5, 0.8)  # fractions of a batch's lines after which its forecas
 class JudgedForecast(NamedTuple):
     """Forecast of the remaining seconds of a batch, and the actual remaining seconds.
 
-    It was made when the fraction `stage` of the lines was done.
+    The forecast was made when the fraction `stage` of the lines was done.
     """
 
     stage: float
@@ -37,7 +37,7 @@ class JudgedForecast(NamedTuple):
 
 
 class JudgedStart(NamedTuple):
-    """A forecast made when a batch began, and the seconds that it then took."""
+    """A forecast that was made when a batch began, and the actual duration of the batch in seconds."""
 
     expected: StartTime
     window: float
@@ -66,7 +66,8 @@ class _Live:
 class Simulation:
     """Simulates the batches of one model on a virtual clock.
 
-    Tenants share the permits by time in flight. Small batches of a tenant are sent first.
+    Tenants share the permits in proportion to the time in flight of their requests. Small batches of a tenant
+    are sent first.
     """
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
@@ -133,9 +134,9 @@ class Simulation:
             self._clock.after(seconds, lambda live=live, seconds=seconds: self._end(live, seconds))
 
     def _next_batch(self, batches: list[_Live]) -> _Live:
-        """Remove and return the batch that sends the next line. This is usually the smallest batch.
+        """Remove and return the batch that sends the next line. Usually it is the smallest batch.
 
-        In one of five calls it is the first batch in the list.
+        In one of five calls, it is the first batch in the list.
         """
         self._grants += 1
         if self._grants % round(1 / FOR_OTHERS) == 0:

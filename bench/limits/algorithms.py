@@ -1,4 +1,4 @@
-"""The compared concurrency limits: fixed, additive increase, latency gradient, and that of Batchwright.
+"""The compared concurrency limits: fixed, additive increase, latency gradient, and Batchwright's own.
 
 A limit is the number of requests that may be in flight. `on_complete` adapts the limit after each request.
 """
@@ -32,8 +32,8 @@ class FixedLimit:
 class AdditiveIncrease:
     """Limit that grows slowly while requests succeed, and halves after each rejection or timeout.
 
-    A limit of n grows by one after n responses. This is additive increase, multiplicative decrease (AIMD), as
-    in TCP.
+    A limit of n grows by one after n responses. TCP does the same (additive increase, multiplicative
+    decrease).
     """
 
     def __init__(self, ceiling: int) -> None:
@@ -55,7 +55,7 @@ class AdditiveIncrease:
 class GradientLimit:
     """Limit that shrinks when the current latency exceeds the long-term latency.
 
-    It works as Gradient2 in Netflix's library concurrency-limits.
+    It works like Gradient2 in Netflix's library concurrency-limits.
     """
 
     def __init__(self, ceiling: int) -> None:

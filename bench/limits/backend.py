@@ -73,14 +73,14 @@ class BackendModel:
     trouble: tuple[Disturbance, ...] = ()
 
     def at(self, now: float) -> tuple[int, float]:
-        """Return the number of slots at the time `now`, and the factor by which responses take longer."""
+        """Return the number of slots and the factor by which responses take longer, at the time `now`."""
         for trouble in self.trouble:
             if trouble.since <= now < trouble.until:
                 return trouble.slots, trouble.slower
         return self.slots, 1.0
 
     def most_answers(self, since: float, until: float) -> float:
-        """Return the number of responses in a period if all slots are always in use."""
+        """Return the maximum number of responses in a period: the number if all slots are always in use."""
         edges = {since, until, *(t.since for t in self.trouble), *(t.until for t in self.trouble)}
         inside = sorted(edge for edge in edges if since <= edge <= until)
         total = 0.0

@@ -1,4 +1,4 @@
-"""Simulation of a batch that sends as many requests as its limit allows, beside interactive users."""
+"""Simulates a batch that sends as many requests as its limit allows, while interactive users send too."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,7 +25,8 @@ class Scenario:
         timeout: seconds after which the batch abandons a request.
         burst: interactive requests per second during a burst.
         bursts: start and end of each burst of interactive requests, in seconds.
-        back_at: end of the disturbance in seconds. The time to recover counts from there. 0 if there is none.
+        back_at: end of the disturbance in seconds. The recovery time is measured from there. 0 if there is no
+            disturbance.
     """
 
     name: str
@@ -40,9 +41,9 @@ class Scenario:
 class LimitResult:
     """Result of one run, or mean of several runs.
 
-    `goodput` is the number of responses, as a fraction of the possible number. `queue` is the mean number of
-    waiting requests. `recovery` is the time in seconds from the end of the disturbance until almost the full
-    rate is reached.
+    `goodput` is the number of responses divided by the maximum possible number. `queue` is the mean number of
+    waiting requests. `recovery` is the time in seconds from the end of the disturbance until the rate has
+    recovered to 90 %.
     """
 
     goodput: float = 0.0

@@ -1,4 +1,4 @@
-"""The compared rules: first in, first out; plain fair share; shortest first; and that of Batchwright.
+"""The compared rules: first in, first out; plain fair share; shortest first; and Batchwright's own rule.
 
 A rule decides which batch of a tenant gets the next permit, the right to have one request in flight.
 """
@@ -71,7 +71,7 @@ class FairShare(FirstInFirstOut):
 class Batchwright:
     """Batchwright's rule: each priority has a share of the permits.
 
-    Within a priority, batches at risk come first, then small batches.
+    Within a priority, batches that risk missing their deadlines come first, then small batches.
     """
 
     def __init__(self) -> None:

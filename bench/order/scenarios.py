@@ -13,7 +13,7 @@ SIZES = {"small": (20, 60), "medium": (200, 600), "large": (2_000, 6_000)}  # li
 class Arrival(NamedTuple):
     """A batch that is created `at` seconds after the start.
 
-    `window` is the number of seconds until it expires.
+    `window` is the number of seconds after which the batch expires.
     """
 
     at: float
@@ -50,7 +50,7 @@ def mixed(
 ) -> list[Arrival]:
     """Return batches of three sizes that are created at random times.
 
-    Together they use the fraction `load` of the permits.
+    Together, the batches use the fraction `load` of the permits.
     """
     mean_seconds = 2.0 * math.exp(0.5)
     chances = {"small": 0.7, "medium": 0.25, "large": 0.05}
@@ -65,7 +65,7 @@ def mixed(
 
 
 def tight_and_loose(random: Random) -> list[Arrival]:
-    """Return a large batch whose window is just long enough, and small batches with long windows."""
+    """Return a large batch whose window is only just long enough, and small batches with long windows."""
     ordinary = mixed(random, 0.7, {"small": 24 * HOUR, "medium": 24 * HOUR, "large": 24 * HOUR}, hours=1)
     urgent = [Arrival(600.0, "urgent", 5_000, 900.0), Arrival(1_800.0, "urgent", 5_000, 900.0)]
     return sorted([*ordinary, *urgent])

@@ -24,9 +24,9 @@ class OrderResult:
         times: mean seconds from the creation of a batch to its last response, by size or priority. Only
             batches that ended in time count.
         in_time: fraction of the batches that ended within their windows.
-        evenness: how even the slowdowns of the batches are: Jain's index, 1 is perfectly even. A slowdown is
-            the time that a batch took, divided by the time that it would have taken alone.
-        longest_pause: longest time in which a batch with unsent lines sent nothing, in seconds.
+        evenness: how even the slowdowns of the batches are, as Jain's index: 1 is perfectly even. A slowdown
+            is the time that a batch took, divided by the time that it would have taken without other batches.
+        longest_pause: longest time in seconds in which a batch with unsent lines sent nothing.
         rate: responses per second until the last response.
     """
 
@@ -50,7 +50,7 @@ class _Batch:
 class Simulation:
     """Simulates the batches of a tenant for one model on a virtual clock.
 
-    A line takes the same time under each rule.
+    The response time of a line does not depend on the compared rule.
     """
 
     def __init__(self, scenario: Scenario, rule: OrderRule, seed: int) -> None:
@@ -137,7 +137,7 @@ class Simulation:
 def runs(scenario: Scenario, make: Callable[[], OrderRule], seeds: range) -> OrderResult:
     """Simulate the scenario once for each seed, with a new rule from `make`.
 
-    Return the mean of the results. Only `longest_pause` is the greatest value of all runs.
+    Return the mean of the results. Only `longest_pause` is the maximum of all runs.
     """
     results = [Simulation(scenario, make(), seed).run() for seed in seeds]
     keys = sorted({key for result in results for key in result.times})

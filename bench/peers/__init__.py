@@ -1,4 +1,4 @@
 """Peers: alternatives to Batchwright that a user would write or install.
 
-Each peer runs in a process of its own.
+Each peer runs in a separate process.
 """

@@ -1,4 +1,4 @@
-"""Peer: a loop with aiohttp, uvloop and orjson, as an experienced user writes it for speed."""
+"""Peer: a loop with aiohttp, uvloop and orjson, such as an experienced user writes for high speed."""
 
 import asyncio
 from collections.abc import Iterator

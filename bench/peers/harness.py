@@ -1,4 +1,4 @@
-"""Main function of every peer, which is an alternative to Batchwright. It measures how lines are sent.
+"""Main function of every peer (an alternative to Batchwright). It measures how fast the peer sends lines.
 
 The module uses only the standard library, because some peers run in a Python without Batchwright's
 dependencies.

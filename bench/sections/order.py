@@ -1,4 +1,4 @@
-"""Section: benefit of sending lines sorted by prompt, and the cost if the prompts have nothing in common."""
+"""Section: benefit of sending lines sorted by prompt, and its cost if the prompts have nothing in common."""
 
 from contextlib import ExitStack
 from random import Random
@@ -54,7 +54,7 @@ def _ratios(options: SectionOptions) -> list[Figure]:
 
 
 def _leaders(options: SectionOptions) -> list[Figure]:
-    """Return the prompt tokens that an engine with four slots computes, relative to the distinct ones."""
+    """Return the prompt tokens that an engine with four slots computes, divided by the distinct ones."""
     computed: dict[tuple[str, int], list[float]] = {}
     for number in options.turns(_SIMULATED_SECONDS):
         for stored in _STORED:
@@ -76,7 +76,7 @@ def _leaders(options: SectionOptions) -> list[Figure]:
 
 
 def _longest_first(options: SectionOptions) -> list[Figure]:
-    """Return the time of a batch in our order, as a multiple of its time in file order."""
+    """Return the time of a batch in dispatch order, divided by its time in file order."""
     figures: list[Figure] = []
     for name, work in WORKS.items():
         found = [
@@ -90,9 +90,9 @@ def _longest_first(options: SectionOptions) -> list[Figure]:
 
 
 def _cost(options: SectionOptions) -> list[Figure]:
-    """Measure a batch with lines sorted by prompt, and the same batch with lines in the order of the file.
+    """Compare a batch whose lines are sorted by prompt with the same batch in the order of the file.
 
-    Two local stacks run the batches in turns.
+    Two local stacks run the batches alternately.
     """
     count = options.size(50_000, 2_000)
     folder = options.folder / "unshared"

@@ -1,4 +1,4 @@
-"""Section: how old the progress is that the API reports for a running batch."""
+"""Section: age of the progress that the API reports for a running batch."""
 
 import time
 from typing import NamedTuple
@@ -64,7 +64,7 @@ def _done(batch: BatchObject) -> int:
 def oldest(samples: list[ProgressSample]) -> float:
     """Return the greatest age of the reported progress in seconds.
 
-    The age is how long the API has reported fewer lines than the simulator has answered.
+    The age is the time for which the API has reported fewer lines than the simulator has answered.
     """
     worst, reached = 0.0, 0
     for sample in samples:

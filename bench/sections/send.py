@@ -20,7 +20,7 @@ _SECONDS = 95.0
 def measure(options: SectionOptions) -> list[Figure]:
     """Compare one worker with the bare loop, and two workers with the ideal rate.
 
-    The bare loop is asyncio with only Batchwright's HTTP transport.
+    The bare loop consists only of asyncio and Batchwright's HTTP transport.
     """
     count = options.size(20_000, 2_000)
     path, *halves = (options.folder / f"send{name}.jsonl" for name in ("", "-first", "-second"))
@@ -55,7 +55,7 @@ def measure(options: SectionOptions) -> list[Figure]:
 def _sent(client: Client, backend: Simulator, file_id: str, count: int) -> float:
     """Run a batch and return its requests per second, measured at the simulator.
 
-    The time counts from the first request to the last response.
+    The measured time is from the first request to the last response.
     """
     backend.reset()
     batches.run_batch(client, file_id, count)
@@ -63,10 +63,10 @@ def _sent(client: Client, backend: Simulator, file_id: str, count: int) -> float
 
 
 def _sent_by(peer: str, backend: Simulator, paths: list[Path], count: int) -> float:
-    """Run the peer `peer`, which is an alternative to Batchwright, once for each path, all at the same time.
+    """Run the peer `peer` (an alternative to Batchwright) once for each path, all runs at the same time.
 
-    Return requests per second, from the first request to the last response at the simulator. The processes
-    share the number of requests in flight.
+    Return the requests per second, measured at the simulator from the first request to the last response. The
+    processes share the number of requests in flight.
     """
     backend.reset()
     each = partial(peers.measure, peer, backend.url, in_flight=IN_FLIGHT // len(paths))

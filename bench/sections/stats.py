@@ -1,4 +1,4 @@
-"""Section: CPU time to count a request in all statistics, and to show the statistics."""
+"""Section: CPU time for counting a request in all statistics, and for showing the statistics."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ _SHOWN = 50  # scrapes
 
 
 class _Changes:
-    """Stand-in for the table of registry changes. It has each model registered at each backend."""
+    """Stand-in for the table of registry changes. Every model is registered at every backend."""
 
     def __init__(self, models: Sequence[str], backends: Sequence[str]) -> None:
         config = ModelConfig(backends=[BackendConfig(url=url) for url in backends])
@@ -53,7 +53,10 @@ class _Lists:
 
 
 class _Worker:
-    """Statistics of a worker that serves the given models at the given backends, without a real worker."""
+    """Produces the statistics of a worker that serves the given models at the given backends.
+
+    There is no real worker.
+    """
 
     def __init__(self, models: Sequence[str], backends: Sequence[str]) -> None:
         self.models, self.backends = models, backends

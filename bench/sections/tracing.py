@@ -45,7 +45,7 @@ class _Sink(BaseHTTPRequestHandler):
 
 
 def measure(options: SectionOptions) -> list[Figure]:
-    """Measure four settings of tracing in turns, so that other load on the machine affects all alike."""
+    """Measure four tracing settings alternately, so that other load on the machine affects all alike."""
     requests = options.size(_REQUESTS, 1_000)
     with _collector() as url:
         cases: dict[str, tuple[str, dict[str, object]]] = {

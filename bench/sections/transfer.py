@@ -74,7 +74,7 @@ def _transfer(stack: RunningStack, size: int, folder: Path) -> _Round:
 
 
 def _idle(process: psutil.Process) -> float:
-    """Reset the recorded peak memory of a process. Return its present memory in MiB."""
+    """Reset the recorded peak memory of a process. Return its current memory in MiB."""
     forget_peak(process)
     return process.memory_info().rss / _MIB
 

@@ -1,6 +1,7 @@
-"""Section: use of permits while responses take long and very different times, and the wait of new tenants.
+"""Section: use of permits if response times are long and vary strongly, and waiting times of new tenants.
 
-A new tenant creates its batch while another tenant holds all permits.
+A permit is the right to have one request in flight. A new tenant creates its batch while another tenant holds
+all permits.
 """
 
 import heapq
@@ -39,13 +40,14 @@ class Case:
     Attributes:
         lines: number of lines of all batches together.
         turn_seconds: time after which a slice ends its turn if other slices wait.
-        has_lengths: True if the length of a response grows with its time. False if all have the same length.
+        has_lengths: True if longer responses take more time. False if all responses have the same length.
         in_flight: permits of all workers together.
-        sample: number from which the response times are computed. It is chosen so that one very long response
-            does not decide the duration of the whole case, which would hide idle permits.
-        is_queued: True if all batches are planned before the first line is sent. Otherwise, creating and
-            planning many batches takes most of a short case, and there are fewer lines than permits.
-        before: earlier figures, of an engine that ended a turn when its time was over.
+        sample: number from which the response times are computed. It is chosen so that no single very long
+            response decides the duration of the whole case, which would hide unused permits.
+        is_queued: True if all batches are planned before the first line is sent. Used for short cases with
+            many batches: their creation and planning take most of the time, so fewer lines than permits would
+            be ready.
+        before: earlier figures, measured with an engine that always ended a turn when its time was over.
     """
 
     name: str
@@ -114,7 +116,7 @@ class Utilization:
     Attributes:
         in_use: fraction of the permits in use, from the first request until the last request was sent.
         seconds: time from the first request to the last response.
-        greedy_seconds: the same time of a simple loop, which gives each free permit to the next line.
+        greedy_seconds: the same time for a simple loop that gives each free permit to the next line.
     """
 
     in_use: float
@@ -127,7 +129,7 @@ class Utilization:
 
 
 def utilization(calls: list[tuple[float, float]], permits: int) -> Utilization:
-    """Return how well `permits` permits were used. `calls` has the start and the end of each request."""
+    """Return how well the permits were used. `calls` contains the start and end time of each request."""
     calls = sorted(calls)
     first, last = calls[0][0], calls[-1][0]
     used = sum(max(0.0, min(ended, last) - started) for started, ended in calls)
@@ -210,10 +212,10 @@ def _create_paused(client: Client, file_id: str) -> BatchObject:
 
 
 def _wait_until_planned(prepared: _Prepared, client: Client, batch_ids: list[str]) -> None:
-    """Wait until all paused batches could send their lines.
+    """Wait until all paused batches are planned, so that they could send their lines.
 
     Raises:
-        SystemExit: a batch has sent some already, because its pause came too late.
+        SystemExit: a batch has already sent lines, because its pause came too late.
     """
     for batch_id in batch_ids:
         while client.batch(batch_id).status is not BatchStatus.IN_PROGRESS:
@@ -223,7 +225,7 @@ def _wait_until_planned(prepared: _Prepared, client: Client, batch_ids: list[str
 
 
 def _newcomers_wait(prepared: _Prepared) -> list[float]:
-    """Run a batch of one tenant, and small batches of other tenants while it holds all permits.
+    """Run a large batch of one tenant. While it holds all permits, run small batches of other tenants.
 
     Return the seconds from the creation of each small batch to its first request.
     """
@@ -267,7 +269,7 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 def _run_group(group: tuple[Case, ...], options: SectionOptions) -> list[tuple[Case, Utilization]]:
-    """Run the cases of a group side by side, and report how well each used its permits."""
+    """Run the cases of a group at the same time. Return how well each case used its permits."""
     cases = [_small(case) for case in group] if options.quick else group
     with ExitStack() as running:
         prepared = [running.enter_context(_prepared(case, options.folder / case.name)) for case in cases]

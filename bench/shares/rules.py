@@ -1,6 +1,6 @@
 """The compared rules: by number of requests, by estimated time, and Batchwright's rule, by time in flight.
 
-A rule decides which of the waiting tenants gets the next permit, the right to have one request in flight.
+A rule decides which waiting tenant gets the next permit, the right to have one request in flight.
 """
 
 from collections.abc import Callable, Collection
@@ -28,7 +28,7 @@ class SharingRule(Protocol):
 
 
 class ByRequests:
-    """Start-time fair queueing by number of requests. A long request counts as much as a short request."""
+    """Start-time fair queueing by number of requests. Long and short requests count the same."""
 
     def __init__(self) -> None:
         self._clocks: dict[str, float] = {}
@@ -50,9 +50,9 @@ class ByRequests:
 
 @dataclass
 class ByEstimate:
-    """Start-time fair queueing by time. A request counts with an estimated time until its time is known.
+    """Start-time fair queueing by time. Until the real time of a request is known, an estimate counts.
 
-    The estimate is the moving average of the tenant's requests, or of all requests if the tenant has had
+    The estimate is the moving average of the tenant's requests, or of all requests if the tenant has sent
     none.
     """
 
@@ -86,7 +86,7 @@ class ByEstimate:
 
 
 class ByTimeInFlight(FairShare):
-    """Batchwright's rule: tenants share by the time in flight of their requests."""
+    """Batchwright's rule: tenants share the permits by the time in flight of their requests."""
 
     def release(self, tenant: str, now: float, *, is_contended: bool, seconds: float = 0.0) -> None:
         super().release(tenant, now, is_contended=is_contended)

@@ -18,10 +18,11 @@ class ShareResult:
     """Result of one run, or of several runs.
 
     Attributes:
-        evenness: how evenly tenants share, by weight: Jain's index, mean of all minutes. 1 is perfectly even.
-        least_even: lowest index of all minutes.
+        evenness: how evenly tenants share the permits by weight, as the mean of Jain's index over all
+            minutes. 1 is perfectly even.
+        least_even: lowest index of any minute.
         shares: fraction of the permits that each tenant has before new tenants come.
-        wait: longest time in seconds in which a new tenant waits for its first permit; None without new
+        wait: longest time in seconds for which a new tenant waits for its first permit; None without new
             tenants.
     """
 
@@ -32,7 +33,7 @@ class ShareResult:
 
 
 class Simulation:
-    """Simulates tenants that send lines to one model without end, on a virtual clock."""
+    """Simulates tenants that always have lines to send to one model, on a virtual clock."""
 
     def __init__(self, scenario: Scenario, rule: SharingRule, seed: int) -> None:
         self._scenario, self._rule, self._random = scenario, rule, Random(seed)
@@ -93,9 +94,9 @@ class Simulation:
 
 
 def jains_index(values: list[float]) -> float:
-    """Return how even the values are, from 0 to 1. Equal values give 1.
+    """Return how even the values are, as Jain's index from 0 to 1. Equal values give 1.
 
-    One positive value among n gives 1/n.
+    If one of n values is positive and all others are 0, the result is 1/n.
     """
     return sum(values) ** 2 / (len(values) * sum(value * value for value in values))
 
@@ -103,7 +104,7 @@ def jains_index(values: list[float]) -> float:
 def runs(scenario: Scenario, make: Callable[[], SharingRule], seeds: range) -> ShareResult:
     """Simulate the scenario once for each seed, with a new rule from `make`.
 
-    Return the mean of the results. `least_even` is the lowest and `wait` the longest of all runs.
+    Return the mean of the results. `least_even` is the minimum and `wait` is the maximum of all runs.
     """
     results = [Simulation(scenario, make(), seed).run() for seed in seeds]
     waits = [result.wait for result in results if result.wait is not None]
