@@ -95,9 +95,9 @@ CODES: dict[LineCode, CodeExplanation] = {
 
 
 class AnswerOutcome(NamedTuple):
-    """A row in the table of responses: a kind of response, and what happens to the line.
+    """A row in the table of responses: a kind of response, and the effect on the line.
 
-    `ends` is the error code of the line, or a description of its end.
+    `ends` is the error code of the line, or a description of how the line ends.
     """
 
     what: str
@@ -205,7 +205,7 @@ waits for that time, up to five minutes. If the line may be at fault, the header
 
 
 def page(generated: str) -> str:
-    """Return the text of the page. `generated` is the mark of generated pages."""
+    """Return the text of the page. `generated` is the comment that marks a page as generated."""
     codes = [f"| `{code}` | {told.cause} | {told.remedy} |" for code, told in CODES.items()]
     failures = [f"| `{name}` | {_retried(name)} |" for name in Failure]
     return "\n".join(

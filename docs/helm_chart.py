@@ -54,9 +54,9 @@ def pages() -> dict[Path, str]:
 
 
 def setting_names() -> list[str]:
-    """Return the settings that may be set in `settings` of the chart. Secrets are left out.
+    """Return the settings that `settings` of the chart may contain. Secrets are left out.
 
-    A ConfigMap contains these settings, so secrets must not be among them.
+    A ConfigMap contains these settings, so they must not be secrets.
     """
     return [name for name in Settings.model_fields if name not in OWN | SECRETS]
 
@@ -80,7 +80,7 @@ def _values_schema() -> str:
 def _plain(value: JsonValue) -> JsonValue:
     """Return a JSON schema without titles, defaults and levels of importance.
 
-    The chart needs none of them.
+    The chart does not need them.
     """
     if isinstance(value, list):
         return [_plain(item) for item in value]
@@ -99,7 +99,7 @@ def _readme() -> str:
 
 
 def _values() -> Iterator[tuple[str, str, str]]:
-    """Yield the path, the default and the meaning of each value that a `# --` comment explains."""
+    """Yield the path, default and meaning of each value that is explained by a `# --` comment."""
     text = (CHART / "values.yaml").read_text()
     values: JsonValue = yaml.safe_load(text)
     parents: list[tuple[int, str]] = []

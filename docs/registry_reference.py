@@ -51,7 +51,7 @@ models:
 
 
 def page(generated: str) -> str:
-    """Return the text of the page. `generated` is the mark of generated pages."""
+    """Return the text of the page. `generated` is the comment that marks a page as generated."""
     tables = [f"## {title}\n\n{_table(entry)}" for title, entry in _SECTIONS.items()]
     gateway = "## The gateway\n\nIt has the keys of a backend, except `model`, and these:\n\n" + _table(
         GatewayConfig, only=frozenset({"any_model", "retries", "limits"})

@@ -51,9 +51,9 @@ class PanelRow:
 
 @dataclass(frozen=True)
 class BoardVariable:
-    """A label whose values the reader of a dashboard can select.
+    """A label whose value the reader of a dashboard can select.
 
-    `name` is the name of the label. `of` is a metric that has the label.
+    `name` is the name of the label. `of` is any metric that has this label.
     """
 
     name: str
@@ -80,18 +80,18 @@ def stat(title: str, description: str, expr: str, unit: str = "short", alarm: fl
 def rates(metric: str, by: str, where: str = "", *, every_minute: bool = False) -> list[PanelQuery]:
     """Return a query for the rate of a counter, per second or per minute.
 
-    The panel shows one line for each combination of the labels in `by`. `where` is a label selector in
-    braces; empty selects all series.
+    The panel shows one line for each combination of values of the labels in `by`. `where` is a label selector
+    in braces; empty selects all series.
     """
     times = "60 * " if every_minute else ""
     return [PanelQuery(f"{times}sum by ({by}) (rate({metric}{where}[{RATE}]))", _legend(by))]
 
 
 def gauges(how: str, metric: str, by: str, where: str = "") -> list[PanelQuery]:
-    """Return a query for a gauge. `how` combines the values of several processes, for example `sum`.
+    """Return a query for a gauge. `how`, such as `sum`, combines the values of several processes.
 
-    The panel shows one line for each combination of the labels in `by`. `where` is a label selector in
-    braces; empty selects all series.
+    The panel shows one line for each combination of values of the labels in `by`. `where` is a label selector
+    in braces; empty selects all series.
     """
     return [PanelQuery(f"{how} by ({by}) ({metric}{where})", _legend(by))]
 
@@ -99,7 +99,7 @@ def gauges(how: str, metric: str, by: str, where: str = "") -> list[PanelQuery]:
 def quantiles(
     metric: str, by: str = "", where: str = "", ranks: Sequence[float] = (0.5, 0.95)
 ) -> list[PanelQuery]:
-    """Return one query for each quantile in `ranks` of a histogram, over the last minutes."""
+    """Return one query for each quantile in `ranks` of a histogram, computed over the last minutes."""
     labels = f"le, {by}" if by else "le"
     name = f" {{{{{by}}}}}" if by else ""
     return [
@@ -134,7 +134,7 @@ def _render_dashboard(board: Dashboard) -> Json:
 
 
 def _neighbours() -> Json:
-    """Return the menu that leads to the other dashboards."""
+    """Return the menu with links to the other dashboards."""
     return {
         "type": "dashboards",
         "title": "Batchwright",
@@ -177,7 +177,7 @@ def _variable(variable: BoardVariable) -> Json:
 def _placed(rows: Sequence[PanelRow]) -> list[Json]:
     """Return the panels with their positions and ids.
 
-    Panels of a row are placed from left to right. A new line starts if a line is full.
+    Panels of a row are placed from left to right. When a line is full, a new line starts.
     """
     placed: list[Json] = []
     y = 0

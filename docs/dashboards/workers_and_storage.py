@@ -16,7 +16,10 @@ _I = '{instance=~"$instance"}'
 
 
 def _part(what: str, of: str) -> list[PanelQuery]:
-    """Return a query for a worker's gauge `what` divided by its limit `of`. Limits of 0 are left out."""
+    """Return a query that divides a worker's gauge `what` by the gauge `of`. Limits of 0 are left out.
+
+    The gauge `of` is the limit of `what`.
+    """
     return [PanelQuery(f"batchwright_{what}{_I} / (batchwright_{of}{_I} > 0)", "{{instance}}")]
 
 

@@ -25,7 +25,7 @@ LEASE_SECONDS, HEARTBEAT_SECONDS, SAFETY_SECONDS = 3.0, 0.5, 1.0
 
 
 class Verdict(Enum):
-    """Retry class of a response or of an error."""
+    """Retry class of a response or an error: final, retried a few times, or retried without limit."""
 
     SETTLED = auto()  # the result is final; it may be an error of the request
     ATTEMPT = auto()  # the request may be at fault: it is sent at most MAX_ATTEMPTS times
@@ -73,7 +73,7 @@ class LineQueue:
 
 
 class Lease:
-    """Proof that no other attempt sends this slice. In the real engine, heartbeats of Temporal prove it."""
+    """Proof that no other attempt sends this slice. In the real engine, Temporal heartbeats prove it."""
 
     def __init__(self, store: Path) -> None:
         self._path, self._owner, self._renewed = store / "lease", os.urandom(8).hex(), 0.0
@@ -91,7 +91,7 @@ class Lease:
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     def is_valid(self) -> bool:
-        """Return True if lines may be sent. It turns False before another attempt can get the lease."""
+        """Return True if lines may be sent. It becomes False before another attempt can get the lease."""
         return time.monotonic() - self._renewed < LEASE_SECONDS - SAFETY_SECONDS
 
     def _renew(self) -> None:
@@ -134,7 +134,7 @@ def settled(store: Path) -> dict[int, dict[str, object]]:
 
 @dataclass(slots=True)
 class Dispatcher:
-    """Sends lines that are due, as long as permits are free and the lease is valid."""
+    """Sends lines that are due, while permits are free and the lease is valid."""
 
     client: httpx.AsyncClient
     queue: LineQueue
