@@ -73,7 +73,7 @@ COMMANDS = (
 class Commands(TyperGroup):
     """Group of all `batchwright` commands.
 
-    A usage error exits with 3. Typer's own exit code 2 means here that a batch is not finished.
+    A usage error exits with 3. Typer's own code for it is 2, but here 2 means that a batch is not finished.
     """
 
     def main(

@@ -1,4 +1,4 @@
-"""HTTP client of the API for the command line. Its error messages name the remedy."""
+"""HTTP client of the API for the command line. Its error messages say what the user can do."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ class ClientError(Exception):
 
     Attributes:
         is_transient: True if the same call may succeed soon, for example after a timeout.
-        is_rejected: True if the API rejected the request and certainly changed nothing.
+        is_rejected: True if the API has certainly rejected the request and changed nothing.
         code: error code of the API, such as `model_not_found`; None if there is none.
         status: HTTP status of the response; None if there was no response.
     """
@@ -121,7 +121,7 @@ class Client:
 
         Args:
             window: completion window, the time after which the batch expires, such as `24h`.
-            deduplicate: True sends identical requests only once. If False, the API's own setting decides.
+            deduplicate: True sends identical requests only once. False leaves this to the API's own setting.
             priority: 1 to 5, where 5 is the most urgent; None for the default of the API.
             max_cost: cap on the cost of the batch; None for no cap.
             headers: headers that the API forwards to backends.
@@ -143,7 +143,7 @@ class Client:
         return self.call("POST", "/v1/batches", BatchObject, body | extension, sent)
 
     def estimate(self, file_id: str, endpoint: str) -> EstimateObject:
-        """Estimate the lines, tokens and cost of a batch of an uploaded file, without creating it."""
+        """Estimate the lines, tokens and cost of a batch with this input file, without creating the batch."""
         body = {"input_file_id": file_id, "endpoint": endpoint}
         return self.call("POST", "/v1/batches/x/estimate", EstimateObject, body)
 
@@ -158,10 +158,10 @@ class Client:
         return self.call("GET", _batch_path(batch_id), BatchObject)
 
     def events(self, batch_id: str) -> Generator[BatchObject]:
-        """Yield the batch now and after each change, until it has ended or the API ends the stream.
+        """Yield the batch now and after each change, until the batch has ended or the API ends the stream.
 
         Raises:
-            ClientError: the API has no such stream, the connection broke, or no data came for too long.
+            ClientError: the API has no event stream, the connection broke, or no data came for too long.
         """
         path = _batch_path(batch_id, _EVENTS)
         with self._translated_errors(), self._http.stream("GET", path, timeout=_EVENTS_TIMEOUT) as response:
@@ -189,7 +189,7 @@ class Client:
     def resume(self, batch_id: str, window: str | None = None, max_cost: str | None = None) -> BatchObject:
         """Resume a paused batch and return it.
 
-        For an ended batch, create a new batch that sends the lines without a result, and return the new one.
+        If the batch has ended, create and return a new batch that sends the lines without a result.
 
         Args:
             window: completion window of the new batch; None for the ended batch's window.
@@ -237,7 +237,7 @@ class Client:
     ) -> Generator[Iterator[bytes]]:
         """Context manager that yields an iterator over the bytes of a batch's results, also of future ones.
 
-        The API ends it after the batch has ended. It may also end it earlier.
+        The API ends the iterator after the batch has ended. It may also end it earlier.
 
         Args:
             failed: True for the lines of the error file, False for the lines of the output file.
@@ -264,7 +264,7 @@ class Client:
         body: _Body | None = None,
         headers: dict[str, str] | None = None,
     ) -> _Model:
-        """Send a request with `body` as JSON, and return the response as a `kind`."""
+        """Send a request with `body` as JSON, and return the response parsed as the type `kind`."""
         with self._translated_errors():
             response = self._http.request(method, path, json=body, headers=headers)
         return self._read(response, kind)

@@ -1,4 +1,4 @@
-"""Detect input files in a wrong format, such as compressed files, from their first bytes."""
+"""Detects input files in a wrong format, such as compressed files, by their first bytes."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def format_problem(path: Path) -> str:
-    """Return why the file cannot be the input of a batch, with the remedy, as one sentence.
+    """Return why the file cannot be the input of a batch, with the remedy, in one sentence.
 
     Return an empty string if no problem is found. Pipes are not checked, because they can be read only once.
 
@@ -28,10 +28,10 @@ def format_problem(path: Path) -> str:
 
 
 def start_problem(start: bytes, name: str) -> str:
-    """Return why a file that begins with `start` cannot be the input of a batch; empty without a problem.
+    """Return why a file that begins with `start` cannot be the input of a batch; empty if it can.
 
     Args:
-        start: the first `START_BYTES` of the file.
+        start: the first `START_BYTES` bytes of the file.
         name: name of the file, for the message.
     """
     if not start:

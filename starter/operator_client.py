@@ -1,4 +1,4 @@
-"""Calls of the operators' routes for the CLI: batches, models, quotas, rates, holds, audit log."""
+"""Calls of the API's operator routes: batches, models, quotas, rates, holds, audit log."""
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ _AUDIT_LOG = "/admin/audit-log"
 
 
 class OperatorClient:
-    """Calls of the API that need the role of an operator. Each raises ClientError if it fails."""
+    """Calls of API routes that are only for operators. Each method raises ClientError if the call fails."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -58,7 +58,7 @@ class OperatorClient:
     def hold(self, target: Mapping[str, str]) -> HoldList:
         """Stop the sending of a tenant's or a model's lines. Return all holds in effect.
 
-        `target` has one item: the key is `tenant` or `model`, the value is its name.
+        `target` has one item. Its key is `tenant` or `model`, its value is the name of the tenant or model.
         """
         return self._client.call("PUT", _HOLDS, HoldList, target)
 
@@ -114,7 +114,7 @@ class OperatorClient:
     def retry_dead_letters(
         self, *, tenant: str | None, batch_id: str | None, window: str | None, after: str | None
     ) -> DeadLetterRetryPage:
-        """Create batches that retry dead letters, lines that failed after their last attempt.
+        """Create batches that retry dead letters (lines that failed after their last attempt).
 
         One call processes one page of batches. If `has_more` is True in the result, call this again with the
         result's `last_id` as `after`.
@@ -145,7 +145,8 @@ class OperatorClient:
 
         Args:
             config: settings of the model, as in the registry file.
-            replace: True replaces an existing model. If False, the API rejects the call if the model exists.
+            replace: True to replace an existing model. If False and the model exists, the API rejects the
+                call.
         """
         headers = None if replace else {"If-None-Match": "*"}
         return self._client.call(
@@ -158,8 +159,10 @@ class OperatorClient:
         """Change some settings of a model, keep all others, and return the resulting settings.
 
         Args:
-            changes: new value by the name of the setting; the value None undoes an earlier change of it.
-            version: the change is rejected if the model has another version; None accepts any version.
+            changes: new values by the name of the setting. None as a value undoes an earlier change of the
+                setting.
+            version: expected version of the model. If the model has another version, the API rejects the
+                change. None accepts any version.
         """
         headers = None if version is None else {"If-Match": f'"{version}"'}
         return self._client.call(

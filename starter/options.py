@@ -58,11 +58,11 @@ def key_value_pairs(texts: Sequence[str] | None, option: str) -> dict[str, str] 
 
 @contextmanager
 def api_client(url: str | None, tenant: str | None) -> Generator[Client]:
-    """Context manager that yields an API client. If a call of it fails, the command ends with one sentence.
+    """Context manager that yields an API client. If a call fails, the command ends with a one-sentence error.
 
     Args:
         url: address of the API; None for the configured address.
-        tenant: tenant that the requests name; None for the configured tenant.
+        tenant: tenant in whose name requests are sent; None for the configured tenant.
     """
     settings = settings_or_stop(url=url, tenant=tenant)
     try:
@@ -79,14 +79,14 @@ def api_client(url: str | None, tenant: str | None) -> Generator[Client]:
 
 @contextmanager
 def operator_client(url: str | None, tenant: str | None) -> Generator[OperatorClient]:
-    """Context manager like `api_client`. It yields a client for the routes of operators."""
+    """Context manager like `api_client`, but it yields a client for operator routes."""
     with api_client(url, tenant) as client:
         yield OperatorClient(client)
 
 
 @contextmanager
 def explain_unknown_model(model: str) -> Generator[None]:
-    """Context manager that ends the command with one sentence if a call fails because `model` is unknown."""
+    """Context manager that ends the command with a one-sentence error if the API does not know `model`."""
     try:
         yield
     except ClientError as error:
@@ -100,11 +100,11 @@ def stop_unknown_model(model: str) -> NoReturn:
 
 
 def settings_or_stop(**options: str | None) -> Settings:
-    """Load and return the settings. If a setting is wrong, end the command with one sentence.
+    """Load and return the settings. If a setting is wrong, end the command with a one-sentence error.
 
     Args:
-        options: values of command-line options. Each replaces the setting of the same name, unless it is
-            None.
+        options: values of command-line options. Each value that is not None replaces the setting of the same
+            name.
     """
     try:
         return load(**{name: value for name, value in options.items() if value is not None})

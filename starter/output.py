@@ -33,10 +33,10 @@ from batchwright.rules.duration_text import duration_text
 
 
 def column_table(*names: str, right: int = 0, whole: str = "") -> Table:
-    """Return an empty table with the columns `names`. Long values are wrapped, never cut.
+    """Return an empty table with the columns `names`. Long values are wrapped and never cut.
 
     Args:
-        right: number of columns at the end that are aligned to the right, because they contain numbers.
+        right: number of columns at the end that contain numbers and are aligned to the right.
         whole: name of a column that is not wrapped, because users copy its values.
     """
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -111,7 +111,7 @@ def stop(message: str, code: ExitCode = ExitCode.USAGE) -> NoReturn:
 
 
 def print_json(value: BaseModel) -> None:
-    """Print `value` as one line of JSON, with exactly the fields that were given when it was created.
+    """Print `value` as one line of JSON. Fields that were not given when `value` was created are left out.
 
     So a response of the API is printed as the API returned it.
     """
@@ -119,7 +119,7 @@ def print_json(value: BaseModel) -> None:
 
 
 def _given_fields(value: object) -> object:
-    """Convert a pydantic model, and all models inside it, to dicts of the fields given at their creation.
+    """Convert a pydantic model, and all models inside it, to dicts of the fields that were given at creation.
 
     The dicts include fields that this version does not know. Values of other types are returned unchanged.
     """
@@ -140,7 +140,7 @@ def exit_code(status: BatchStatus) -> ExitCode:
 
 
 def local_timestamp(seconds: int | None) -> str:
-    """Return Unix seconds as local date and time; empty for None."""
+    """Return Unix seconds as local date and time; empty if `seconds` is None."""
     return "" if seconds is None else datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -157,7 +157,7 @@ def count_text(of: RequestCounts) -> str:
 
 
 def batch_table(batch: BatchObject) -> Table:
-    """Return a table with all facts about a batch, at most 80 columns wide."""
+    """Return a table with all data about a batch, at most 80 columns wide."""
     table = property_table()
     for name, value in _facts(batch):
         if value:
@@ -209,7 +209,7 @@ def _facts(batch: BatchObject) -> list[tuple[str, str]]:
 
 
 def cost_text(batch: BatchObject) -> str:
-    """Return as text what a batch has cost, such as `1.25 USD so far, at most 5`; empty without prices."""
+    """Return the cost of a batch as text, such as `1.25 USD so far, at most 5`; empty if it has no prices."""
     cost, cap = batch.x_batchwright.cost, batch.x_batchwright.max_cost
     if cost is None:
         return ""
@@ -220,7 +220,7 @@ def cost_text(batch: BatchObject) -> str:
 
 
 def estimate_table(estimate: EstimateObject) -> Table:
-    """Return a table of what a batch would take and cost, with a row for each model."""
+    """Return a table with the estimated lines, tokens and cost of a batch, with a row for each model."""
     table = column_table("model", "lines", "input tokens", "output tokens", "cost", "at most", right=5)
     rows = [(each.model or "no model named", each, each.error or "") for each in estimate.models]
     for name, part, error in [*rows, ("all", estimate, "")]:
@@ -242,7 +242,7 @@ def _estimated(amount: str | None, cost: EstimatedCost | None) -> str:
 
 
 def money_text(amount: str) -> str:
-    """Return an amount of money, with commas in large numbers. From 0.01 on, it has six decimal places."""
+    """Return an amount of money with commas in large numbers. From 0.01 on, it has at most six decimals."""
     if "." not in amount:
         return f"{int(amount):,}"
     places = 6 if Decimal(amount) >= Decimal("0.01") else 12
@@ -250,10 +250,10 @@ def money_text(amount: str) -> str:
 
 
 def waiting_text(why: WaitingObject, *, of_model: bool = True) -> str:
-    """Return as text why a batch waits, such as `alpha: REASON (since 12:30:00)`.
+    """Return why a batch waits as text, such as `alpha: REASON (since 12:30:00)`.
 
     Args:
-        of_model: if True, the text begins with the name of the model that waits.
+        of_model: True to begin the text with the name of the model that waits.
     """
     model = f"{why.model}: " if why.model and of_model else ""
     return f"{model}{why.reason}" + (f" (since {local_timestamp(why.since)[11:]})" if why.since else "")
@@ -268,7 +268,7 @@ def failure_text(failed: ErrorCount) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return text of a client or backend as one line, without control characters."""
+    """Return the text of a client or backend as one line without control characters."""
     return " ".join("".join(each if each.isprintable() else " " for each in text).split())
 
 
@@ -285,13 +285,13 @@ _FITS_AT_START = {
 
 
 def forecast_text(forecast: ForecastObject) -> str:
-    """Return as text when a batch will be done, at which rate, and how many lines are ahead of its own."""
+    """Return when a batch will be done, its rate, and the number of lines ahead of its own lines, as text."""
     ahead = f", {forecast.lines_ahead:,} lines ahead" if forecast.lines_ahead else ""
     return f"{done_in_text(forecast)}, {forecast.lines_per_second:,.1f} lines/s{ahead}"
 
 
 def done_in_text(forecast: ForecastObject) -> str:
-    """Return as text when a batch will be done, such as `done in 4 min (90 %: 6 min), fits the window`."""
+    """Return when a batch will be done as text, such as `done in 4 min (90 %: 6 min), fits the window`."""
     p50, p90 = (
         duration_text(seconds) for seconds in (forecast.remaining_seconds_p50, forecast.remaining_seconds_p90)
     )
@@ -299,9 +299,10 @@ def done_in_text(forecast: ForecastObject) -> str:
 
 
 def start_forecast_text(forecast: StartForecastObject) -> str:
-    """Return as text how long a batch would take, as forecast before it began, such as `4 min (90 %: 6 min)`.
+    """Return how long a batch will take, as it was forecast before the batch began.
 
-    Whether this fits the window, and the number of lines ahead of the batch, follow.
+    The text is `4 min (90 %: 6 min)`, for example, followed by whether this fits the window, and by the
+    number of lines ahead of the batch.
     """
     ahead = f", {forecast.lines_ahead:,} lines ahead" if forecast.lines_ahead else ""
     p50, p90 = duration_text(forecast.seconds_p50), duration_text(forecast.seconds_p90)

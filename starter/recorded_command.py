@@ -1,4 +1,4 @@
-"""Records in the audit log what a command changes directly in the database."""
+"""Records commands in the audit log that change the database directly, without the API."""
 
 import getpass
 import os
@@ -25,7 +25,7 @@ _Result = TypeVar("_Result")
 
 
 class CommandRefused(Exception):
-    """The database is available, but the command cannot do this. Nothing was changed.
+    """The database is available, but the command is not possible. Nothing was changed.
 
     The message is for the user. `code` is the reason in the audit log.
     """
@@ -51,10 +51,11 @@ async def recorded_command(
     read: Callable[[], Awaitable[JsonValue]],
     change: Callable[[], Awaitable[_Result]],
 ) -> _Result:
-    """Call `change`, record it in the audit log with the user of the operating system, and return its result.
+    """Call `change`, record it in the audit log with the name of the system user, and return its result.
 
     Args:
-        read: returns the target without secrets, before and after the change; None if it does not exist.
+        read: returns the state of the target without secrets; None if it does not exist. Called before and
+            after the change.
         change: raises CommandRefused or one of REFUSALS if it changed nothing.
 
     Raises:

@@ -16,7 +16,7 @@ _WEBHOOKS = "/v1/x/webhooks"
 
 
 class WebhookClient:
-    """Calls of the API for webhook endpoints and their deliveries. Each raises ClientError if it fails."""
+    """Calls of the API for webhooks and their deliveries. Each method raises ClientError if it fails."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -253,7 +253,7 @@ def _client(url: str | None, tenant: str | None) -> Generator[WebhookClient]:
 
 
 def _attempted(client: WebhookClient, id: str, delivery: DeliveryObject) -> DeliveryObject:
-    """Wait until the first attempt of a new delivery has ended, but at most 30 s. Return its present state.
+    """Wait until the first attempt of a new delivery has ended, at most 30 s. Return the current delivery.
 
     `id` is the id of the webhook.
     """

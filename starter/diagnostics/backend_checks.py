@@ -42,10 +42,10 @@ class _BackendUnderTest:
 async def check_backends(chosen: Settings, at: Clock) -> tuple[list[Finding], list[str]]:
     """Request the model list of each backend. Return the findings and the names of all known models.
 
-    Known are the models in the registry and those that gateways (backends for all models) list.
+    Known models are those in the registry and those that gateways (backends for all models) list.
 
     Args:
-        at: returns the current time, with which the clocks of the backends are compared.
+        at: returns the current time, which is compared with the clocks of the backends.
     """
     try:
         catalog = Catalog(chosen)
@@ -68,10 +68,10 @@ async def check_backends(chosen: Settings, at: Clock) -> tuple[list[Finding], li
 
 
 async def _registered(chosen: Settings, catalog: Catalog) -> tuple[list[CatalogEntry], list[Finding]]:
-    """Return the registered models, and a list with a warning if changes at run time are unknown.
+    """Return the registered models, and a list of findings with at most one warning.
 
-    The changes are unknown while the database is unavailable. Then only the models in the registry file are
-    returned. If it names no model, both lists are empty.
+    If the database is unavailable, changes made at run time are unknown: a warning says so, and only the
+    models in the registry file are returned. If that file names no model, both lists are empty.
     """
     try:
         database = await open_database(chosen, patience_seconds=0)
@@ -87,7 +87,7 @@ async def _registered(chosen: Settings, catalog: Catalog) -> tuple[list[CatalogE
 
 
 def _backends_to_check(catalog: Catalog, registered: Sequence[CatalogEntry]) -> list[_BackendUnderTest]:
-    """Return each backend once: first the gateways (backends for all models), then those of single models."""
+    """Return each backend once: first gateways (backends for all models), then backends of single models."""
     found = {client_key(gateway): _BackendUnderTest(gateway) for gateway in catalog.gateways}
     for entry in registered:
         for config in entry.config.backends:
@@ -111,7 +111,7 @@ async def _check_all(
 
 
 def _merge_clock_findings(found: Sequence[Finding]) -> list[Finding]:
-    """If several backends have a correct clock, replace their findings by one that counts them.
+    """If several backends have a correct clock, replace their findings by one finding with their number.
 
     All other findings are kept.
     """

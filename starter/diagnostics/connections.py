@@ -1,6 +1,6 @@
-"""Access of commands to PostgreSQL, Temporal and object storage.
+"""Connects commands to PostgreSQL, Temporal and object storage.
 
-If a dependency is unavailable, the command ends with one sentence.
+If a dependency is unavailable, the command ends with a one-sentence error.
 """
 
 import asyncio
@@ -24,12 +24,13 @@ _DEV_ENV = Path(".batchwright") / "dev.env"
 def run_or_stop(
     work: Awaitable[_Result], *failures: type[Exception], code: ExitCode = ExitCode.USAGE
 ) -> _Result:
-    """Run `work` and return its result. If it fails in an expected way, end the command with one sentence.
+    """Run `work` and return its result. After an expected failure, end the command with a one-sentence error.
 
-    Expected are a wrong setting, a database that is unavailable or rejects the operation, and `failures`.
+    Expected failures are a wrong setting, a database that is unavailable or rejects the operation, and the
+    exceptions in `failures`.
 
     Args:
-        failures: further exceptions that mean an unavailable dependency.
+        failures: further exceptions that mean that a dependency is unavailable.
         code: exit code if a dependency is unavailable.
     """
 
@@ -47,10 +48,10 @@ def run_or_stop(
 
 
 def _dev_stack_hint() -> str:
-    """Return a hint for the end of an error message if the user may have forgotten to source `dev.env`.
+    """Return a hint for error messages if the user may have forgotten to run `source dev.env`.
 
-    `batchwright dev` writes this file with the addresses of its stack. Without this file, or if its settings
-    are in the environment already, return an empty text.
+    `batchwright dev` writes the addresses of its stack to this file. If the file does not exist, or its
+    settings are already in the environment, return an empty text.
     """
     is_hidden = _DEV_ENV.exists() and "BATCHWRIGHT_DATABASE_URL" not in os.environ
     return f"; `. {_DEV_ENV}` sets the addresses of the `batchwright dev` stack here." if is_hidden else ""
@@ -59,7 +60,7 @@ def _dev_stack_hint() -> str:
 def query_database(query: Callable[[Database], Awaitable[_Result]]) -> _Result:
     """Run `query` on the configured database and return its result.
 
-    If the database is unavailable or rejects the query, end the command with one sentence.
+    If the database is unavailable or rejects the query, end the command with a one-sentence error.
     """
     return run_or_stop(with_database(settings_or_stop(), query))
 

@@ -19,7 +19,7 @@ class Finding(BaseModel):
 
     Attributes:
         part: part of the installation that was checked, such as "database".
-        message: the state of this part, as one sentence.
+        message: the state of this part, in one sentence.
         remedy: what the user should do; may be empty.
     """
 
@@ -46,20 +46,20 @@ def warning(part: str, message: str, remedy: str) -> Finding:
 
 
 def problem(part: str, message: str, remedy: str = "") -> Finding:
-    """Return a finding of the level PROBLEM. Omit `remedy` if `message` already contains it."""
+    """Return a finding of the level PROBLEM. Omit `remedy` if `message` already contains the remedy."""
     return Finding(part=part, level=Level.PROBLEM, message=message, remedy=remedy)
 
 
 def compare_clocks(name: str, theirs: datetime, *, asked: datetime, answered: datetime) -> Finding:
-    """Compare this machine's clock with another one. The finding is a warning if they differ by 5 s or more.
+    """Compare this machine's clock with another clock. Return a warning if they differ by 5 s or more.
 
-    The time between request and response does not count as a difference.
+    The duration of the request does not count as a difference.
 
     Args:
         name: name of the other machine or service.
         theirs: time that the other clock showed.
-        asked: time of this machine's clock before the request.
-        answered: time of this machine's clock after the response.
+        asked: this machine's time before the request.
+        answered: this machine's time after the response.
     """
     ahead, behind = (asked - theirs).total_seconds(), (theirs - answered).total_seconds()
     difference = max(ahead, behind)

@@ -1,4 +1,4 @@
-"""Takes files that users drop into the folder, once they are complete."""
+"""Turns files that users drop into the folder into jobs, once the files are complete."""
 
 import os
 import time
@@ -23,7 +23,7 @@ class _Seen(NamedTuple):
 
 
 class DroppedFiles:
-    """Makes a job of each dropped file that has not changed for `COMPLETE_AFTER_SECONDS`.
+    """Turns each dropped file into a job when it has not changed for `COMPLETE_AFTER_SECONDS`.
 
     Args:
         say: called with one sentence for the user.
@@ -41,7 +41,7 @@ class DroppedFiles:
         self.failed = 0  # files that were refused or cannot be moved
 
     def take(self) -> int:
-        """Queue the dropped files that are complete. Return how many are not complete yet."""
+        """Turn the complete files into queued jobs. Return how many files are not complete yet."""
         for staged in self._folder.staged():  # a crash has left them
             self._publish(staged)
         seen, self._seen = self._seen, {}
@@ -69,9 +69,9 @@ class DroppedFiles:
             self._publish(staged)
 
     def _publish(self, staged: str) -> None:
-        """Move a staged input to the queued jobs.
+        """Move the input in the staging directory `staged` to the queued jobs.
 
-        If another job has its name, move it to the failed ones with the reason.
+        If another job has the same name, move it to the failed jobs, together with the reason.
         """
         name = self._folder.staged_name(staged)
         try:
@@ -95,7 +95,7 @@ class DroppedFiles:
             self._report_stuck(name, str(error))
 
     def _report_stuck(self, name: str, why: str) -> None:
-        """Report once that a file cannot be moved. It is tried again later."""
+        """Report that a file cannot be moved, once per file. The next call of `take` tries again."""
         if name not in self._stuck:
             self._stuck.add(name)
             self.failed += 1

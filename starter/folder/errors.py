@@ -2,8 +2,8 @@
 
 
 class FolderError(Exception):
-    """The folder cannot be used. The message names the remedy."""
+    """The folder cannot be used. The message says what the user can do."""
 
 
 class JobFailed(Exception):
-    """A job cannot be done. The message is the reason for its `error.txt`. It is not retried."""
+    """A job cannot be done and is not retried. The message becomes the content of the job's `error.txt`."""

@@ -1,4 +1,4 @@
-"""The batches of jobs: created exactly once, found again after a crash, and their results written."""
+"""Batches of jobs. Each batch is created exactly once, and is found again after a crash."""
 
 import os
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ class JobOptions:
     Attributes:
         endpoint: endpoint of the requests in `input.jsonl`.
         window: completion window, such as `24h`.
-        model: model of the jobs that are a prompt; None refuses them.
+        model: model of the jobs that consist of a prompt; None refuses such jobs.
     """
 
     endpoint: Endpoint
@@ -44,18 +44,18 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class StartedBatch:
-    """Batch of a job. `is_new` is False if an earlier process has created it."""
+    """Batch of a job. `is_new` is False if an earlier process had already created the batch."""
 
     batch_id: str
     is_new: bool
 
 
 class JobBatches:
-    """Creates and reads the batches of jobs.
+    """Creates and reads the batches of jobs, and writes their results.
 
-    `job.json` in the directory of a job has a random key before the first request is sent. It is the
+    Before the first request is sent, a random key is written to `job.json` in the job's directory. It is the
     idempotency key of the upload and of the creation, and it is in the batch's metadata. If a process is
-    killed between two steps, the next one finds by this key what exists.
+    killed between two steps, the next process uses this key to find the file and the batch.
     """
 
     def __init__(self, client: Client, options: JobOptions) -> None:
@@ -69,7 +69,7 @@ class JobBatches:
     def start(self, job: JobDirectory) -> StartedBatch:
         """Create the batch of a job, or find the batch that an earlier process has created.
 
-        If the batch has ended early and was resumed, the new batch becomes that of the job.
+        If the batch ended early and was resumed, the resuming batch becomes the batch of the job.
 
         Raises:
             JobFailed: the input cannot be used, or was changed while it was read.
@@ -92,13 +92,13 @@ class JobBatches:
         return StartedBatch(batch_id, is_new=found is None)
 
     def write_results(self, job: JobDirectory, batch: BatchObject) -> None:
-        """Write the results of an ended batch beside the input of its job, and nothing else.
+        """Write the results of an ended batch into the directory of its job, and no other files.
 
-        Results and a reason that are there already, from an earlier attempt or the user, are deleted.
+        Older results and an older `error.txt` in the directory are deleted.
 
         Raises:
             JobFailed: the batch did not complete, its input has changed, or a file cannot be written.
-            OSError: a file that is there already cannot be deleted.
+            OSError: an older file cannot be deleted.
             ClientError: a call to the API failed.
         """
         record = job.record()
@@ -124,7 +124,7 @@ class JobBatches:
         job.remove(JobFile.REASON)
 
     def _prepare(self, job: JobDirectory) -> JobRecord:
-        """Check the input of a new job, and write down how its batch will be created.
+        """Check the input of a new job, and write to `job.json` how its batch will be created.
 
         Raises:
             JobFailed: the input cannot be used.
@@ -148,9 +148,10 @@ class JobBatches:
     def _find(self, key: str) -> str | None:
         """Return the id of the newest batch that runs the whole input of a job; None if there is none.
 
-        It is found by the job's key in its metadata: the API forgets idempotency keys after a day. Batches
-        that rerun an ended one have the same metadata. One that resumes it has the results of all lines, but
-        one that retries failed lines has an input of its own, with these lines only.
+        The job's key in the metadata identifies its batches, because the API forgets idempotency keys after a
+        day. Batches that rerun another batch have the same metadata. A batch that resumes another one has the
+        results of all lines, so it is included. A batch that retries failed lines has an input with only
+        these lines, so it is left out.
         """
         batches = list(self._batches_of(key))
         origins = ((batch.input_file_id, batch.x_batchwright.origin) for batch in batches)
@@ -196,7 +197,7 @@ class JobBatches:
         return batch.id
 
     def _upload(self, name: str, file: BinaryIO, record: JobRecord) -> str:
-        """Upload an input, and return the id of the API's file.
+        """Upload an input, and return the id of the uploaded file.
 
         Raises:
             JobFailed: the input was changed since it was first read.
@@ -222,11 +223,11 @@ class JobBatches:
 
 
 def _is_refusal(error: ClientError) -> bool:
-    """Return True if the API has refused the request itself, and will refuse it again."""
+    """Return True if the API refused the request itself, so that it would refuse a repetition as well."""
     return error.is_rejected and not error.is_transient and error.status not in DENIED
 
 
 def _version(file: BinaryIO) -> tuple[int, int]:
-    """Return the size of an open file in bytes, and its time of change in ns."""
+    """Return the size of an open file in bytes, and the time of its last change in ns."""
     status = os.fstat(file.fileno())
     return status.st_size, status.st_mtime_ns

@@ -1,7 +1,7 @@
 """The files of one job.
 
-All names are resolved in the opened directory of the job, and symbolic links are never followed. So a user
-who can write into the directory cannot make this program read or write a file outside it.
+All names are resolved relative to the opened directory of the job, and symbolic links are never followed. So
+a user who can write into the directory cannot make this program read or write a file outside it.
 """
 
 import errno
@@ -35,7 +35,7 @@ class JobFile(StrEnum):
 
 
 class JobRecord(BaseModel):
-    """What `job.json` has about a job's batch. It is written before the batch is created.
+    """Content of `job.json`: data about the job's batch. It is written before the batch is created.
 
     Attributes:
         key: idempotency key of the upload and the creation. The batch has it in its metadata.
@@ -51,7 +51,7 @@ class JobRecord(BaseModel):
 
 
 class JobDirectory:
-    """The directory of one job, opened as the file descriptor `fd`."""
+    """The directory of one job. `fd` is the file descriptor of the opened directory."""
 
     def __init__(self, fd: int, name: str) -> None:
         self._fd = fd
@@ -71,7 +71,7 @@ class JobDirectory:
         """Open a file for reading.
 
         Raises:
-            JobFailed: it does not exist, cannot be read, or is not a regular file.
+            JobFailed: the file does not exist, cannot be read, or is not a regular file.
         """
         try:
             # Without O_NONBLOCK, opening a named pipe waits for a writer.
@@ -86,10 +86,10 @@ class JobDirectory:
         return opened
 
     def write(self, file: JobFile, pieces: Iterable[bytes]) -> None:
-        """Write a file under a temporary name, and rename it when it is complete and on the disk.
+        """Write a file under a temporary name. Rename it when it is complete and on the disk.
 
         Raises:
-            JobFailed: it cannot be written, for example because the disk is full. The part that was written
+            JobFailed: the file cannot be written, for example because the disk is full. The incomplete file
                 is deleted.
         """
         part = f"{file}.part"
@@ -117,10 +117,10 @@ class JobDirectory:
             os.unlink(file, dir_fd=self._fd)
 
     def record(self) -> JobRecord | None:
-        """Return the content of `job.json`; None if the job has none, because it was not sent yet.
+        """Return the content of `job.json`; None if the file does not exist, because nothing was sent yet.
 
         Raises:
-            JobFailed: it cannot be read, or has another content.
+            JobFailed: the file cannot be read, or its content is not valid.
         """
         if not self.exists(JobFile.RECORD):
             return None
@@ -138,11 +138,11 @@ class JobDirectory:
         """Write `job.json`.
 
         Raises:
-            JobFailed: it cannot be written.
+            JobFailed: the file cannot be written.
         """
         self.write(JobFile.RECORD, [record.model_dump_json().encode() + b"\n"])
 
 
 def printable(name: str) -> str:
-    """Return the name of a file without control characters and bytes that are not UTF-8."""
+    """Return the name of a file without control characters and without bytes that are not UTF-8."""
     return _NOT_PRINTABLE.sub("?", name)

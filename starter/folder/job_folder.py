@@ -1,4 +1,4 @@
-"""The folder of all jobs. The state of a job is the directory that it is in."""
+"""The folder of all jobs. The directory that contains a job is the state of the job."""
 
 import errno
 import fcntl
@@ -22,7 +22,7 @@ _STAGED = ".dropped-"
 
 
 class State(StrEnum):
-    """States of a job, as paths in the folder. A job that is in none of these directories does not exist."""
+    """States of a job, as directories in the folder. A job that is in none of them does not exist."""
 
     WRITING = "input/writing"
     READY = "input/ready"
@@ -36,10 +36,10 @@ _SEARCHED = (State.OUTPUT, State.FAILED, State.PROCESSING, State.READY)
 
 
 class JobFolder:
-    """The folder with the directories of all states, used as a context manager. One process can use it.
+    """The folder with the directories of all states, used as a context manager by one process at a time.
 
-    Each method that changes something makes one change, which a crash leaves either done or not done.
-    `OSError` means that a change was not made.
+    Each method that changes something makes exactly one change. After a crash, this change is either done or
+    not done. `OSError` means that it was not made.
 
     Raises:
         FolderError: another process uses the folder, or its directories cannot be created and used.
@@ -73,13 +73,13 @@ class JobFolder:
         self._open.close()
 
     def names(self, state: State) -> list[str]:
-        """Return the names of the jobs in a state, in natural order: `job_10` comes after `job_9`."""
+        """Return the names of the jobs in a state, in natural order: `job_9` comes before `job_10`."""
         with os.scandir(self._fds[state]) as entries:
             found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         return sorted((name for name in found if not name.startswith(".")), key=_natural)
 
     def state_of(self, name: str) -> State | None:
-        """Return the state of a job; None if there is none of this name."""
+        """Return the state of the job with this name; None if there is no such job."""
         return next((state for state in _SEARCHED if self._has(state, name)), None)
 
     @contextmanager
@@ -96,9 +96,9 @@ class JobFolder:
         os.rename(name, name, src_dir_fd=self._fds[source], dst_dir_fd=self._fds[target])
 
     def move_to_failed(self, entry: str, source: State, name: str) -> str:
-        """Move the directory `entry` to the failed jobs, and return its name there.
+        """Move the directory `entry` to the failed jobs, and return its new name.
 
-        The name is `name`, followed by a number if another job has this name.
+        The new name is `name`, or `name` with a number if another job already has this name.
         """
         names = chain([name], (f"{name}_{number}" for number in count(2)))
         free = next(each for each in names if not self._is_taken(each, besides=(source, entry)))
@@ -106,10 +106,10 @@ class JobFolder:
         return free
 
     def dropped_files(self) -> Iterator[tuple[State | None, os.DirEntry[str]]]:
-        """Yield what was dropped: files `*.jsonl` in the folder itself, and files among the queued jobs.
+        """Yield the dropped files: files `*.jsonl` in the folder itself, and files beside the queued jobs.
 
-        A symbolic link is yielded as a file. Hidden files are not yielded. The first item is the state in
-        whose directory the file is; None for the folder itself.
+        The first item is the state whose directory contains the file; None for the folder itself. Hidden
+        files are not yielded. A symbolic link is yielded as a file.
         """
         for place in (None, State.READY):
             with os.scandir(self._fds[place]) as entries:
@@ -120,10 +120,11 @@ class JobFolder:
                     yield place, entry
 
     def stage(self, place: State | None, file: str) -> str:
-        """Move a dropped file into a hidden directory of its own in `input/writing`, and return its name.
+        """Move a dropped file into a new hidden directory in `input/writing`. Return the directory's name.
 
         Raises:
-            FileExistsError: the directory has another file, which could not be published yet.
+            FileExistsError: the directory still contains an earlier file of this name, which could not be
+                published.
         """
         writing, staged = self._fds[State.WRITING], f"{_STAGED}{file.removesuffix(_SUFFIX)}"
         with suppress(FileExistsError):  # a crash has left it, or its file cannot be published
@@ -141,20 +142,20 @@ class JobFolder:
         return staged
 
     def staged(self) -> list[str]:
-        """Return the names of the hidden directories that `stage` has made."""
+        """Return the names of the hidden directories that `stage` has created."""
         return sorted(name for name in os.listdir(self._fds[State.WRITING]) if name.startswith(_STAGED))
 
     def staged_name(self, staged: str) -> str:
-        """Return the name of the job that a staged file becomes."""
+        """Return the name that the job of a staged file will have."""
         return staged.removeprefix(_STAGED)
 
     def publish(self, staged: str) -> None:
-        """Move the directory of a staged file to the queued jobs."""
+        """Move the hidden directory of a staged file to the queued jobs."""
         writing, ready = self._fds[State.WRITING], self._fds[State.READY]
         os.rename(staged, self.staged_name(staged), src_dir_fd=writing, dst_dir_fd=ready)
 
     def discard(self, staged: str) -> None:
-        """Delete the directory of a staged file, which is empty."""
+        """Delete the hidden directory `staged`, which must be empty."""
         os.rmdir(staged, dir_fd=self._fds[State.WRITING])
 
     def _lock(self, root: int, opened: ExitStack) -> None:
@@ -183,7 +184,7 @@ def _open_below(root: int, path: str, opened: ExitStack) -> int:
     """Create and open a directory below `root`. No part of its path may be a symbolic link or another disk.
 
     Raises:
-        OSError: this is not possible.
+        OSError: the directory cannot be created or opened in this way.
     """
     fd = root
     for part in path.split("/"):
@@ -197,6 +198,6 @@ def _open_below(root: int, path: str, opened: ExitStack) -> int:
 
 
 def _natural(name: str) -> list[str | int]:
-    """Return a sort key that compares the numbers in a name by their value."""
+    """Return a sort key that compares the numbers in a name by value."""
     parts = re.split(r"([0-9]+)", name)
     return [int(part) if place % 2 else part for place, part in enumerate(parts)]

@@ -20,18 +20,18 @@ _RETRY_SECONDS = 30.0  # of a job that cannot be moved, or at which the API has 
 
 @dataclass
 class _Running:
-    """A job whose batch exists, and the latest state that was printed about it."""
+    """A job whose batch exists. `shown` is the state of the batch that was printed last."""
 
     batch_id: str
     shown: str = ""
 
 
 class _SetAside(NamedTuple):
-    """A job that cannot be continued now.
+    """A job that cannot be continued now, and is tried again later.
 
     Attributes:
         until: monotonic seconds of the next attempt.
-        is_immovable: True if its directory cannot be changed, False if the API had an error of its own.
+        is_immovable: True if the job's directory cannot be changed, False if the API had an error of its own.
     """
 
     why: str
@@ -40,10 +40,10 @@ class _SetAside(NamedTuple):
 
 
 class JobRunner:
-    """Moves the jobs of a folder through their states.
+    """Moves the jobs of a folder from state to state.
 
-    All that it needs to continue is in the folder and at the API. So the process can be killed at any moment,
-    and another one continues.
+    The folder and the API contain everything that is needed to continue. So the process can be killed at any
+    moment, and another process continues.
 
     Args:
         say: called with one line for the user at each change.
@@ -67,11 +67,11 @@ class JobRunner:
 
     @property
     def has_failures(self) -> bool:
-        """True if a job has failed, or cannot be moved."""
+        """True if a job has failed or cannot be moved."""
         return bool(self._failed or self._dropped.failed or self._set_aside)
 
     def run(self, *, once: bool) -> None:
-        """Run jobs forever; if `once`, until no job is left that can be done.
+        """Run jobs forever. If `once` is True, return when no job is left that can be done.
 
         Raises:
             ClientError: the API denies access. The jobs stay as they are.
@@ -80,7 +80,9 @@ class JobRunner:
             time.sleep(_ROUND_SECONDS)
 
     def round(self) -> bool:
-        """Take dropped files, poll batches, and start jobs. Return True if no job is left that can be done.
+        """Turn dropped files into jobs, poll batches, and start jobs.
+
+        Return True if no job is left that can be done.
 
         Raises:
             ClientError: as in `run`.
@@ -98,7 +100,7 @@ class JobRunner:
         return not incomplete and left <= immovable
 
     def _outage_in(self, phase: Callable[[], None]) -> str:
-        """Run a phase of a round. Return why the API takes no requests now; empty if it does."""
+        """Run a part of a round. Return why the API accepts no requests now; empty if it accepts them."""
         try:
             phase()
         except ClientError as error:
@@ -115,7 +117,7 @@ class JobRunner:
             self._attempt(name, self._check)
 
     def _start_jobs(self) -> None:
-        """Start jobs in their order: first those that an earlier process has taken."""
+        """Start jobs in the order of their names. Jobs that an earlier process has taken come first."""
         started = 0
         for state in (State.PROCESSING, State.READY):
             for name in self._folder.names(state):
@@ -128,9 +130,10 @@ class JobRunner:
                     self._attempt(name, self._start)
 
     def _claim(self, name: str) -> bool:
-        """Move a queued job to the running ones, and return True.
+        """Move a queued job to the running jobs, and return True.
 
-        If another job has its name, move it to the failed ones instead.
+        If another job has the same name, move the queued job to the failed jobs, and return False. Also
+        return False if it cannot be moved.
         """
         state = self._folder.state_of(name)
         if state is not State.READY:
@@ -149,10 +152,10 @@ class JobRunner:
         return aside is None or time.monotonic() >= aside.until
 
     def _attempt(self, name: str, step: Callable[[JobDirectory], None]) -> None:
-        """Do a step of a running job. If the job cannot be done, move it to the failed ones.
+        """Run a step of a running job. If the job cannot be done, move it to the failed jobs.
 
         Raises:
-            ClientError: the API takes no requests now, or denies access.
+            ClientError: the API accepts no requests now, or denies access.
         """
         if not self._is_due(State.PROCESSING, name):
             return
@@ -180,7 +183,7 @@ class JobRunner:
         self._report(job.name, f"{'created' if started.is_new else 'continues with'} {started.batch_id}")
 
     def _check(self, job: JobDirectory) -> None:
-        """Poll the batch of a job. If it has ended and its files are written, finish the job."""
+        """Poll the batch of a job. If the batch has ended and its files are written, finish the job."""
         running = self._running[job.name]
         batch = self._batches.get(running.batch_id)
         if batch.status.is_terminal and not batch.x_batchwright.files_pending:
@@ -197,7 +200,7 @@ class JobRunner:
             self._report(job.name, f"{counts}{state}")
 
     def _fail(self, name: str, state: State, reason: str) -> None:
-        """Write the reason beside the input of a job, and move the job to the failed ones."""
+        """Write the reason into the directory of a job, and move the job to the failed jobs."""
         try:
             with self._folder.job(state, name) as job:
                 job.write(JobFile.REASON, [reason.encode(errors="replace") + b"\n"])
@@ -217,7 +220,7 @@ class JobRunner:
         self._report(moved, f"failed: {reason.replace(chr(10), ' ')}")
 
     def _put_aside(self, state: State, name: str, why: str, *, is_immovable: bool) -> None:
-        """Report why a job cannot be continued, and try again later."""
+        """Report why a job cannot be continued, and schedule the next attempt."""
         before = self._set_aside.get((state, name))
         self._set_aside[state, name] = _SetAside(why, time.monotonic() + _RETRY_SECONDS, is_immovable)
         if before is None or before.why != why:

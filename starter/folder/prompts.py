@@ -1,4 +1,4 @@
-"""Jobs that are one prompt: `prompt.txt` becomes one line of a batch, and the answer becomes `result.txt`."""
+"""Jobs that consist of one prompt: `prompt.txt` becomes a batch of one line, its answer `result.txt`."""
 
 import json
 
@@ -36,7 +36,7 @@ def write_request(job: JobDirectory, model: str | None) -> None:
 
 
 def answer(job: JobDirectory) -> str:
-    """Return the text that the model generated for the job's prompt, from the files of the batch.
+    """Return the text that the model generated for the job's prompt, read from the batch's files.
 
     Raises:
         JobFailed: the request failed, or the response has no text.
@@ -66,7 +66,7 @@ def _failure(job: JobDirectory) -> str:
 
 
 def _message(body: object) -> str:
-    """Return the message of an error response; if it has none, the response, cut to a readable length."""
+    """Return the message of an error response. If it has no message, return the response, shortened."""
     try:
         return _ErrorBody.model_validate(body).error.message
     except ValidationError:

@@ -39,14 +39,14 @@ class ProgressBars:
 
 
 class LastingReasons:
-    """Selects which waiting reasons of a batch to print: each once, and only if it lasts some seconds."""
+    """Selects the waiting reasons of a batch to print: each only once, and only if it lasts some seconds."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str | None, str], float] = {}
         self._reported: set[tuple[str | None, str]] = set()
 
     def new_reasons(self, batch: BatchObject, now: float) -> list[str]:
-        """Return, as texts, the reasons that now have lasted long enough and were not returned before.
+        """Return as texts the reasons that have lasted long enough by now and were not returned before.
 
         Args:
             now: seconds of a monotonic clock.

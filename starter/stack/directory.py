@@ -41,7 +41,7 @@ class StackInfo(_FrozenModel):
 
 
 class ProcessRecord(_FrozenModel):
-    """Identity of a process: its id and start time in Unix seconds. An id alone may be used again later."""
+    """Identity of a process: its id, and its start time in Unix seconds, because ids are reused."""
 
     pid: int
     created: float
@@ -52,7 +52,7 @@ class ProcessRecords(RootModel[list[ProcessRecord]]):
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """Replace the content of `file` by `text`, so that a reader never sees only a part of it.
+    """Replace the content of `file` by `text`. A reader sees either the old or the new content.
 
     Only the owner may read the file, because it may contain a password.
     """
@@ -64,9 +64,9 @@ def write_atomically(file: Path, text: str) -> None:
 
 
 def record_processes(file: Path, pids: list[int]) -> None:
-    """Write the id and start time of each running process of `pids` to `file`.
+    """Write the id and start time of each process in `pids` that is running to `file`.
 
-    If this process is killed, a later start can end the recorded processes with `end_leftovers`.
+    If this process is killed, a later start of the stack can end the recorded processes with `end_leftovers`.
     """
     records: list[ProcessRecord] = []
     for pid in pids:
@@ -78,7 +78,7 @@ def record_processes(file: Path, pids: list[int]) -> None:
 
 
 def end_leftovers(file: Path) -> int:
-    """End the processes recorded in `file` that are still running. Return how many they were."""
+    """End the processes recorded in `file` that are still running. Return their number."""
     try:
         records = ProcessRecords.model_validate_json(file.read_text()).root
     except (FileNotFoundError, ValidationError):
@@ -132,7 +132,7 @@ class StackDirectory:
     def open(self) -> int:
         """Create the directory if needed, lock it for this process, and end the processes of a killed `dev`.
 
-        Return how many processes a killed `dev` had left running.
+        Return the number of processes that a killed `dev` had left running.
 
         Raises:
             StackError: another `dev` uses the directory, or the directory cannot be written.

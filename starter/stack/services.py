@@ -46,11 +46,11 @@ class ManagedService(Protocol):
         ...
 
     async def ended(self) -> str:
-        """Wait until the process has ended. Return how, such as "ended with exit status 1"."""
+        """Wait until the process has ended. Return how it ended, such as "ended with exit status 1"."""
         ...
 
     async def stop(self, patience_seconds: float) -> None:
-        """Terminate the process, kill it if it still runs after `patience_seconds`, and wait for its end.
+        """Terminate the process and wait for its end. If it still runs after `patience_seconds`, kill it.
 
         If it has already ended, do nothing.
         """
@@ -162,7 +162,7 @@ def log_tail(log: Path, since: int = 0) -> str:
     """Return the last 15 lines of the file `log`; empty if the file cannot be read.
 
     Args:
-        since: position in bytes at which the output of the current process begins.
+        since: byte position in the file at which the output of the current process begins.
     """
     try:
         text = log.read_bytes()[since:][-16_384:].decode(errors="replace")
@@ -174,8 +174,8 @@ def log_tail(log: Path, since: int = 0) -> str:
 class RestartLoop:
     """Restarts a service each time it ends.
 
-    The first restart follows at once, further ones after increasing delays of up to 10 seconds. After the
-    service has run for more than 10 seconds, the next restart follows at once again.
+    The first restart follows at once, the next restarts after increasing delays of up to 10 seconds. If the
+    service has run for more than 10 seconds, the delays begin again from zero.
 
     Args:
         say: called with one sentence for the user at each end and restart.
@@ -210,7 +210,7 @@ class RestartLoop:
                 return
 
     def _report_failures(self, why: str, detail: str) -> None:
-        """Tell the user that the service keeps ending, if this was the third restart in a row.
+        """If this was the third restart in a row, report to the user that the service ends again and again.
 
         Args:
             why: error of the last start; empty if the start succeeded.

@@ -128,8 +128,8 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment variables of the API and the workers.
 
-    They are the environment of this process, but the stack's addresses, directory and backends replace those
-    that the user has set.
+    They are the environment variables of this process, with the stack's own addresses, directory and backends
+    instead of those that the user has set.
 
     Args:
         database_url: URL of the stack's database.
@@ -161,7 +161,7 @@ def environment(
 
 
 def exports(addresses: Addresses, variables: Mapping[str, str]) -> str:
-    """Return the text of `dev.env`: shell exports with which commands find the services of the stack.
+    """Return the text of `dev.env`: shell exports by which commands find the services of the stack.
 
     Args:
         variables: environment variables of the API and the workers.

@@ -1,4 +1,4 @@
-"""Supervisor of the local stack that `dev` and `demo` run. It starts, restarts and stops the services."""
+"""Supervisor of the local stack for `dev` and `demo`. It starts, restarts and stops the services."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ _Start = Coroutine[None, None, None]
 
 
 class Supervisor:
-    """Context manager that starts all services of the stack, restarts those that end, and stops all on exit.
+    """Context manager that starts all services, restarts those that end, and stops all of them on exit.
 
     Args:
         say: called with one sentence for the user at each event, such as a restart.
@@ -185,7 +185,7 @@ async def _stop_all(services: list[ServiceProcess], patience_seconds: float) -> 
 async def _all_at_once(*starts: _Start) -> None:
     """Run all `starts` at the same time, and wait for all of them.
 
-    If one of them fails, cancel the others and raise its error.
+    If one fails, cancel the others and raise the error of the failed one.
     """
     try:
         async with asyncio.TaskGroup() as group:

@@ -53,7 +53,8 @@ def dev_server_command(database: str, *, port: int, ui_port: int) -> list[str]:
     """Return the command line that starts the dev server.
 
     Args:
-        database: name (not path) of the SQLite file with the server's state, in its working directory.
+        database: name of the SQLite file with the server's state, without a path. The file is in the server's
+            working directory.
     """
     command = [str(find_binary()), "server", "start-dev", "--ip", LOOPBACK]
     command += ["--port", str(port), "--ui-port", str(ui_port), "--db-filename", database]

@@ -1,4 +1,4 @@
-"""Terminal output of `dev` and `demo`, and the signals that stop both commands."""
+"""Terminal output of `dev` and `demo`, and the signals that stop these commands."""
 
 import asyncio
 import shlex
@@ -77,7 +77,7 @@ async def until_signal(
 ) -> _Result | None:
     """Run `work` until it ends, or until a stop signal (SIGINT, SIGTERM or SIGHUP) cancels it.
 
-    Return its result; None if it was cancelled.
+    Return the result of `work`; None if it was cancelled.
 
     Args:
         on_repeat: called at each further signal, while `work` is being cancelled.

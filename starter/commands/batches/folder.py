@@ -1,4 +1,4 @@
-"""`batchwright folder`: runs the files that are dropped into a directory as batches."""
+"""`batchwright folder`: runs the files that users drop into a directory as batches."""
 
 import signal
 from pathlib import Path

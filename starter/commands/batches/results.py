@@ -1,4 +1,4 @@
-"""`batchwright results`: the output or error lines of a batch, also while it runs."""
+"""`batchwright results`: prints the output or error lines of a batch, even while the batch runs."""
 
 import os
 import sys
@@ -48,7 +48,7 @@ def results(
 
 
 class ResultSource(Protocol):
-    """The methods of the API client that `follow_results` needs."""
+    """The methods of the API client that `follow_results` uses."""
 
     def batch(self, batch_id: str) -> BatchObject: ...
 

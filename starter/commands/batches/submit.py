@@ -130,7 +130,7 @@ def submit(
 
 
 def _show_estimate(file: Path, endpoint: str, json: bool, url: str | None, tenant: str | None) -> None:
-    """Upload the file, show the estimate of a batch of it, and delete the upload."""
+    """Upload the file, show the estimate of a batch with this input, and delete the uploaded file."""
     with api_client(url, tenant) as client:
         uploaded = _upload(client, file, f"estimate-{uuid4().hex}")
         try:
@@ -151,10 +151,10 @@ def _show_estimate(file: Path, endpoint: str, json: bool, url: str | None, tenan
 
 @contextmanager
 def _explain_how_to_repeat(key: str) -> Generator[None]:
-    """Context manager that adds to the message of a ClientError how the user can repeat the command safely.
+    """Context manager that adds to a ClientError how the user can repeat the command safely.
 
-    The command must be repeated with `--idempotency-key` and `key`, so that it cannot create a second batch.
-    If the API has certainly created nothing, the error stays unchanged.
+    The user must repeat it with `--idempotency-key` and `key`, so that it cannot create a second batch. If
+    the API has certainly created nothing, the error stays unchanged.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""`batchwright validate`: checks a file as ingestion does, without uploading it."""
+"""`batchwright validate`: checks an input file as the API's ingestion does, without uploading it."""
 
 import json as jsonlib
 from collections.abc import Iterator
@@ -91,7 +91,7 @@ def validate_file(path: Path, endpoint: Endpoint, limits: InputLimits, profile: 
 def _estimate_file(
     path: Path, endpoint: Endpoint, limits: InputLimits, profile: Profile, settings: Settings
 ) -> tuple[ValidationReport, EstimateObject]:
-    """Check the file as the input of a batch. Return a report, and what the batch would take and cost.
+    """Check the file as the input of a batch. Return a report, and an estimate of the batch's cost.
 
     Raises:
         OSError: the file cannot be read.

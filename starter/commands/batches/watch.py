@@ -59,8 +59,8 @@ def follow(client: Client, batch: BatchObject, *, interval: float, silent: bool 
     Failed polls are repeated for up to a minute. Ctrl-C ends only this command, not the batch.
 
     Args:
-        interval: seconds between two polls if the API sends no events.
-        silent: True shows nothing.
+        interval: seconds between two polls, which are used if the API sends no events.
+        silent: True to show nothing.
 
     Raises:
         ClientError: the API was unavailable for more than a minute, or rejected a call.
@@ -80,8 +80,8 @@ def follow(client: Client, batch: BatchObject, *, interval: float, silent: bool 
 def _progress_display(silent: bool) -> Generator[Callable[[BatchObject], None]]:
     """Context manager that yields a function to show the progress of a batch.
 
-    On a terminal, the function shows progress bars. Elsewhere it prints one line per change. If `silent`, it
-    shows nothing.
+    On a terminal, the function shows progress bars. Elsewhere it prints one line per change. If `silent` is
+    True, it shows nothing.
     """
     console = stderr()
     if silent:
@@ -95,11 +95,12 @@ def _progress_display(silent: bool) -> Generator[Callable[[BatchObject], None]]:
 
 
 def _states(client: Client, batch_id: str, interval: float) -> Generator[BatchObject]:
-    """Yield the present batch forever: at each event of the API's stream, and at each poll without a stream.
+    """Yield the current batch forever: after each event of the API's stream, and after each poll.
 
-    If the stream ends, it is opened again after the next poll. But if it ended without any event, only polls
-    follow: the API may be older, have too many streams, or be behind a proxy that buffers events. The status
-    503 is an exception: the API is stopping or has no database, so the stream is tried again.
+    When the stream ends, the batch is polled once, and the stream is opened again. If the stream ended
+    without any event, only polls follow, because the API may be older, have too many streams, or be behind a
+    proxy that buffers events. After the status 503, the stream is always opened again, because the API is
+    stopping or has no database.
 
     Args:
         interval: seconds between two polls.
@@ -130,10 +131,10 @@ def _poll(client: Client, batch_id: str, interval: float) -> BatchObject:
 
 
 class TextProgress:
-    """Prints a line whenever the status, the waiting reasons, or the fit into the window have changed.
+    """Prints a line when the status, the waiting reasons, or the fit into the completion window changes.
 
-    It also prints the forecast made before the batch began, once, and one line when lines of a model fail
-    with an error code for the first time.
+    It also prints the forecast made before the batch began, once. When lines of a model fail with an error
+    code for the first time, it prints this code.
     """
 
     def __init__(self, console: Console) -> None:

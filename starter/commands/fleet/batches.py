@@ -42,7 +42,7 @@ admin.command("holds")(holds.holds)
 
 
 class ListedStatus(StrEnum):
-    """Statuses by which the list can be filtered. `live` stands for all statuses of batches not ended yet."""
+    """Statuses by which the list can be filtered. `live` means every status of a batch that has not ended."""
 
     LIVE = "live"
     VALIDATING = "validating"

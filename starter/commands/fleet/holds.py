@@ -1,4 +1,4 @@
-"""`batchwright admin hold`, `release` and `holds`: stop sending lines of a tenant or a model."""
+"""`batchwright admin hold`, `release` and `holds`: stop and restart sending lines of a tenant or model."""
 
 from typing import Annotated
 
@@ -50,7 +50,7 @@ def holds(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
 def _target(of: str | None, model: str | None) -> dict[str, str]:
     """Return what to hold or release, as `{"tenant": NAME}` or `{"model": NAME}`.
 
-    `of` is the name of a tenant. If not exactly one of both names was given, the command ends with an error.
+    `of` is the name of a tenant. If the user gave both names or no name, the command ends with an error.
     """
     if (of is None) == (model is None):
         stop("Name either a tenant with --of or a model with --model.")

@@ -212,10 +212,10 @@ def set_some(
 
 
 def _remaining_backends(present: ModelSettingsObject, removed: list[str]) -> list[dict[str, object]]:
-    """Return the model's backends whose URLs are not in `removed`, as the API expects them.
+    """Return the model's backends except those with the URLs in `removed`, in the form that the API expects.
 
-    Each backend is a dict with its URL and, if it has another name for the model, this name. If the model has
-    no backend with one of the URLs, the command ends with an error.
+    Each backend is a dict with its URL. It also has the key `model` if the backend uses another name for the
+    model. If the model has no backend with one of the URLs, the command ends with an error.
     """
     removed_urls = {url.rstrip("/").removesuffix("/v1") for url in removed}  # as the registry stores URLs
     unknown = sorted(removed_urls - {backend.url for backend in present.backends})
@@ -265,7 +265,7 @@ def _options(
     retry: Names,
     price: Names,
 ) -> dict[str, object]:
-    """Return the options that the user gave, as fields of the API's request body."""
+    """Return the fields of the API's request body for the options that the user gave."""
     found: dict[str, object] = {
         "fallbacks": fallback,
         "aliases": alias,
@@ -357,7 +357,7 @@ def _print_problems(problems: list[str]) -> None:
 
 
 def _settings_table(detail: ModelSettingsObject) -> Table:
-    """Return a table of all settings of the model, and of the backend settings that are not the default."""
+    """Return a table with all settings of a model. Backend settings with their default are left out."""
     table = column_table("setting", "value", "from")
     for name, setting in detail.settings.items():
         table.add_row(*map(escaped, (name, _shown(setting.value), setting.origin)))

@@ -76,7 +76,7 @@ def clear_rate(
 def _target(names: list[str], all_models: bool) -> str | None:
     """Return the model whose rate is changed; None for the rate over all models.
 
-    If the user gave neither or both of a model and `--all-models`, the command ends with an error.
+    If the user gave both a model and `--all-models`, or neither, the command ends with an error.
     """
     if len(names) != (0 if all_models else 1):
         stop("Name one model, or --all-models.")

@@ -1,4 +1,4 @@
-"""`batchwright worker`, `api`, `simulator`, `migrate`: run one component as this process."""
+"""`batchwright worker`, `api`, `simulator` and `migrate`: each runs one component in this process."""
 
 import asyncio
 import json as jsonlib

@@ -1,7 +1,7 @@
 """`batchwright codec-server`: decrypts payloads for the Temporal Web UI and the `temporal` CLI.
 
-It implements the protocol of Temporal codec servers: POST to /encode and /decode, or to the same paths below
-the name of a namespace. The bodies of request and response are `{"payloads": [...]}`.
+It implements Temporal's codec server protocol: POST to /encode and /decode, with or without the name of a
+namespace before these paths. The bodies of request and response are `{"payloads": [...]}`.
 """
 
 import asyncio
@@ -33,7 +33,8 @@ _ALLOWED = {
 class CodecServer:
     """Web application that encrypts and decrypts payloads.
 
-    Browsers may call it only from pages of `origins`. Programs, which send no origin, are accepted.
+    A browser may call it only from pages whose origin is in `origins`. Programs send no origin and are
+    accepted.
     """
 
     def __init__(self, codec: PayloadCodec, origins: Collection[str]) -> None:

@@ -41,7 +41,7 @@ class Configuration(BaseModel):
 
 
 def configuration(chosen: Settings) -> Configuration:
-    """Return all settings, each with its source, and their fingerprint. Secrets are redacted.
+    """Return all settings with the source of each, and their fingerprint. Secrets are redacted.
 
     Raises:
         SettingsError: a payload key cannot be read.
@@ -68,10 +68,10 @@ def _values(chosen: Settings) -> dict[str, JsonValue]:
 
 
 def _fingerprint(chosen: Settings, values: dict[str, JsonValue]) -> str:
-    """Return a hash of the version and of the settings on which all processes must agree, as 16 hex digits.
+    """Return a hash of the version and of all settings that must be equal in all processes, as 16 hex digits.
 
-    The hash contains no secret: a payload key counts with its id and its check value, any other secret only
-    as set or not set. `values` are all settings by name, with secrets redacted.
+    The hash contains no secret. For a payload key, it contains the id and the check value. For any other
+    secret, it only contains if the secret is set. `values` are all settings by name, with secrets redacted.
     """
     matters: dict[str, JsonValue] = {
         name: value for name, value in values.items() if name not in _PER_PROCESS

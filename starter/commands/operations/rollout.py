@@ -1,4 +1,4 @@
-"""`batchwright rollout`: shows and changes which build of the workers takes new batches."""
+"""`batchwright rollout`: shows and changes which build of the workers runs new batches."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, TypeVar
@@ -122,7 +122,7 @@ def _named(deployment: str | None) -> tuple[Settings, str]:
 def _call_temporal(settings: Settings, call: Callable[[Client], Awaitable[_Result]]) -> _Result:
     """Connect to Temporal and return the result of `call`.
 
-    If that fails, end the command with one sentence.
+    If this fails, end the command with a one-sentence error.
     """
 
     async def connected_call() -> _Result:

@@ -1,4 +1,4 @@
-"""`batchwright storage`: checks object storage, and deletes unfinished objects left by crashes."""
+"""`batchwright storage`: checks object storage, and deletes unfinished objects that crashes have left."""
 
 import json as jsonlib
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""`batchwright budget-groups`: organizations, teams and users that share a token budget, in the database."""
+"""`batchwright budget-groups`: manages organizations, teams and users that share a token budget."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -63,7 +63,7 @@ _Tenant = Annotated[
 
 
 class BudgetGroupOutput(BudgetGroupRow):
-    """A budget group: tenants or API keys that share a number of tokens per day.
+    """A budget group: tenants or API keys that together may use a number of tokens per day.
 
     `used` is the number of tokens that the members have used today.
     """
@@ -234,7 +234,7 @@ def delete(kind: _Kind, name: _Name, tenant: _Tenant = None) -> None:
 def _recorded(
     action: AuditAction, group: BudgetGroup, change: Callable[[Database], Awaitable[_Result]]
 ) -> _Result:
-    """Call `change` on the database, record it in the audit log, and return its result."""
+    """Call `change` with the database, record the change in the audit log, and return its result."""
 
     async def run(database: Database) -> _Result:
         async def read() -> JsonValue:
@@ -251,9 +251,9 @@ def _recorded(
 
 
 def _group(kind: GroupKind, tenant: str | None, name: str) -> BudgetGroup:
-    """Return what identifies the group: its kind, tenant (empty for an organization) and name.
+    """Return the group that is identified by its kind, tenant (empty for an organization) and name.
 
-    If a team or user has no `tenant`, or an organization has one, the command ends with an error.
+    If a team or user has no `tenant`, or if an organization has a tenant, the command ends with an error.
     """
     if kind is GroupKind.ORGANIZATION and tenant is not None:
         stop("An organization belongs to no tenant: omit --tenant.")
@@ -263,10 +263,10 @@ def _group(kind: GroupKind, tenant: str | None, name: str) -> BudgetGroup:
 
 
 async def _member_ids(database: Database, group: BudgetGroup, members: list[str]) -> list[str]:
-    """Return the ids of `members` as the database stores them.
+    """Return the ids under which the database stores `members`.
 
-    Members of an organization are tenants, whose names are their ids. Members of a team or user are API keys,
-    given by id, by prefix or as the full key.
+    Members of an organization are tenants, whose names are their ids. Members of a team or user are API keys.
+    The user may give a key by its id, its prefix or as a whole.
     """
     if group.kind is GroupKind.ORGANIZATION:
         return members

@@ -13,7 +13,7 @@ _CAP = "Requests in flight at once, over all workers; at least 1 for each."
 
 
 def _count(least: int, help: str, metavar: str | None = None) -> object:
-    """Return an option for a number that is at least `least`. Its default is not shown."""
+    """Return a command-line option for a number of at least `least`. The help does not show its default."""
     return typer.Option(min=least, max=MAX_QUOTA, metavar=metavar, help=help, show_default=False)
 
 
@@ -27,7 +27,7 @@ def check_name(name: str, owner: str) -> None:
     """Check the name of a tenant or group. If it is not valid, end the command with an error.
 
     Args:
-        owner: possessive noun for the error message, such as "a tenant's".
+        owner: the owner of the name, for the error message, such as "a tenant's".
     """
     if not is_tenant(name):
         stop(
@@ -41,13 +41,13 @@ def budget_text(tokens_per_day: int | None, none: str = "no budget") -> str:
 
 
 def usage_text(tokens: int, tokens_per_day: int | None) -> str:
-    """Return the tokens used today as text, such as `500 of 1000`. Without a budget, only the number."""
+    """Return the tokens used today as text, such as `500 of 1000`; only the number if there is no budget."""
     return f"{tokens} of {tokens_per_day}" if tokens_per_day else str(tokens)
 
 
 def id_or_prefix(key: str) -> str:
-    """Return the prefix of a full key `bw_...`. An id or a prefix is returned unchanged.
+    """Return the prefix of a full key `bw_...`. Return an id or a prefix unchanged.
 
-    The secret part of a full key must not appear in messages.
+    Messages must not contain the secret part of a full key.
     """
     return key.removeprefix("bw_").partition("_")[0] if key.startswith("bw_") else key

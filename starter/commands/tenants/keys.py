@@ -52,7 +52,7 @@ keys = typer.Typer(
 
 
 class KeyOutput(ApiKeyRow):
-    """An API key, with the names of its team and its user if it has any."""
+    """An API key, with the names of its team and user, if any."""
 
     team: str | None = None
     user: str | None = None
@@ -227,7 +227,7 @@ def revoke(
 
 
 async def _listed(database: Database, tenant: str | None) -> tuple[list[KeyOutput], Counter[tuple[str, str]]]:
-    """Return the keys of `tenant` (None for all tenants), and the tokens used today by (tenant, key id)."""
+    """Return the keys of `tenant` (None for all tenants), and the tokens used today, by tenant and key id."""
     spent = await tokens_by_key(database.quotas, datetime.now(UTC).date())
     groups = await database.budget_groups.all(tenant=tenant)
     names = {(group.kind, key): group.name for group in groups for key in group.members}
@@ -252,13 +252,13 @@ def _recorded(
     change: Callable[[Database], Awaitable[ApiKeyRow | None]],
     tenant: str = "",
 ) -> ApiKeyRow:
-    """Call `change` on the database, record it in the audit log, and return the key that it returns.
+    """Call `change` with the database, record the change in the audit log, and return the changed key.
 
-    If it returns None, the command ends with an error: there is no such key.
+    If `change` returns None, there is no such key, and the command ends with an error.
 
     Args:
         name: id or prefix of the key.
-        tenant: tenant of a new key; empty for the tenant of an existing key.
+        tenant: tenant of a new key; empty for an existing key, whose tenant is then looked up.
     """
 
     async def run(database: Database) -> ApiKeyRow:

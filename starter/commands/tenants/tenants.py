@@ -33,7 +33,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the tenant.",
 
 
 class TenantOutput(TenantRow):
-    """A tenant. `keys` is the number of its keys that are valid now."""
+    """A tenant. `keys` is the number of its API keys that are valid now."""
 
     keys: int
     last_used_at: datetime | None
@@ -135,7 +135,7 @@ def enable(name: Name, json: JsonLine = False) -> None:
 def _recorded(
     action: AuditAction, name: str, change: Callable[[Database], Awaitable[TenantOutput]]
 ) -> TenantOutput:
-    """Call `change` on the database, record it in the audit log, and return the changed tenant."""
+    """Call `change` with the database, record the change in the audit log, and return the changed tenant."""
 
     async def run(database: Database) -> TenantOutput:
         async def read() -> JsonValue:

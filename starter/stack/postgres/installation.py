@@ -30,7 +30,7 @@ class ServerUser:
 
 
 def find_server_user(name: str) -> ServerUser:
-    """Return the operating-system user that runs the server: the current user or, if it is root, `name`.
+    """Return the operating-system user that runs the server: the current user, or `name` if that is root.
 
     PostgreSQL refuses to run as root.
 
@@ -72,7 +72,7 @@ def find_binaries() -> Path:
 
 
 def runnable_binaries(binaries: Path, runner: ServerUser) -> Path:
-    """Return a directory with the programs in `binaries` that the user `runner` can execute.
+    """Return a directory that contains the programs in `binaries`, which the user `runner` can execute there.
 
     The directory is `binaries` itself if possible, otherwise a copy below /var/lib/embedded-postgres.
 
@@ -109,7 +109,7 @@ def _can_run(binaries: Path, runner: ServerUser) -> bool:
 
 
 def _copy_package(source: Path, target: Path) -> None:
-    """Copy PostgreSQL's installation `source`, with its libraries, so that `target` is never incomplete.
+    """Copy the PostgreSQL installation `source`, with its libraries, so that `target` is never incomplete.
 
     If several processes copy at the same time, one of the copies is kept.
     """
@@ -133,7 +133,7 @@ def _copy_package(source: Path, target: Path) -> None:
 def _make_readable(tree: Path) -> None:
     """Make all files and directories in `tree` readable for all users, even if the umask made them private.
 
-    Programs become executable for all users.
+    All users may then also execute the programs.
     """
     for path in (tree, *tree.rglob("*")):
         if not path.is_symlink():
@@ -172,8 +172,8 @@ def reachable(root: Path, runner: ServerUser) -> Generator[tuple[str, tuple[int,
     """Context manager that yields a path by which a process of the user `runner` can open `root`.
 
     It also yields the file descriptors that the process must inherit. Usually the path is `root` itself, and
-    there are no descriptors. But if `root` is below a folder that other users cannot open, such as /root, it
-    is the path of an open file descriptor of `root` (on Linux).
+    no descriptors are needed. If `root` is below a directory that other users cannot open, such as /root, the
+    path is that of an open file descriptor of `root` (only on Linux).
     """
     open_way = all(parent.stat().st_mode & stat.S_IXOTH for parent in root.parents)
     if runner.uid is None or open_way or not _DESCRIPTORS.is_dir():
@@ -188,7 +188,7 @@ def reachable(root: Path, runner: ServerUser) -> Generator[tuple[str, tuple[int,
 
 @contextmanager
 def exclusively(lock: Path) -> Generator[None]:
-    """Context manager that holds the lock file `lock`. It first waits until no other process holds it."""
+    """Context manager that holds the lock file `lock`. It waits until no other process holds the lock."""
     with open(lock, "a+", opener=open_private) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -201,7 +201,7 @@ def password_file(root: Path) -> Path:
 def create_cluster(root: Path, binaries: Path, runner: ServerUser) -> None:
     """Create PostgreSQL's data directory, `data` below `root`, unless it exists.
 
-    If the creation is killed, `data` does not exist, so a later call starts again.
+    If this is interrupted, `data` does not exist, so a later call starts again.
 
     Raises:
         StackError: the data cannot be created, or it was created by another major version of PostgreSQL.

@@ -1,4 +1,4 @@
-"""Embedded PostgreSQL server: start and stop the PostgreSQL of an installed wheel. POSIX systems only.
+"""Starts and stops the embedded PostgreSQL server, which an installed wheel contains. POSIX systems only.
 
 If a killed process has left a server running on the same data, this server is used again.
 """
@@ -96,7 +96,7 @@ class EmbeddedPostgres:
         """Start the server, wait until it accepts connections, and return this object.
 
         Raises:
-            StackError: the server did not start; the message gives the reason.
+            StackError: the server did not start. The message gives the reason.
         """
         installation.prepare_directory(self.root, self._runner)
         self._bin = installation.runnable_binaries(self._bin, self._runner)
@@ -114,12 +114,13 @@ class EmbeddedPostgres:
         return self.running is not None and _exists(self.running.pid)
 
     def stop(self, timeout: float = 30.0, *, adopted_too: bool = False) -> None:
-        """Stop the server with a fast shutdown, and after `timeout` seconds with an immediate shutdown.
+        """Stop the server with a fast shutdown; after `timeout` seconds, with an immediate shutdown.
 
         Both keep all committed data. If neither ends the server, `running` still describes it.
 
         Args:
-            adopted_too: True also stops a server that another process has started; False leaves it running.
+            adopted_too: True also stops a server that another process has started. False leaves such a server
+                running.
         """
         if self.running is None and self._process is None:
             return
@@ -143,7 +144,7 @@ class EmbeddedPostgres:
         return self.running
 
     def _running_server(self) -> RunningServer | None:
-        """Return the server that already runs on this data directory; None if no server responds there."""
+        """Return the server that already runs on this data directory; None if no server responds."""
         try:
             lines = (self.data / "postmaster.pid").read_text().splitlines()
             pid, port, status = int(lines[0]), int(lines[3]), lines[7].strip()

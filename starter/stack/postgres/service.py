@@ -13,7 +13,7 @@ from batchwright.starter.stack.services import POLL_SECONDS
 
 
 class PostgresService:
-    """Adapter that lets the supervisor run the embedded PostgreSQL like its other services (ManagedService).
+    """Adapter that lets the supervisor run the embedded PostgreSQL like its other services.
 
     Args:
         on_spawn: called after each start of the server.
