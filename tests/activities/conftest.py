@@ -20,9 +20,7 @@ def pytest_asyncio_loop_factories(
 
 @pytest.fixture
 async def skipped_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the clocks of the process by the clock of the event loop, which jumps forward instead of
-    waiting.
-    """
+    """Replace the process's clocks by the event loop's clock, which jumps forward instead of waiting."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SkippingLoop)
     monkeypatch.setattr(time, "monotonic", loop.time)

@@ -11,9 +11,7 @@ _ROUND_SECONDS = 0.00005  # what a round of the loop takes by its clock
 
 
 class _Selector(selectors.DefaultSelector):
-    """Selector that returns at once instead of waiting, and passes the seconds that it should have waited
-    to `slept`.
-    """
+    """Selector that does not wait. It passes the seconds for which it should have waited to `slept`."""
 
     def __init__(self, slept: Callable[[float], None]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Metrics for ends of batches and deferrals of slices."""
+"""Metrics about ended batches and deferred slices."""
 
 from datetime import datetime
 
@@ -20,7 +20,7 @@ ENDS_AT = after(100)
 
 
 def a_row(status: BatchStatus, **changes: object) -> BatchRow:
-    """Ingestion started 2 s and execution 10 s after its creation; its deadline is after 60 s."""
+    """Return a row whose ingestion began 2 s after its creation, its execution after 10 s. Deadline: 60 s."""
     row = BatchRow(
         order=an_order(deadline=after(60)),
         status=status,

@@ -1,4 +1,4 @@
-"""Structured concurrency: two coroutines, or some of many, of which none outlives the others."""
+"""Structured concurrency: two coroutines, or some of many. No coroutine outlives the others."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Heartbeats continue while the work does, and end with it."""
+"""Heartbeats are sent as long as the work lasts, and end with it."""
 
 import asyncio
 import dataclasses
@@ -12,7 +12,7 @@ from batchwright.activities.heartbeat import heartbeating
 def environment(
     heartbeat_timeout: timedelta | None, attempt: int = 1
 ) -> tuple[ActivityEnvironment, "asyncio.Queue[None]"]:
-    """An activity environment and a queue of its heartbeats."""
+    """Return an activity environment, and a queue that gets an item for each of its heartbeats."""
     beats: asyncio.Queue[None] = asyncio.Queue()
     surroundings = ActivityEnvironment()
     surroundings.info = dataclasses.replace(

@@ -1,6 +1,6 @@
-"""Every state in which a worker can be killed, how the next worker continues, and how that is counted.
+"""Every state in which a worker can be killed, how the next worker continues, and which metrics count it.
 
-The table is that of recovery at start; here it is what Temporal's next attempt does.
+The next worker runs the attempt that Temporal starts after the crash.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from tests.activities.ingestion.fresh_batch import FakeModels, FreshBatch, a_lin
 
 
 class Killed(Exception):
-    """The state in which the worker was killed."""
+    """The worker was killed. The message is the state in which this happened."""
 
 
 class Found(NamedTuple):
@@ -49,11 +49,11 @@ async def killed(attempt: Awaitable[object]) -> None:
 
 
 async def take_over(metrics: Metrics, step: str, does: Callable[[], Awaitable[object]]) -> None:
-    """Run the next attempt as a worker does, after one that ended without a result."""
+    """Run the next attempt as a worker does if the last attempt ended without a result."""
 
     class Runs(ActivityInboundInterceptor):
         def __init__(self) -> None:
-            """There is no next interceptor."""
+            """Do nothing, because there is no next interceptor."""
 
         async def execute_activity(self, input: ExecuteActivityInput) -> object:
             return await does()
@@ -66,7 +66,7 @@ async def take_over(metrics: Metrics, step: str, does: Callable[[], Awaitable[ob
 
 
 class _Dying(FreshBatch):
-    """The first attempt dies when the plan is written."""
+    """A batch whose first ingestion attempt dies when it writes the plan."""
 
     async def die(self) -> None:
         put = self.storage.put
@@ -137,7 +137,7 @@ class _Running(FreshBatch):
         return execution
 
     async def settle(self, lines: int) -> None:
-        """Leave the state of a killed worker: a segment that it had not reported yet."""
+        """Leave what a killed worker leaves: a segment with `lines` results that it had not reported yet."""
         dying = self.worker()
         dying.context.progress = ExecutionFixture(ok).context.progress
         await dying.run(self.slice)
@@ -151,7 +151,7 @@ class _Running(FreshBatch):
             await self.storage.put(segment, writer.finish())
 
     async def again(self) -> Found:
-        """Return the requests of the next worker, and the row's counts when its slice has ended."""
+        """Run the slice on the next worker. Return its requests, and the counts in the batch's row."""
         execution = self.worker()
         await take_over(
             execution.metrics, "run_slice", lambda: Execution(execution.context).run_slice(self.slice)

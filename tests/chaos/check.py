@@ -1,4 +1,4 @@
-"""Checks that each ended batch must pass, however the stack was disturbed while it ran."""
+"""Checks that each ended batch must pass, even though the stack was disturbed while the batch ran."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -35,10 +35,10 @@ class Verdict:
     """Result of the checks of one batch.
 
     Attributes:
-        lost: Number of lines in neither the output file nor the error file.
-        doubled: Number of lines that are there more than once.
-        broken: A sentence for each failed check.
-        requests: Ids of the requests with a final response of a backend.
+        lost: number of lines that are in neither the output file nor the error file.
+        doubled: number of lines that are in the files more than once.
+        broken: a sentence for each failed check.
+        requests: ids of the requests with a final response of a backend.
     """
 
     seen: Seen

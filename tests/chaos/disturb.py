@@ -46,10 +46,7 @@ _ALL_WORKERS = frozenset(
 
 
 async def settle_in(stack: Stack) -> None:
-    """Give each model of the simulator its usual latency.
-
-    It applies only while no earlier fault matches a request.
-    """
+    """Give each model of the simulator its usual latency. Faults that were set earlier have precedence."""
     for model, seconds in _LATENCY.items():
         await stack.faults(model=model, kind="slow", seconds=seconds)
 
@@ -57,7 +54,7 @@ async def settle_in(stack: Stack) -> None:
 class Disturber:
     """Applies disturbances to a stack and counts them.
 
-    `may_repeat` is the number of requests without a stored result at the times of the disturbances. So many
+    `may_repeat` is the number of requests that had no stored result when a disturbance began. This many
     requests may be sent twice without breaking a promise.
     """
 
@@ -70,9 +67,7 @@ class Disturber:
         self.recoveries: list[float] = []
 
     async def do(self, what: Disturbance) -> None:
-        """Apply one disturbance, wait until it is over, and wait until the backend has answered another
-        request.
-        """
+        """Apply one disturbance. Wait until it is over and the backend has answered another request."""
         if not await reached(self._stack.now.postgres, what.kind):
             self.missed[what.kind] += 1
             return
@@ -118,9 +113,9 @@ class Disturber:
         self.kills += 0 if stopped else len(chosen)
 
     async def _freeze(self, pid: int, seconds: float) -> None:
-        """Suspend a worker with SIGSTOP for longer than the heartbeat timeout, and continue it.
+        """Suspend a worker with SIGSTOP for longer than the heartbeat timeout, and then continue it.
 
-        Other workers take its slices meanwhile, so that it comes back without owning them.
+        Meanwhile, other workers take its slices, so that it no longer owns them when it continues.
         """
         self._workers.signal(pid, signal.SIGSTOP)
         await asyncio.sleep(seconds)
@@ -139,7 +134,7 @@ class Disturber:
     async def _kill_twice(self, seconds: float) -> None:
         """Kill PostgreSQL, wait until it has been started again, and kill the new process after `seconds`.
 
-        By then it may be starting, recovering or ready.
+        At that time, the new process may be starting, recovering or ready.
         """
         [first] = self._stack.now.pids.of("postgres")
         self.kills += _signal([first], signal.SIGKILL)
@@ -160,7 +155,7 @@ class Disturber:
     async def _batch_continues(self) -> None:
         """Wait until the backend has answered another request.
 
-        Give up after a minute, as there may be nothing left to send.
+        Give up after a minute, because there may be nothing left to send.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_SECONDS), http_client() as http:

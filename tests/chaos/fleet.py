@@ -118,7 +118,7 @@ async def workers_behind(wires: Wires, count: int, addresses: Addresses) -> Asyn
 
 @contextmanager
 def no_room_for(pids: Sequence[int]) -> Generator[None]:
-    """Prevent all files of these processes from growing during the `with` block, as on a full disk."""
+    """Context manager in which no file of these processes can grow, as on a full disk."""
     try:
         _limit_files(pids, 0)
         yield

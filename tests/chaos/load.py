@@ -31,9 +31,7 @@ LARGEST = 400
 
 @dataclass
 class Submission:
-    """A batch to submit, with the expected result of each line by custom_id in `fates`, and the expected
-    end.
-    """
+    """A batch to submit, and its expected end. `fates` has the expected result of each line by custom_id."""
 
     lines: list[dict[str, object]]
     fates: dict[str, Fate]
@@ -53,10 +51,10 @@ class Seen:
 
 
 def submission(seed: int, number: int, largest: int = LARGEST) -> Submission:
-    """Return the batch with this number. It is always the same for the same seed.
+    """Return the batch with this number. Equal seeds give equal batches.
 
     Args:
-        largest: Most lines of a batch.
+        largest: maximum number of lines of a batch.
     """
     rng = random.Random(f"{seed}/{number}")
     size = int(rng.triangular(1, largest, min(60, largest)))

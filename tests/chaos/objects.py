@@ -28,11 +28,11 @@ STORAGE_PATIENCE_SECONDS = 5
 
 @dataclass
 class Objects:
-    """Object storage of a chaos run. The proxies are None if it is a directory.
+    """Object storage of a chaos run. The proxies are None if the storage is a directory.
 
     Attributes:
-        direct: Environment variables of processes that reach it without a proxy.
-        disturbed: Environment variables of the workers, which reach it through the proxies.
+        direct: environment variables of processes that use the storage without a proxy.
+        disturbed: environment variables of the workers, which use the storage through the proxies.
     """
 
     direct: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -26,11 +26,11 @@ class Report:
     """Measured times in seconds, and counts.
 
     Attributes:
-        before: Durations of batches of the working model before the outage.
-        meanwhile: Durations of such batches during the outage.
-        until_done: Time from the end of the outage to the end of the batch with the broken model.
-        requests: Number of requests to the broken model during the outage.
-        failed: Number of lines that failed.
+        before: durations of batches of the working model before the outage.
+        meanwhile: durations of such batches during the outage.
+        until_done: time from the end of the outage to the end of the batch that uses the broken model.
+        requests: number of requests to the broken model during the outage.
+        failed: number of lines that failed.
     """
 
     before: list[float] = field(default_factory=list[float])
@@ -50,7 +50,7 @@ class Report:
 
 
 async def outage(stack: Stack, seconds: float) -> Report:
-    """Break one of two models for `seconds` while a batch uses both, and return what was measured.
+    """Break one of two models for `seconds` while a batch uses both. Return the measurements.
 
     Raises:
         TimeoutError: the batch did not end in time after the outage.

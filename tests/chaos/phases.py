@@ -21,10 +21,7 @@ _PHASES = {
 
 
 async def reached(postgres: str, kind: Kind) -> bool:
-    """Wait until a batch is in the phase in which `kind` strikes.
-
-    Return False if there is none within 20 seconds.
-    """
+    """Wait until a batch is in the phase that the disturbance `kind` needs. Return False after 20 seconds."""
     phase = _PHASES.get(kind)
     if phase is None:
         return True

@@ -48,7 +48,7 @@ class Proxy:
 
     @contextlib.asynccontextmanager
     async def refusing(self) -> AsyncGenerator[None]:
-        """Reset all connections, and each new one as soon as it is opened, during the `with` block."""
+        """Context manager that resets all connections, and each new connection as soon as it is opened."""
         self._refuses = True
         self.cut()
         try:
@@ -58,7 +58,7 @@ class Proxy:
 
     @contextlib.asynccontextmanager
     async def closed(self) -> AsyncGenerator[None]:
-        """Reset all connections and stop listening during the `with` block, as if the server were stopped."""
+        """Context manager that resets all connections and stops listening, as if the server were stopped."""
         assert self._server is not None
         self._server.close()
         self.cut()
@@ -69,8 +69,8 @@ class Proxy:
 
     @contextlib.asynccontextmanager
     async def stalled(self) -> AsyncGenerator[None]:
-        """Keep all connections open but forward nothing during the `with` block, as if the other host
-        were down.
+        """Context manager that keeps connections open but forwards nothing, as if the other host were
+        down.
         """
         self._open.clear()
         try:
@@ -80,7 +80,7 @@ class Proxy:
 
     @contextlib.asynccontextmanager
     async def delayed(self, seconds: float) -> AsyncGenerator[None]:
-        """Forward all data `seconds` later during the `with` block."""
+        """Context manager that forwards all data `seconds` later."""
         self._delay = seconds
         try:
             yield

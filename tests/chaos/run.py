@@ -37,8 +37,8 @@ class Size(NamedTuple):
     """Size of a chaos run.
 
     Attributes:
-        at_once: Number of batches that are live at the same time.
-        largest: Most lines of a batch.
+        at_once: number of batches that are live at the same time.
+        largest: maximum number of lines of a batch.
     """
 
     workers: int = 3
@@ -51,12 +51,13 @@ class Report:
     """Result of a chaos run.
 
     Attributes:
-        seconds: Planned duration. It takes longer if fewer than `least` disturbances fitted in.
-        where: Kind of object storage.
-        answered_again: Responses beyond the first one of each line.
-        asked_again: Requests that were sent although the result of their line was already stored.
-        may_repeat: Most repeated responses that the disturbances excuse.
-        broken: A sentence for each broken promise.
+        seconds: planned duration. The run takes longer if it had fewer than `least` disturbances in this
+            time.
+        where: kind of object storage.
+        answered_again: responses beyond the first one of each line.
+        asked_again: requests that were sent although the result of their line was already stored.
+        may_repeat: maximum number of repeated responses that the disturbances excuse.
+        broken: a sentence for each broken promise.
     """
 
     seed: int
@@ -96,8 +97,8 @@ class Run:
         """Create a run.
 
         Args:
-            plan: Disturbances to apply. None takes them from the seed, for as long as the run lasts.
-            tell: Called with one sentence for each event.
+            report_progress: called with one sentence for each event.
+            plan: disturbances to apply. None takes them from the seed, for as long as the run lasts.
         """
         elsewhere = OF_DISK if objects.wire else OF_S3
         self._plan = disturbances(report.seed, but=elsewhere) if plan is None else plan
@@ -162,9 +163,7 @@ class Run:
                 self._say(seen, sentence)
 
     async def _check_stragglers(self) -> None:
-        """Check that all batches end, including those whose creation succeeded without a response to the
-        client.
-        """
+        """Check that all batches end, including those whose creator got no response."""
         live: list[str] = []
 
         async def have_ended() -> bool:
@@ -241,11 +240,11 @@ async def chaos(
     """Start a stack, disturb it while batches run, and return a report.
 
     Args:
-        seconds: Duration of the disturbances.
-        tell: Called with one sentence for each event.
-        data: Directory of the stack, which is kept. None uses a temporary one.
-        least: Fewest disturbances. The run takes longer if necessary.
-        plan: Disturbances to apply. None takes them from the seed.
+        seconds: duration of the disturbances.
+        report_progress: called with one sentence for each event.
+        data: directory of the stack, which is kept. None uses a temporary directory.
+        least: minimum number of disturbances. The run takes longer if necessary.
+        plan: disturbances to apply. None takes them from the seed.
     """
     async with _objects_of(seed) as objects:
         # In a thread: the proxies have to answer while the stack starts and stops.

@@ -98,9 +98,10 @@ class Disturbance(NamedTuple):
     """A disturbance of the stack.
 
     Attributes:
-        pause: Seconds before it begins.
-        seconds: Duration. 0 if it happens at an instant.
-        choice: Selects one of several workers or models, as a position between 0 and 1 in their list.
+        pause: seconds before it begins.
+        seconds: duration; 0 if it happens at an instant.
+        choice: number from 0 to 1 that selects one of several workers or models by its position in their
+            list.
     """
 
     pause: float
@@ -121,6 +122,6 @@ def disturbances(seed: int, but: Set[Kind] = frozenset()) -> Iterator[Disturbanc
 
 
 def once_each(seed: int, kinds: Iterable[Kind]) -> list[Disturbance]:
-    """Return one disturbance of each kind, in this order, with short pauses. All happen at an instant."""
+    """Return one disturbance of each kind, in this order, with short pauses. All of them have no duration."""
     rng = random.Random(seed)
     return [Disturbance(rng.random(), kind, 0.0, rng.random()) for kind in kinds]

@@ -1,4 +1,4 @@
-"""Short runs of the chaos harness: one of kills, two whose schedules meet workers, parts and wires."""
+"""Short chaos runs: one run only kills processes, two others disturb workers, services and connections."""
 
 import pytest
 

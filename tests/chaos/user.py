@@ -32,7 +32,7 @@ class User:
         self._stack, self._tenant = stack, tenant
 
     async def insist(self, call: Call[T]) -> T:
-        """Repeat `call` while the API is unavailable, and return its result.
+        """Call `call` until the API is available, and return the result of `call`.
 
         Raises:
             openai.APIStatusError: the API rejected the call with a 4xx status.
@@ -61,10 +61,10 @@ class User:
     async def follow(self, seen: Seen, patience: float) -> Batch:
         """Poll the batch until it has ended and its files are written, and return it.
 
-        Cancel it on the way if the submission demands that.
+        If the submission says so, cancel the batch meanwhile.
 
         Raises:
-            TimeoutError: it has not ended, or has no files yet, after `patience` seconds.
+            TimeoutError: the batch has not ended, or has no files yet, after `patience` seconds.
         """
         cancel_at = time.monotonic() + seen.submission.cancel_after
         cancelled = seen.submission.ending != "cancelled"
@@ -85,8 +85,8 @@ class User:
             await self.insist(lambda c: c.batches.cancel(batch_id))
 
     async def page(self, after: str) -> AsyncCursorPage[Batch]:
-        """Return the hundred batches that follow the batch `after` in the list, or the first hundred if
-        it is empty.
+        """Return the hundred batches after the batch `after` in the list; the first hundred if it is
+        empty.
         """
 
         async def listed(client: AsyncOpenAI) -> AsyncCursorPage[Batch]:

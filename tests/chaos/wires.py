@@ -1,4 +1,4 @@
-"""Proxies between the workers and their servers, on which network disturbances take effect."""
+"""Proxies between the workers and their servers. They apply network disturbances."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -35,7 +35,7 @@ class Wires:
                 await proxy.stop()
 
     def environment(self, addresses: Addresses) -> dict[str, str]:
-        """Return environment variables for workers that make all connections through the proxies."""
+        """Return environment variables for workers, so that they make all connections through the proxies."""
         port = _port_of(addresses.postgres)
         return {
             "BATCHWRIGHT_DATABASE_URL": addresses.postgres.replace(f":{port}/", f":{self._postgres.port}/"),

@@ -33,9 +33,9 @@ class Ledger(BaseModel):
 
 @dataclass
 class Witness:
-    """Observes which requests have a stored result, to find requests that are sent again afterwards.
+    """Observes which requests have a stored result. So it can find requests that are sent again afterwards.
 
-    `settled` maps the id of each such request to the time at which its result was first seen.
+    `settled` has the time at which the result of a request was first seen, by the id of the request.
     """
 
     objects: Storage
@@ -59,9 +59,9 @@ class Witness:
                     await self._read_one(key)
 
     async def under_way(self) -> int:
-        """Return the number of requests that are in flight, or answered without a stored result.
+        """Return the number of requests that are in flight, or answered but without a stored result.
 
-        A kill may repeat these.
+        If a process is killed, these requests may be sent again.
         """
         await self.look()
         ledger = await self.ledger()
@@ -71,15 +71,13 @@ class Witness:
     def ended(self, requests: list[str]) -> None:
         """Count these requests as settled.
 
-        They belong to a batch that has its files, so its segments may be deleted.
+        Their batch has its files, so its segments may already be deleted.
         """
         for request in requests:
             self.settled.setdefault(request, time.time())
 
     async def repeated(self) -> tuple[list[str], dict[str, Entry]]:
-        """Return the requests that were sent after their result had been seen, and the simulator's
-        records by request.
-        """
+        """Return the requests that were sent after their result was seen, and the ledger by request."""
         ledger = {entry.key: entry for entry in (await self.ledger()).entries}
         again = [
             request

@@ -1,4 +1,4 @@
-"""Adapts the Helm chart to the Kubernetes of the tests, which is older than the chart requires."""
+"""Adapts the Helm chart to the Kubernetes version of the tests, which is older than the chart requires."""
 
 import shutil
 from pathlib import Path
@@ -20,9 +20,7 @@ _OLDER = {
 def older_chart(folder: Path) -> Path:
     """Copy the chart to `deploy/helm/batchwright` below `folder`, adapted to the older Kubernetes.
 
-    Return its path.
-
-    The commands of the guide look for the chart at this place.
+    Return the path of the copy. The commands of the guide expect the chart there.
     """
     chart = Path("deploy", "helm", "batchwright")
     copy = folder / chart

@@ -27,7 +27,7 @@ def node() -> Generator[Node]:
 
 @pytest.fixture(scope="session")
 def installed(node: Node) -> Generator[ClusterInstallation]:
-    """Batchwright, installed with the commands of the how-to. Only addresses and keys are replaced."""
+    """Batchwright, installed with the commands of the how-to page. Only addresses and keys are replaced."""
     with temporary_folder() as folder, cluster_installation(node, folder) as installation:
         secrets, install = [block.text for block in blocks_of(PAGE) if block.heading == "Install"][:2]
         owner = "postgresql://batches_owner:OWNER_PASSWORD@postgres.example.com:5432/batchwright"

@@ -1,7 +1,7 @@
-"""Replacement for the program `helm`, with Helm's own library: `python -m tests.cluster.helm upgrade NAME
-CHART ...`.
+"""Replacement for the program `helm` that uses Helm's own library.
 
-It knows only the options that the guide uses.
+Run it as `python -m tests.cluster.helm upgrade NAME CHART ...`. It knows only the options that the guide
+uses.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""An installation in the cluster, and the servers outside of the cluster that it needs."""
+"""An installation in the cluster, and the servers outside the cluster that it needs."""
 
 import asyncio
 import json
@@ -34,10 +34,10 @@ class ClusterInstallation:
     """An installation in the cluster.
 
     Attributes:
-        folder: Directory in which commands of the guide run. It contains the chart and `values.yaml`.
+        folder: directory in which commands of the guide run. It contains the chart and `values.yaml`.
         simulator: URL of the simulated backend.
-        database: URL of the database, as pods reach it.
-        values: Values of the chart.
+        database: URL of the database, as pods can reach it.
+        values: values of the chart.
     """
 
     node: Node
@@ -79,8 +79,8 @@ class ClusterInstallation:
 
 @contextmanager
 def cluster_installation(node: Node, folder: Path) -> Generator[ClusterInstallation]:
-    """Start PostgreSQL, Temporal, S3 and a simulator outside of the cluster, and yield an installation that
-    can use them.
+    """Start PostgreSQL, Temporal, S3 and a simulator outside the cluster. Yield an installation that has
+    them.
 
     Nothing is installed in the cluster yet.
     """

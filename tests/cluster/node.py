@@ -1,8 +1,7 @@
-"""Kubernetes with one node: etcd, the control plane, containerd and a kubelet, in a network namespace of its
-own.
+"""Kubernetes with one node: etcd, the control plane, containerd and a kubelet, in its own network namespace.
 
-All files are in one directory, and all processes end with the test. Pods are connected to a bridge. Servers
-on the loopback address are forwarded to them at the address of the bridge. There is no DNS, and network
+All files are in one directory, and all processes end with the test. Pods are connected to a bridge. At the
+bridge's address, they can reach servers that listen on the loopback address. There is no DNS, and network
 policies are not enforced.
 """
 
@@ -38,10 +37,10 @@ class Node:
         """Run kubectl and return its output.
 
         Args:
-            given: Standard input of the command.
+            given: standard input of the command.
 
         Raises:
-            AssertionError: the command failed. The message has its output.
+            AssertionError: the command failed. The message contains its output.
         """
         return output_of([str(PROGRAMS / "kubectl"), *arguments], {"KUBECONFIG": str(self.kubeconfig)}, given)
 
@@ -56,18 +55,16 @@ class Node:
 
     @contextmanager
     def lent(self, port: int) -> Generator[str]:
-        """Forward a port of the loopback address to the pods, and yield the host:port at which they reach
-        it.
-        """
+        """Context manager that forwards a loopback port to the pods. It yields the host:port for pods."""
         listen = f"TCP-LISTEN:{port},bind={ADDRESS},fork,reuseaddr"
         with running(["socat", listen, f"TCP:127.0.0.1:{port}"], self._folder / f"lent-{port}.log"):
             yield f"{ADDRESS}:{port}"
 
     @contextmanager
     def started(self) -> Generator[None]:
-        """Run the node during the `with` block, which begins when the node is ready.
+        """Context manager that runs the node. The `with` block begins when the node is ready.
 
-        End all pods and processes then.
+        At the end, all pods and processes are stopped.
         """
         _make_bridge()
         _hide_logs()
@@ -84,7 +81,7 @@ class Node:
     def _end_pods(self) -> None:
         """Delete our namespaces with all pods.
 
-        It must be done while the kubelet runs, because the kubelet unmounts their volumes.
+        The kubelet must still be running, because it unmounts the pods' volumes.
         """
         namespaces = ("kube-system", "kube-public", "kube-node-lease", "default")
         names = self.kubectl("get", "namespaces", "--output=name").split()
@@ -156,7 +153,7 @@ def _make_bridge() -> None:
 
 
 def _hide_logs() -> None:
-    """Mount a temporary file system for the logs of pods, because the kubelet cannot write them elsewhere."""
+    """Mount a temporary file system for the logs of pods, because the kubelet can write them only there."""
     for path in (Path("/var/log/pods"), Path("/var/log/containers")):
         path.mkdir(exist_ok=True)
         output_of(["mount", "-t", "tmpfs", "tmpfs", str(path)])

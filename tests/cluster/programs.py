@@ -55,9 +55,9 @@ def running(command: list[str], log: Path) -> Generator[None]:
 
 
 def patiently(step: Callable[[], object], seconds: float = _READY_SECONDS) -> None:
-    """Call `step` again and again until it no longer raises AssertionError.
+    """Call `step` repeatedly until it no longer raises AssertionError.
 
-    Raise the last one after `seconds`.
+    After `seconds`, raise the last error.
     """
     Retrying(
         retry=retry_if_exception_type(AssertionError),

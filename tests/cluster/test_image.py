@@ -1,4 +1,4 @@
-"""The built image as `docker run` has it: its own health check, no rights, no disk to write to."""
+"""The built image, run as `docker run` does: with its health check, without rights, with a read-only disk."""
 
 from collections.abc import Callable, Generator
 

@@ -1,4 +1,4 @@
-"""The chart's release on a real node: batches through it, its pods' limits, and the guide's commands."""
+"""The chart's release on a real node: it runs batches, its pods have limits, the guide's commands work."""
 
 import asyncio
 

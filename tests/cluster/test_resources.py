@@ -1,4 +1,4 @@
-"""A real API server accepts the chart's resources for every switch: validation, defaults, admission."""
+"""A real API server accepts the chart's resources for every combination of switches."""
 
 import helm_python
 import pytest

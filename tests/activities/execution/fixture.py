@@ -1,5 +1,6 @@
-"""A slice (the lines that a worker sends in one activity) in fake storage, and a worker whose backend is
-a function.
+"""Runs slices in tests: fake storage with one slice, and a worker whose backend is a function.
+
+A slice is a part of a batch's lines that a worker sends in one activity.
 """
 
 import asyncio
@@ -68,12 +69,12 @@ def line_of(number: int) -> bytes:
 async def plan_slice(
     storage: MemoryStorage, lines: list[bytes], prefix: str = "p", prefix_hashes: Sequence[int] = ()
 ) -> list[int]:
-    """Store the lines as one slice, with all objects that ingestion writes for it.
+    """Store the lines as one slice, with all objects that ingestion writes for a slice.
 
-    Return the offsets of the lines.
+    Return the byte offsets of the lines.
 
     Args:
-        prefix_hashes: The hash of each line's system prompt. By default, no line has one.
+        prefix_hashes: hash of each line's system prompt. By default, no line has a system prompt.
     """
     offsets: list[int] = []
     entries, offset = b"", 0
@@ -90,9 +91,7 @@ async def plan_slice(
 
 
 def in_seconds(seconds: float) -> datetime:
-    """Return the time that is `seconds` after `time.time()`, which the fixture `skipped_waits` may have
-    replaced.
-    """
+    """Return the time `seconds` from now, by the clock that `skipped_waits` may have replaced."""
     return datetime.fromtimestamp(time.time() + seconds, UTC)
 
 
@@ -121,9 +120,9 @@ def status(code: int, **headers: str) -> httpx.Response:
 
 @dataclass
 class FakeHeartbeatServer:
-    """Fake server for the heartbeats of a slice.
+    """Fake server that receives the heartbeats of a slice.
 
-    It replies to each with `reply`, and records its details in `heartbeats`.
+    It answers each heartbeat with `reply`, and adds its details to `heartbeats`.
     """
 
     reply: HeartbeatReply = HeartbeatReply.OK
@@ -138,7 +137,7 @@ class FakeHeartbeatServer:
 
 
 def _now() -> float:
-    """Return `time.monotonic()`. The function is looked up at each call, because a test may replace it."""
+    """Return `time.monotonic()`. It is looked up at each call, because a test may replace it."""
     return time.monotonic()
 
 
@@ -202,12 +201,12 @@ class ProgressLog(ProgressTable):
 
 
 class ExecutionFixture:
-    """A worker with fake storage, database, heartbeats and backend, which runs slices.
+    """Runs slices on a worker with fake storage, database, heartbeats and backend.
 
     Attributes:
-        sent: Contents of the requests that the backend received, in order.
-        reply: Returns the backend's response to a request with this content. A test may replace it.
-        listing: Returns the response to GET /v1/models, which shows whether the backend is reachable.
+        sent: contents of the requests that the backend received, in order.
+        reply: returns the backend's response to a request with this content. A test may replace it.
+        listing: returns the response to GET /v1/models, which shows whether the backend is reachable.
     """
 
     def __init__(self, reply: Reply, **settings: object) -> None:
@@ -271,7 +270,7 @@ class ExecutionFixture:
     async def turn(self, request: SliceRequest) -> SliceResult | None:
         """Run the slice for one turn, which is limited in time.
 
-        Return its result, or None if another turn must follow.
+        Return its result; None if another turn must follow.
         """
         try:
             return await self.run(request)
@@ -281,22 +280,22 @@ class ExecutionFixture:
             return None
 
     def occupy_all_places(self) -> None:
-        """Let other slices take all places of the worker, and many batches of another tenant wait for one.
+        """Let this tenant's slices take all places of the worker, while another tenant's batches wait.
 
-        A slice whose time is over then gives up its place.
+        A slice then gives up its place at the end of its turn.
         """
         for number in range(MAX_SLICES):
             self.context.demand.take(MODEL, number)
         self.context.demand.set_waiting({MODEL: {"other": MAX_SLICES}})
 
     def next_attempt(self) -> None:
-        """Begin the next attempt of the activity, as Temporal does after an attempt that ended by itself."""
+        """Begin the activity's next attempt, as Temporal does if the last attempt ended without a crash."""
         self._begin_attempt([{"attempt": self.environment.info.attempt}, RELEASED])
 
     def next_worker(self) -> None:
-        """Begin the next attempt of the activity, as Temporal does after a crash of the worker.
+        """Begin the activity's next attempt, as Temporal does after a crash of the worker.
 
-        The new attempt knows only the last heartbeat of the crashed one.
+        The new attempt gets only the details of the last heartbeat.
         """
         self._begin_attempt([beat.model_dump() for beat in self.server.heartbeats[-1:]])
 
@@ -306,14 +305,12 @@ class ExecutionFixture:
         self.environment.info = dataclasses.replace(info, attempt=info.attempt + 1, heartbeat_details=details)
 
     async def records(self) -> list[SegmentRecord]:
-        """Return all records that the slice has stored in segments (its result objects), in the order of
-        their names.
-        """
+        """Return all records in the slice's segments (its result objects), in the order of their names."""
         data = [await self.storage.get(info.key) async for info in self.storage.list(FOLDER)]
         return [record for piece in data for record in read_records(piece)]
 
     async def settled(self) -> dict[int, SegmentRecord]:
-        """Return the final result of each line, by the offset of the line. Check that no line has two."""
+        """Return the final result of each line by its offset. Check that no line has two final results."""
         found = [record for record in await self.records() if record.kind is RecordKind.SETTLED]
         by_offset = {record.offset: record for record in found}
         assert len(by_offset) == len(found)
@@ -329,9 +326,7 @@ class ExecutionFixture:
         await self.storage.put(FOLDER + name, writer.finish())
 
     def hurry(self) -> None:
-        """Let the clock of the model's circuit breaker run a thousand times faster, so that it soon
-        allows requests again.
-        """
+        """Speed up the clock of the model's circuit breaker, so that it soon allows requests again."""
         self.circuit(MODEL).clock = lambda: time.monotonic() * 1000
 
     def circuit(self, model: str) -> CircuitBreaker:
@@ -357,12 +352,12 @@ class ExecutionFixture:
 
 
 def content_of(request: httpx.Request) -> str:
-    """Return the content of the first message of a chat request, or an empty string for other endpoints."""
+    """Return the content of the first message of a chat request; empty for a request to another endpoint."""
     messages = json.loads(request.content or b"{}").get("messages")
     return messages[0]["content"] if messages else ""
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until `condition()` is True. There is no timeout except that of the test."""
+    """Wait until `condition()` is True. Only the timeout of the test limits the wait."""
     while not condition():  # noqa: ASYNC110 - what is waited for sets no event
         await asyncio.sleep(0.005)

@@ -1,6 +1,4 @@
-"""A batch before finalization: its input, plans (the order of lines) and results are stored as a test
-needs them.
-"""
+"""A batch before finalization. The test decides what its input, plans (orders of lines) and results are."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime, timedelta
@@ -39,7 +37,7 @@ Event = Callable[[], Awaitable[object]]
 
 
 class EventfulStorage(MemoryStorage):
-    """Storage in memory that calls `events[key]` once, just before the object of this key is read."""
+    """Storage in memory that calls `events[key]` once, just before the object with this key is read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,9 +76,9 @@ class SettledBatch:
     Line n has the custom_id "line-n", and is for model n % len(models). Lines are sent in reverse order.
 
     Args:
-        unserved: Numbers of the lines whose model no backend serves.
-        ingestion_errors: What ingestion reports about them.
-        ending: Text between two lines of the input.
+        unserved: numbers of the lines whose model no backend serves.
+        ingestion_errors: the errors of these lines, as ingestion reports them.
+        ending: text between two lines of the input.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ POISON = "3"
 
 
 def poisoned(answer: httpx.Response) -> ExecutionFixture:
-    """One line of six always gets this response."""
+    """Return a fixture whose backend always gives this response to one of its six lines."""
     return ExecutionFixture(lambda content: answer if content == POISON else ok(content))
 
 
@@ -81,7 +81,7 @@ async def test_a_line_that_no_backend_accepted_in_time_is_a_dead_letter() -> Non
 
 
 async def compacted(*segments: list[SegmentRecord]) -> list[SegmentRecord]:
-    """Compact these segments, one of each turn, and return the records that are left."""
+    """Store each list of records as the segment of a turn. Compact the segments, and return what is left."""
     execution = ExecutionFixture(ok)
     for number, records in enumerate(segments):
         await execution.store(*records, name=f"0000-000001-aa-0000{number}")

@@ -26,7 +26,7 @@ TOKENS = Usage(input_tokens=3, output_tokens=2)
 
 
 class Repetitive(FreshBatch):
-    """Line n has custom_id "line-n" and sends the n-th text to the model that is named there."""
+    """A batch with repeated texts: line n has the custom_id "line-n", the n-th text, and the n-th model."""
 
     def __init__(self, *texts: str, models: str = "", deduplicate: bool = True) -> None:
         names = models or "a" * len(texts)
@@ -51,7 +51,7 @@ class Repetitive(FreshBatch):
         return [read_request(offsets[entry.offset])[0] for entry in sorted(entries)]
 
     async def settle(self, *numbers: int, code: int = 200, final: bool = False) -> None:
-        """Write the slices' results for these lines with status `code`. 0 stands for no response at all."""
+        """Store results with the status `code` for these lines, as slices do. `0` stands for no response."""
         writer = SegmentWriter()
         for n in numbers:
             if final:
@@ -67,7 +67,7 @@ class Repetitive(FreshBatch):
         await self.storage.put(object_keys.segment(folder, 0, 1, "nonce", numbers[0]), writer.finish())
 
     def answer(self, n: int, to: int, code: int = 200) -> bytes:
-        """Return line n as it must be written, with the response to line `to`."""
+        """Return line n as finalization must write it if it has the response to line `to`."""
         id = request_id(BATCH_ID, self.offset(n))
         body = b'{"to": %d,  "usage": {"prompt_tokens": 3, "completion_tokens": 2}}' % to
         if not code:

@@ -1,4 +1,4 @@
-"""Finalization when something is missing, damaged, unavailable or done twice."""
+"""Finalization if something is missing, damaged or unavailable, or if two attempts do the same work."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -305,13 +305,13 @@ async def fail(batch: SettledBatch, error: Exception | None) -> None:
 
 
 async def win(batch: SettledBatch) -> None:
-    """Another attempt ends the batch and deletes its scratch objects."""
+    """End the batch and delete its scratch objects, as another attempt would that was faster."""
     await batch.database.batches.end_without_files(TENANT, BATCH_ID, BatchStatus.CANCELLED, [], CREATED)
     await batch.storage.delete_prefix(object_keys.batch_root(TENANT, BATCH_ID))
 
 
 async def abandon(batch: SettledBatch) -> None:
-    """An operator abandons the files of the batch."""
+    """Abandon the files of the batch, as an operator would."""
     until = datetime.now(UTC) + timedelta(days=1)
     await batch.database.batches.end_without_files(TENANT, BATCH_ID, BatchStatus.FAILED, [], CREATED, until)
 

@@ -1,4 +1,4 @@
-"""Finalization: every line once, in input order, whatever was settled and attempted before."""
+"""Finalization writes every line once, in input order, whatever earlier attempts have stored."""
 
 from datetime import timedelta
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Ingestion forecasts when a batch will be done. It refuses one that cannot be done in time, if set so."""
+"""Ingestion forecasts when a batch will be done. If the tenant's setting says so, it refuses late batches."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -20,7 +20,7 @@ HOUR = timedelta(hours=1)
 
 
 class ReadOnlyStorage(MemoryStorage):
-    """Has the objects of another storage, and refuses to write any."""
+    """Storage with the objects of another storage. It refuses writes."""
 
     def __init__(self, storage: MemoryStorage) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Ingestion that is retried, cancelled, or lacks disk space."""
+"""Ingestion that is retried or cancelled, or has no disk space."""
 
 import asyncio
 import contextlib
@@ -141,7 +141,7 @@ class StuckStorage(MemoryStorage):
 
 
 def open_below(directory: Path) -> list[str]:
-    """Return the process's open files in the directory, including deleted ones."""
+    """Return the files in the directory that this process has open, including deleted files."""
     links = [Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd")]
     targets = [os.readlink(link) for link in links if link.is_symlink()]
     return [target for target in targets if target.startswith(f"{directory}/")]
@@ -190,7 +190,7 @@ def test_a_spool_returns_lines_in_any_order_and_adds_the_last_newline(tmp_path: 
 
 
 class FileStorage(MemoryStorage):
-    """Objects become files in `directory` when they are opened."""
+    """Storage that writes an object to a file in `directory` when the object is opened."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -249,11 +249,11 @@ def test_a_file_of_another_file_system_is_copied(tmp_path: Path) -> None:
 
 
 class Broken(Exception):
-    """An error that no code expects."""
+    """An error that the code under test does not know."""
 
 
 class BrokenAt(MemoryStorage):
-    """Fails to write the model map, the last object of an attempt."""
+    """Storage that fails to write the model map, which is the last object of an attempt."""
 
     error: Exception = Broken()
 

@@ -1,4 +1,4 @@
-"""Ingestion: every line is planned once or rejected with a reason, whatever was attempted before."""
+"""Ingestion plans every line once or rejects it with a reason, whatever earlier attempts have done."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Message batches: a request that is not valid fails alone, and the batch has limits of its own."""
+"""Message batches: an invalid request fails without the others, and the batch has limits of its own."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Ingestion after the deadline: every line is planned for the files, nothing is prepared for execution."""
+"""Ingestion after the deadline: every line is planned for the files, and nothing is prepared for sending."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -30,7 +30,7 @@ class ErrorLine(msgspec.Struct):
 
 
 class ClosingStorage(MemoryStorage):
-    """The deadline passes when the first shard is started."""
+    """Storage that lets the deadline pass when ingestion begins to write the first shard."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class ClosingStorage(MemoryStorage):
 
 
 async def expired(batch: FreshBatch, result: IngestResult) -> list[tuple[str, str]]:
-    """Return id and code of each line of the error file of a batch that never ran."""
+    """Return id and error code of each line in the error file of a batch that was never executed."""
     ended = await finalized(batch, result, BatchStatus.EXPIRED, LineCode.BATCH_EXPIRED)
     assert (ended.status, ended.completed, ended.failed) == (BatchStatus.EXPIRED, 0, result.total)
     row = await batch.database.files.get(TENANT, derived_file_id(BATCH_ID, "error"))

@@ -101,7 +101,10 @@ async def test_later_batches_get_the_rest_of_the_quota_while_the_input_of_the_fi
 
 
 async def wait_for(batch: FreshBatch, id: str, lines: int, created: int) -> QuotaExcess | None:
-    """Let another batch, created `created` hours after this one, reserve lines or wait for them."""
+    """Let another batch reserve lines of the quota, or wait for them.
+
+    The other batch was created `created` hours after this one. Return the excess if it must wait.
+    """
     created_at = batch.order.created_at + timedelta(hours=created)
     order = an_order(id, TENANT, created_at=created_at, deadline=batch.order.deadline)
     await batch.database.batches.upsert(order)

@@ -32,7 +32,10 @@ class Line(msgspec.Struct):
 
 
 class ResumedBatch(FreshBatch):
-    """Lines alternate between models "a" and "b". The test decides what the source batch has settled."""
+    """A batch that resumes a source batch. The test decides which lines the source batch has settled.
+
+    The lines are alternately for the models "a" and "b".
+    """
 
     def __init__(self, lines: int = 12, served: tuple[str, ...] = ("a", "b")) -> None:
         super().__init__(*(a_line(f"line-{n}", "ab"[n % 2]) for n in range(lines)), served=served)
@@ -66,7 +69,7 @@ class ResumedBatch(FreshBatch):
         await self.database.batches.finish(TENANT, ORIGIN_ID, outcome, datetime.now(UTC))
 
     async def end_without_files(self, records: list[SegmentRecord]) -> None:
-        """Make the source batch `failed`, with a kept segment of these records."""
+        """Make the source batch `failed`, and keep a segment with these records."""
         await self.upload()
         await self.database.batches.upsert(self.first)
         writer = SegmentWriter()
@@ -94,7 +97,7 @@ class ResumedBatch(FreshBatch):
         )
 
     async def settle(self, numbers: list[int]) -> None:
-        """Return the records that a slice would have written for these lines."""
+        """Store the results that a slice would have written for these lines."""
         writer = SegmentWriter()
         for n in numbers:
             line = self.success(n, BATCH_ID)

@@ -1,4 +1,4 @@
-"""The input on local disk: lines are read again in any order, and a truncated file is reported."""
+"""The input on local disk: lines can be read again in any order, and a truncated file is reported."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The index of settled lines: it selects the right results and takes few bytes for each line."""
+"""The index of settled lines selects the right results, and needs few bytes for each line."""
 
 import sys
 from array import array
@@ -93,7 +93,7 @@ def test_a_settled_line_takes_few_bytes(tmp_path: Path) -> None:
 
 
 def held(index: ResultIndex) -> int:
-    """Return the bytes that its arrays take."""
+    """Return the number of bytes that the arrays of the index use."""
     return sum(sys.getsizeof(column) for column in vars(index).values())
 
 

@@ -1,4 +1,4 @@
-"""Runs the retention activity again and again until all data of a kind is done, as the workflow does."""
+"""Runs the retention activity repeatedly until all data of a kind is processed, as the workflow does."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -35,8 +35,8 @@ class RetentionRunner:
         """Delete all expired data of a kind, and return how much was deleted.
 
         Args:
-            now: Time at which the data must have expired.
-            dry_run: Only count the data, without deleting it.
+            now: time for which expiry is checked.
+            dry_run: True to only count the data, without deleting it.
 
         Raises:
             ApplicationError: the activity failed.

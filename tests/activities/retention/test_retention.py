@@ -30,7 +30,7 @@ DAY = timedelta(days=1)
 
 
 class StubbornStorage(MemoryStorage):
-    """Cannot delete the keys in `stuck`. The process dies before it deletes the key in `killed`."""
+    """Storage that cannot delete the keys in `stuck`. At the key in `killed`, the process dies."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("skipped_waits")
 
 
 class StatedPermissions(Permissions):
-    """Permissions of the one tenant, set by the test."""
+    """Permissions of a single tenant. The test sets them."""
 
     def __init__(self) -> None:
         self.allowed, self.withdrawn = True, ""

@@ -1,4 +1,4 @@
-"""What a process knows of the cost of batches, compared with their caps."""
+"""Cost of batches, as one process knows it, and its comparison with the caps."""
 
 from batchwright.activities.services.batch_costs import BatchCosts
 from batchwright.contracts.batch import ModelCounts
@@ -15,7 +15,7 @@ PRICES = PriceConfig(request="1")  # so a line costs 1
 
 
 class Fleet:
-    """A batch with a cap, and the process `here` that runs slices of it. Others only report."""
+    """A batch with a cap. The process `here` runs slices of it; other processes only report their costs."""
 
     def __init__(self, max_cost: str | None = "5") -> None:
         self.database, self.now = MemoryDatabase(), 0.0

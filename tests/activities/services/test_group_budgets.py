@@ -1,4 +1,4 @@
-"""Budgets of users and teams: what their keys have used together."""
+"""Budgets of users and teams, whose keys use them together."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A worker takes another slice of a model while it could send more lines than its slices have ready."""
+"""A worker takes another slice of a model if it could send more lines than its slices have ready."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -55,16 +55,16 @@ class Worker:
         return self.demand.wants_another(self.queue)
 
     def wait_for_batches(self, **batches: int) -> None:
-        """Let so many batches of each tenant have unsettled lines."""
+        """Set how many batches of each tenant have unsettled lines."""
         self.demand.set_waiting({MODEL: batches})
 
     def take(self, tenant: str = "default", batch: str = "batch") -> HeldSlice:
-        """Take a slice whose lines are not read yet."""
+        """Take a slice whose lines are not read yet, and return it."""
         self.demand.take(self.queue, object())
         return self.slices.enter_context(self.demand.holding(self.queue, MODEL, tenant, batch))
 
     def returns(self, tenant: str = "default", batch: str = "batch") -> bool:
-        """Let a slice arrive, and return True if the worker returns it to its queue at once."""
+        """Take a slice. Return True if the worker returns it to its queue at once."""
         slot = object()
         self.demand.take(self.queue, slot)
         with self.demand.holding(self.queue, MODEL, tenant, batch) as held:
@@ -73,7 +73,7 @@ class Worker:
         return held.is_surplus
 
     def run(self, ready: int, tenant: str = "default", batch: str = "batch") -> HeldSlice:
-        """Take a slice that has so many lines ready."""
+        """Take a slice that has `ready` lines ready to be sent, and return it."""
         held = self.take(tenant, batch)
         self.demand.lines_read(held, ready, lambda: ready)
         return held

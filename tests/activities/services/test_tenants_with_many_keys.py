@@ -1,6 +1,7 @@
-"""A tenant whose batches have many priorities and sizes gets no more than its part of a worker.
+"""A tenant whose batches have many priorities and sizes gets no more than its share of a worker.
 
-Temporal shares the slices in its queue by fairness key. Each priority and class of sizes of a tenant has one.
+Temporal shares the slices in its queue by fairness key. Each priority and size class of a tenant has its own
+fairness key.
 """
 
 import heapq
@@ -26,14 +27,14 @@ SLICES = 32  # of each batch that are scheduled at once
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch without end, with a fairness key of its own."""
+    """A batch that never ends, with its own fairness key."""
 
     tenant: str
     id: str
 
 
 class TemporalQueue:
-    """Task queue that gives each fairness key every n-th of n tasks, in the order of the tasks of the key."""
+    """Task queue in which n fairness keys take turns. The tasks of a key keep their order."""
 
     def __init__(self) -> None:
         self._tasks: list[tuple[int, int, Batch]] = []
@@ -79,7 +80,7 @@ class Worker:
                 self._queue.add(batch)
 
     def run(self, seconds: float) -> None:
-        """Run for so long, and count in `used` how many steps requests of each tenant were in flight."""
+        """Run for `seconds`. For each tenant, add its requests in flight at each step to `used`."""
         waiting = Counter(batch.tenant for batch in self._batches)
         for step in range(int(seconds / STEP_SECONDS)):
             self._now += STEP_SECONDS

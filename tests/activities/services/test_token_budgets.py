@@ -1,4 +1,4 @@
-"""Daily token budgets: only lines beyond them are rejected, whichever worker used them up."""
+"""Daily token budgets: only lines beyond a budget are rejected, whichever worker has used up the budget."""
 
 import asyncio
 import json

@@ -32,14 +32,14 @@ KEYS = [PayloadKey.of("key", b"k" * 32)]
 
 
 class DeliveryFixture:
-    """The event that a batch was completed, on its way to an endpoint at a real receiver."""
+    """Delivers the event of a completed batch to an endpoint at a real HTTP receiver."""
 
     def __init__(self, receiver: WebhookReceiver, sender: WebhookSender) -> None:
         self.receiver, self.sender = receiver, sender
         self.database, self.metrics, self.secrets = MemoryDatabase(), Metrics(), StoredSecrets(KEYS)
 
     async def happens(self, **endpoint: object) -> DeliveryOrder:
-        """Create the endpoint, complete a batch, and return the order to deliver its event."""
+        """Create the endpoint, complete a batch, and return the order to deliver the event."""
         row = WebhookEndpoint(
             tenant="t",
             id="webhook_1",

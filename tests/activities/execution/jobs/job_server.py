@@ -1,4 +1,4 @@
-"""Worker with a fake backend that runs jobs: the worker polls it for results, or it calls back."""
+"""Worker with a fake backend that runs jobs. The worker polls the backend, or the backend calls back."""
 
 import asyncio
 import json
@@ -31,9 +31,9 @@ def config_of(kind: str = "poll", **jobs: object) -> ModelConfig:
 
 
 class JobServer:
-    """Worker with a fake job backend that is polled.
+    """Worker with a fake job backend that the worker polls.
 
-    `statuses` has the responses to polls, by job number from 1. Every other job is still running.
+    `statuses` contains the responses to polls by job number, from 1. All other jobs are still running.
     """
 
     def __init__(self, config: ModelConfig, **settings: object) -> None:
@@ -54,9 +54,7 @@ class JobServer:
         return [submit.headers["idempotency-key"] for submit in self.submits]
 
     async def die(self, running: "asyncio.Task[SliceResult]") -> None:
-        """Let the worker crash: the running attempt stops without writing anything, and the next attempt
-        begins.
-        """
+        """Crash the worker: the running attempt stops and writes nothing, and the next attempt begins."""
         details = ActivityCancellationDetails(timed_out=True)
         self.execution.environment.cancel(cancellation_details=details)
         [error] = await asyncio.gather(running, return_exceptions=True)
@@ -70,9 +68,7 @@ class JobServer:
         return Counter(record.kind for record in await self.execution.records())
 
     async def jobs(self) -> list[str]:
-        """Return the ids of the submitted jobs that are recorded in storage, in the order in which they
-        were written.
-        """
+        """Return the ids of the submitted jobs that are recorded in storage, in the order of recording."""
         records = [record for record in await self.execution.records() if record.kind is RecordKind.SUBMITTED]
         found = [LineAttempt.model_validate_json(record.payload).job for record in records]
         return [job.id for job in found if job is not None]

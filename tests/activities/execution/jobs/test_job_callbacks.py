@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("skipped_waits")
 
 
 async def _result_of(server: CallingServer, running: "asyncio.Task[SliceResult]") -> SliceResult:
-    """Poll the stored callbacks until the slice has ended, and return its result."""
+    """Read the stored callbacks regularly until the slice has ended, and return its result."""
     while not running.done():
         await server.poll_callbacks()
         await asyncio.sleep(0.01)

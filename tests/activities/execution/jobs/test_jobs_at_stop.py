@@ -23,7 +23,7 @@ TOMORROW = datetime.now(UTC) + timedelta(days=1)
 
 
 class Clock:
-    """Clock of deadlines and graces only: they pass when a test says so."""
+    """Clock for deadlines and grace periods. A test decides when they pass."""
 
     def __init__(self) -> None:
         self.passed = 0.0
@@ -55,7 +55,7 @@ def a_slice() -> SliceRequest:
 
 
 def request_stop(server: JobServer) -> None:
-    """A cancel and a pause look the same to a slice."""
+    """Request a stop of the slice. For the slice, a cancel and a pause of the batch look the same."""
     server.execution.environment.cancel(
         cancellation_details=ActivityCancellationDetails(cancel_requested=True)
     )

@@ -23,7 +23,7 @@ LINES, POISON, ATTEMPTS = 8, 3, 3
 
 
 class Server:
-    """Gives one line bad responses, a number of times, and counts its requests. All others succeed."""
+    """Server that answers one line badly a number of times, and counts its requests. Other lines succeed."""
 
     def __init__(self, bad: Bad, times: int) -> None:
         self._bad, self._left = bad, times
@@ -69,7 +69,7 @@ async def planned(execution: ExecutionFixture, bad: Bad) -> SliceRequest:
 
 
 async def finished(execution: ExecutionFixture, slice_: SliceRequest) -> SliceResult:
-    """Run as many turns as it takes."""
+    """Run turns until the slice is finished, and return its result."""
     for _ in range(50):
         result = await execution.turn(slice_)
         if result is not None:
@@ -79,7 +79,10 @@ async def finished(execution: ExecutionFixture, slice_: SliceRequest) -> SliceRe
 
 
 def rows(*budgets: Budget) -> list[AnswerOutcome]:
-    """Slow failures are left out: they are in the tests of retries."""
+    """Return the rows of the reference with these budgets.
+
+    Slow failures are left out, because the tests of retries cover them.
+    """
     quick = {what for what, bad in hostile_backends.ANSWERS.items() if bad.out_of_time is None}
     return [row for row in ANSWER_OUTCOMES if row.budget in budgets and row.what in quick]
 

@@ -40,7 +40,7 @@ async def planned(execution: ExecutionFixture, tenant: str, contents: list[str])
 
 
 async def finished(execution: ExecutionFixture, tenant: str) -> SliceResult:
-    """Run as many turns as it takes."""
+    """Run turns until the slice is finished, and return its result."""
     batch_id = "batch_" + tenant.encode().hex().ljust(32, "0")
     slice_ = request(
         tenant=tenant, batch_id=batch_id, ingest_prefix=tenant, endpoint=Endpoint.CHAT_COMPLETIONS

@@ -1,4 +1,4 @@
-"""Probes of an open circuit: the waiting reason is published while a probe takes long, too."""
+"""Probes of an open circuit. The waiting reason is published even while a probe takes a long time."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ REASON = "the backend accepts no requests now: it answered 503"
 
 
 class UnavailableBackend:
-    """A fixture with a gateway: its first response comes at once, all others after a long time."""
+    """A fixture whose backend is a gateway. Its first response comes at once, all others take a long time."""
 
     def __init__(self) -> None:
         self.execution = ExecutionFixture(ok, circuit_failures=1, model_in_flight=1)

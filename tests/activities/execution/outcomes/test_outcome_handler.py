@@ -23,7 +23,7 @@ REQUEST = OutboundRequest("r-1", "c-1", b"{}")
 
 
 class OpenCircuit:
-    """One line of a slice whose backend's circuit is open: what is sent is a probe."""
+    """One line of a slice whose backend has an open circuit, so that every request is a probe."""
 
     def __init__(self) -> None:
         self.execution, self.clock = ExecutionFixture(ok), Clock()
@@ -37,7 +37,7 @@ class OpenCircuit:
         self.outcomes = OutcomeHandler(context, slice_, self.writer, RetryPolicy(), uncounted())
 
     def probe(self) -> InFlightRequest:
-        """Return a line sent as the probe that the open circuit allows."""
+        """Send the line as a probe, which the open circuit allows, and return the request."""
         self.clock.now += self.lane.circuit.wait_seconds()
         dispatch, permits = self.route.select(), list[Permit]()
         assert dispatch is not None

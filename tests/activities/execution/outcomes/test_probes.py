@@ -1,4 +1,4 @@
-"""Probes of a backend that fails some lines: what they decide, and when none is sent."""
+"""Probes of a backend that fails some lines: what their results decide, and when no probe is sent."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,7 +25,10 @@ PING = "ping"
 async def planned_execution(
     lines: int, line: Callable[[str], httpx.Response], probe: httpx.Response, **settings: object
 ) -> ExecutionFixture:
-    """A backend that reports itself healthy, with these responses to probes and lines."""
+    """Return a fixture with planned lines, whose backend gives these responses to probes and to lines.
+
+    The backend also reports that it is healthy.
+    """
     execution = ExecutionFixture(ok, **settings)
 
     async def answer(http_request: httpx.Request) -> httpx.Response:

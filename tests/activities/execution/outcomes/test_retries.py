@@ -39,7 +39,7 @@ def poisoned(answer: Callable[[], httpx.Response]) -> Reply:
 
 
 def failing_first(tries: int, answer: Callable[[], httpx.Response]) -> Reply:
-    """Give `answer` to the first `tries` requests, of any line."""
+    """Return a backend that gives `answer` to its first `tries` requests, for any line, then succeeds."""
     left = [tries]
 
     def reply(content: str) -> httpx.Response:
@@ -50,7 +50,7 @@ def failing_first(tries: int, answer: Callable[[], httpx.Response]) -> Reply:
 
 
 def trouble(kind: Trouble) -> Callable[[], httpx.Response]:
-    """A status, a body that is not JSON, or an error of the transport."""
+    """Return a function that gives a response with this status or body, or raises this transport error."""
 
     def answer() -> httpx.Response:
         if isinstance(kind, int):
@@ -297,7 +297,7 @@ async def test_a_refusal_lowers_the_limit_of_the_backend() -> None:
 
 
 async def until_finished(execution: ExecutionFixture) -> SliceResult:
-    """Run turn after turn, each when Temporal would start it."""
+    """Run turns until the slice is finished. Wait before each turn as long as Temporal would."""
     while True:
         try:
             return await execution.run(request())

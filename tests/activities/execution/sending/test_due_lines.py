@@ -1,4 +1,4 @@
-"""The due lines of a slice: lines of full prefix groups are passed over while there are others."""
+"""The due lines of a slice: a line whose prefix group is full is skipped while other lines are due."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class Due:
 
 
 def due(prefixes: PrefixGroups, names: str) -> DueLines[Due]:
-    """Return due lines with these names. The group of `a1` is 1, that of `b1` is 2; `-` has no group."""
+    """Return due lines with these names. `a1` belongs to group 1, `b1` to group 2, and `-` to no group."""
     lines = DueLines[Due](prefixes)
     for name in names.split():
         lines.append(Due(name, "-abcdefgh".index(name[0])))

@@ -1,4 +1,4 @@
-"""Requests that are sent without a task have the same outcomes as others."""
+"""Requests that are sent without a task of their own have the same outcomes as all other requests."""
 
 import asyncio
 import contextlib
@@ -35,10 +35,11 @@ LAST = "3"
 
 
 class AtOnce(ExecutionFixture):
-    """Four lines, sent one after the other: the first opens the connection, `LAST` is the last one.
+    """Four lines that are sent one after the other. The first one opens the connection, `LAST` is the last
+    one.
 
-    Of `LAST` each ask is answered by the next of `answers`, statuses and errors; once there is none, as all
-    others.
+    Each request for `LAST` gets the next item of `answers`, which are statuses and errors. After the last
+    item, requests succeed, as those for all other lines do.
     """
 
     def __init__(self, answers: Iterable[int | type[httpx.TransportError]] = (), **settings: object) -> None:
@@ -50,7 +51,7 @@ class AtOnce(ExecutionFixture):
         await plan_slice(self.storage, [line_of(n) for n in range(4)])
 
     async def before(self) -> None:
-        """Called before `LAST` is answered. Tests override it."""
+        """Do nothing. It is called before the response to `LAST`, and tests override it."""
 
     async def _next(self, sent: httpx.Request) -> httpx.Response:
         if content_of(sent) == LAST:

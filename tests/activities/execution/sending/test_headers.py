@@ -1,4 +1,4 @@
-"""Headers of a batch's creation are forwarded with each of its requests, of any kind."""
+"""Headers from the creation of a batch are forwarded with each of its requests, whatever their kind."""
 
 import asyncio
 

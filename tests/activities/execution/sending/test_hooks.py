@@ -151,7 +151,7 @@ class Stateful:
 
 
 async def planned(*hooks: str, **settings: object) -> ExecutionFixture:
-    """Send five lines through hooks of this module."""
+    """Return a fixture with five planned lines and with these hooks, which are functions of this module."""
     calls.clear()
     names = [f"{HERE}:{hook}" for hook in hooks]
     execution = ExecutionFixture(ok, pre_call_hooks=names, max_backoff_seconds=0.002, **settings)

@@ -1,4 +1,4 @@
-"""The header `anthropic-version`, which Anthropic's API requires of each request for a message."""
+"""The header `anthropic-version`. Anthropic's API requires it in each request to `/v1/messages`."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Embeddings that share requests: what is sent, who gets which result, who pays for failures."""
+"""Embedding lines that share requests: what is sent, which line gets which result, which lines fail."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ def line_of(text: str) -> bytes:
 
 
 def embedded(inputs: list[str]) -> httpx.Response:
-    """Respond in reverse order: only the index identifies the input."""
+    """Return the embeddings in reverse order, so that only the index of an item identifies its input."""
     items = [{"index": place, "embedding": [len(text), place]} for place, text in enumerate(inputs)]
     usage = {"prompt_tokens": 10 * len(inputs), "total_tokens": 10 * len(inputs)}
     return httpx.Response(200, json={"object": "list", "data": items[::-1], "model": "m", "usage": usage})
@@ -159,7 +159,7 @@ async def test_lines_of_an_answer_that_cannot_be_divided_are_sent_one_by_one() -
 
 
 class Slow:
-    """A sender that responds when the test says so. `cancelled` counts cancelled requests."""
+    """A sender that responds when the test allows it. `cancelled` counts cancelled requests."""
 
     def __init__(self) -> None:
         self.release, self.requests = asyncio.Event(), asyncio.Event()
@@ -218,7 +218,7 @@ async def test_lines_with_more_tokens_than_a_request_may_have_are_not_joined() -
 
 
 class Recovers:
-    """A sender that accepts only single lines for a while. `sizes` has the lines of each request."""
+    """A sender that at first accepts only requests with one line. `sizes` has the lines of each request."""
 
     def __init__(self) -> None:
         self.is_ill, self.sizes = True, list[int]()
@@ -240,7 +240,7 @@ async def test_lines_share_requests_again_some_time_after_failures_shrank_these_
     )
 
     async def embed(lines: int) -> list[int]:
-        """Return how many lines shared each request."""
+        """Send `lines` lines, and return the number of lines in each request."""
         backend.sizes.clear()
         await asyncio.gather(*(sender.send(TARGET, body_of("x"), f"r-{n}") for n in range(lines)))
         return backend.sizes

@@ -1,4 +1,6 @@
-"""Order of lines with system prompts: the first line of each goes ahead, and no permit waits for it."""
+"""Order of lines with system prompts: the first line of each prompt is sent first, and no permit is
+unused.
+"""
 
 import asyncio
 from collections import Counter
@@ -29,9 +31,9 @@ STATED = ModelConfig(backends=[GatewayConfig(url="http://backend", in_flight=4)]
 
 
 class HeldExecution(ExecutionFixture):
-    """A worker whose backend responds to a line when `respond` is called.
+    """A worker whose backend responds to a line when the test calls `respond`.
 
-    Line 23 has the system prompt 2, line 7 has none.
+    Line 23 has the system prompt 2, line 7 has no system prompt.
     """
 
     def __init__(self, lines: list[int], **settings: object) -> None:

@@ -34,7 +34,7 @@ def config_of(*urls: str, **how: object) -> ModelConfig:
 
 
 class SeveralBackends:
-    """A fixture with several backends, by host. Those without a configured response answer every line."""
+    """A fixture with several backends, found by host. A backend without a configured response succeeds."""
 
     def __init__(self, config: ModelConfig, **settings: object) -> None:
         self.execution = ExecutionFixture(ok, config=config, **settings)

@@ -11,7 +11,7 @@ OWNER = ContextVar("whose", default="nobody's")
 
 
 class PoolFixture:
-    """Items complete when `finish` says so."""
+    """A task pool whose items complete when the test calls `finish`."""
 
     def __init__(self) -> None:
         self.completed: list[str] = []

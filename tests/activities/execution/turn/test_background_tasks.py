@@ -1,4 +1,4 @@
-"""A slice continues when its heartbeats or its result writer fail unexpectedly."""
+"""A slice continues even if its heartbeats or its result writer fail with an unexpected error."""
 
 import asyncio
 

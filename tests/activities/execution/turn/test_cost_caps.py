@@ -39,7 +39,7 @@ def capped(execution: ExecutionFixture, cap: str, spent: str = "0") -> None:
 
 
 async def run(cap: str | None, spent: str = "0", lines: int = 20) -> tuple[ExecutionFixture, SliceResult]:
-    """Run a slice that sends one line at a time, in a batch that has cost `spent` elsewhere."""
+    """Run a slice that sends one line at a time. Other slices of its batch have already cost `spent`."""
     execution = ExecutionFixture(ok, model_in_flight=1)
     if cap is not None:
         capped(execution, cap, spent)
@@ -68,9 +68,9 @@ async def test_a_slice_whose_last_line_reaches_the_cap_is_finished() -> None:
 async def run_with_line_in_flight(
     answer: Callable[[SliceCost], Awaitable[httpx.Response]],
 ) -> tuple[ExecutionFixture, SliceResult]:
-    """Run a slice of two lines, with two backends. The first line reaches the cap and ends.
+    """Run a slice of two lines on two backends. The first line completes, and its cost reaches the cap.
 
-    The other line, which is in flight meanwhile, gets the result of `answer`.
+    The second line is in flight then, and gets the result of `answer`.
     """
     urls = ("http://one", "http://two")
     config = ModelConfig(backends=[GatewayConfig(url=url) for url in urls])

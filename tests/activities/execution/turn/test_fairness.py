@@ -1,4 +1,4 @@
-"""A tenant that starts while another keeps a worker busy gets its share of whatever is scarce."""
+"""A tenant that starts while another tenant keeps a worker busy gets its share of every scarce resource."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -25,7 +25,7 @@ FIRST_NEW = 1_000_000  # contents from here on are the newcomer's
 
 
 class Worker:
-    """A worker whose slots are always taken by slices of one tenant: a slice whose turn ends comes back."""
+    """A worker whose slots always run slices of one busy tenant. When a turn ends, the slice starts again."""
 
     def __init__(self, *, answer_seconds: float = 0.05, **settings: object) -> None:
         self.execution, self._seconds = ExecutionFixture(ok, **settings), answer_seconds
@@ -33,11 +33,11 @@ class Worker:
         self.is_unavailable = False
 
     def sent_since(self, start: int) -> int:
-        """Wait for so many requests of the busy tenant."""
+        """Return how many requests of the busy tenant were sent after the first `start` requests."""
         return sum(int(content) < FIRST_NEW for content in self.execution.sent[start:])
 
     async def newcomer(self) -> tuple[SliceResult, int]:
-        """Run the newcomer's slice. Return its result and the requests of the other tenant meanwhile."""
+        """Run the new tenant's slice. Return its result, and the number of the busy tenant's requests."""
         start = len(self.execution.sent)
         lines = [line_of(FIRST_NEW + n) for n in range(NEW_LINES)]
         await plan_slice(self.execution.storage, lines, "new")
@@ -84,7 +84,7 @@ def plenty(_: Worker) -> None:
 
 
 def few_bytes(worker: Worker) -> None:
-    """Earlier responses were so large that only four requests fit."""
+    """Make the worker expect responses so large that only four requests fit into its memory budget."""
     budget = worker.execution.context.budget
     budget.observe_response(worker.execution.settings.byte_budget // 2 // 5)
     budget.observe_response = lambda answer_bytes: None

@@ -40,7 +40,7 @@ def settled(offset: int) -> SegmentRecord:
 
 
 async def slow(execution: ExecutionFixture, seconds: float, lines: int) -> list[int]:
-    """Let each response take `seconds`."""
+    """Plan a slice with `lines` lines whose responses take `seconds`. Return the offsets of the lines."""
 
     async def answer(http_request: httpx.Request) -> httpx.Response:
         await asyncio.sleep(seconds)
@@ -124,7 +124,7 @@ async def test_a_line_with_a_running_job_does_not_let_other_lines_bypass_revoked
 
 
 class FailingPermissions(StatedPermissions):
-    """Permissions that are withdrawn when `allowed` is False. The second look at them then fails."""
+    """Permissions that refuse the model if `allowed` is False. The second refusal raises an error instead."""
 
     looks = 0
 
@@ -188,7 +188,10 @@ async def test_segments_of_a_lost_slice_are_not_deleted() -> None:
 
 
 async def in_segments(execution: ExecutionFixture) -> "asyncio.Task[object]":
-    """Start a slice all of whose lines except the last are stored already, each in its own segment."""
+    """Start a slice of which each line except the last is already stored, in a segment of its own.
+
+    Return its task when the last line has been sent.
+    """
     *done, _ = await slow(execution, 5, SEGMENTS + 1)
     for number, offset in enumerate(done):
         await execution.store(settled(offset), name=f"0000-000001-aa-{number:05d}")
@@ -235,7 +238,7 @@ async def test_a_slice_that_is_stopped_or_lost_while_it_compacts_deletes_nothing
 
 
 def without_storage(execution: ExecutionFixture, seconds: float) -> None:
-    """Let storage fail for so long."""
+    """Let all writes to storage fail for `seconds`."""
     put, until = execution.storage.put, time.monotonic() + seconds
 
     async def fail(key: str, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The lease by acknowledged heartbeats, and the waiting reasons that a slice publishes."""
+"""The lease of a slice, which acknowledged heartbeats renew, and the waiting reasons that it publishes."""
 
 import asyncio
 import dataclasses
@@ -167,7 +167,7 @@ async def test_answers_to_requests_sent_before_the_outage_do_not_clear_the_waiti
 
 
 class ReportFixture:
-    """A worker that shares its database table with `others`."""
+    """Waiting reasons of one worker. It uses the database of the worker `others` if there is one."""
 
     def __init__(self, others: "ReportFixture | None" = None) -> None:
         self.clock = Clock()

@@ -1,4 +1,4 @@
-"""A slice gives back the memory of lines that need no other request, and all of it when it ends."""
+"""A slice releases the memory of lines that need no further request, and all its memory when it ends."""
 
 import asyncio
 import gc

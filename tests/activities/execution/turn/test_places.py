@@ -1,4 +1,4 @@
-"""Slices that a worker does not need give their places to others."""
+"""Slices that a worker does not need give up their places for others."""
 
 import asyncio
 import dataclasses
@@ -30,9 +30,10 @@ PLACES = 16  # of the queue that models share
 
 
 async def seconds_until_it_yields(*, same_tenant: int) -> float:
-    """Run a slice of the shared queue whose tenant is at its cap, while another batch waits for a place.
+    """Run a slice whose tenant is at its cap, while another batch waits for a place of the worker.
 
-    Return for how long it ran. All other places are taken, `same_tenant` of them by the slice's tenant.
+    All places are taken, `same_tenant` of them by the tenant of the slice. Return the seconds until the slice
+    gives up its place.
     """
     database = MemoryDatabase()
     shares = StoredShares(database, "own")
@@ -72,7 +73,7 @@ async def test_a_tenant_with_few_slices_keeps_its_places_for_a_turn_although_it_
 
 
 def seek_another_tenant(execution: ExecutionFixture, stack: ExitStack) -> None:
-    """Let the worker have lines of the slice's tenant, and poll for a slice of another one."""
+    """Give the worker enough lines of the slice's tenant, so that it polls for slices of other tenants."""
     demand = execution.context.demand
     held = stack.enter_context(demand.holding(MODEL, MODEL, TENANT, "another batch"))
     demand.take(MODEL, held)

@@ -1,4 +1,4 @@
-"""Lines that crash workers are found, and cost no other line its result."""
+"""Lines that crash workers are found, and no other line loses its result."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ LINES = 40
 
 
 class CrashingWorker(ExecutionFixture):
-    """A fixture whose worker crashes when it sends the poison line: from then on nothing is stored."""
+    """A fixture whose worker crashes when it sends the poison line. After the crash, it stores nothing."""
 
     def __init__(self, poison: str = POISON, **settings: object) -> None:
         super().__init__(ok, **settings)
@@ -39,7 +39,7 @@ class CrashingWorker(ExecutionFixture):
         return ok(content_of(sent))
 
     async def until_finished(self, request: SliceRequest) -> None:
-        """Run attempt after attempt, as Temporal starts them."""
+        """Run one attempt after the other, as Temporal starts them, until the slice is finished."""
         for _ in range(20):
             if await self._result(request):
                 return

@@ -22,7 +22,7 @@ class Clock:
 
 
 class Turn:
-    """Sends whenever it may. Each check is late by a drawn delay, as timers are."""
+    """Sends a line whenever the pacer allows it. Each check is late by a random delay, as timers are."""
 
     def __init__(self, rate: Pacing | None) -> None:
         self.rates, self.clock = FixedRates(rate), Clock()

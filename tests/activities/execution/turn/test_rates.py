@@ -1,4 +1,4 @@
-"""Turns of a model with a rate limit: how many sends, how far apart, and on which queue."""
+"""Turns of a model with a rate limit: number of requests, their intervals, and the task queue of the turn."""
 
 import time
 from datetime import timedelta

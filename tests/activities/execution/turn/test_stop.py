@@ -1,4 +1,4 @@
-"""Ends of a turn: its time, the deadline, a cancel, a shutdown, a lost lease."""
+"""Ends of a turn: by its time limit, the deadline, a cancel, a shutdown, or a lost lease."""
 
 import asyncio
 import time
@@ -33,7 +33,7 @@ HELD = "3"
 
 
 class BlockedBackend(ExecutionFixture):
-    """Responds at once, except to line `HELD`: that waits until `release` is set."""
+    """Backend that responds at once, except to the line `HELD`, which waits until `release` is set."""
 
     def __init__(self, **settings: object) -> None:
         super().__init__(ok, **settings)

@@ -1,4 +1,4 @@
-"""The stop signal: which reason wins, and how long requests in flight may take."""
+"""The stop signal: which of several reasons counts, and how long requests in flight may take."""
 
 import time
 
