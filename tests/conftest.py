@@ -57,15 +57,13 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude all objects that exist now from garbage collection, because modules and tests are never
-    freed.
-    """
+    """Exclude all existing objects from garbage collection, because modules and tests are never freed."""
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Generator[None]:
-    """Restore the logging configuration after a test that ran the main function of a process."""
+    """Restore the logging configuration after each test, because some tests run a process's main function."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield
@@ -124,7 +122,7 @@ _S3_PARAMS = [pytest.param(name, marks=pytest.mark.integration) for name in _S3]
 
 @pytest.fixture(params=_S3_PARAMS)
 def s3(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    """An S3 server whose keys are in the environment. The test runs once with each available server."""
+    """An S3 server whose keys are in the environment. The test runs once for each available server."""
     server: S3Server = request.getfixturevalue(request.param)
     server.lend_keys(monkeypatch)
     return server
@@ -151,7 +149,7 @@ _REMOTE = [pytest.param(f"{name}_storage", marks=pytest.mark.integration) for na
 def any_storage(request: pytest.FixtureRequest) -> Storage:
     """An empty storage.
 
-    The test runs once with each implementation: in memory, on disk, and on each S3 server.
+    The test runs once for each implementation: in memory, on disk, and on each S3 server.
     """
     return request.getfixturevalue(request.param)
 
@@ -168,9 +166,9 @@ def _server() -> Generator[str, None, None]:
 
 @pytest.fixture(scope="session")
 def postgres_url(_server: str) -> str:
-    """URL of a migrated database from which others are copied.
+    """URL of a migrated database, of which the databases of the tests are copies.
 
-    Nothing must connect to it, because PostgreSQL cannot copy a database that is in use.
+    No process may connect to it, because PostgreSQL cannot copy a database that is in use.
     """
     asyncio.run(_execute(_server, f"CREATE DATABASE {_TEMPLATE}"))
     url = _of(_server, _TEMPLATE)
@@ -180,7 +178,7 @@ def postgres_url(_server: str) -> str:
 
 @pytest.fixture
 async def database_url(_server: str, postgres_url: str) -> AsyncGenerator[str, None]:
-    """URL of a new migrated database. It is meant for tests that start processes or break connections."""
+    """URL of a new migrated database, for tests that start processes or break connections."""
     name = f"test_{token_hex(6)}"
     await _execute(_server, f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE}")
     yield _of(_server, name)

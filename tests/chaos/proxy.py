@@ -69,9 +69,7 @@ class Proxy:
 
     @contextlib.asynccontextmanager
     async def stalled(self) -> AsyncGenerator[None]:
-        """Context manager that keeps connections open but forwards nothing, as if the other host were
-        down.
-        """
+        """Context manager that keeps connections open but forwards nothing, as if the other host was down."""
         self._open.clear()
         try:
             yield

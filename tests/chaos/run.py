@@ -55,7 +55,7 @@ class Report:
             time.
         where: kind of object storage.
         answered_again: responses beyond the first one of each line.
-        asked_again: requests that were sent although the result of their line was already stored.
+        repeated: requests that were sent although the result of their line was already stored.
         may_repeat: maximum number of repeated responses that the disturbances excuse.
         broken: a sentence for each broken promise.
     """

@@ -85,9 +85,7 @@ class User:
             await self.insist(lambda c: c.batches.cancel(batch_id))
 
     async def page(self, after: str) -> AsyncCursorPage[Batch]:
-        """Return the hundred batches after the batch `after` in the list; the first hundred if it is
-        empty.
-        """
+        """Return the hundred batches after the batch `after` in the list; the first hundred for ""."""
 
         async def listed(client: AsyncOpenAI) -> AsyncCursorPage[Batch]:
             return await client.batches.list(limit=100, after=after or omit)

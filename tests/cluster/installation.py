@@ -79,8 +79,7 @@ class ClusterInstallation:
 
 @contextmanager
 def cluster_installation(node: Node, folder: Path) -> Generator[ClusterInstallation]:
-    """Start PostgreSQL, Temporal, S3 and a simulator outside the cluster. Yield an installation that has
-    them.
+    """Start PostgreSQL, Temporal, S3 and a simulator outside the cluster, and yield an installation for them.
 
     Nothing is installed in the cluster yet.
     """

@@ -1,4 +1,4 @@
-"""Checks of batches with the official Python client: creation, course and rejections."""
+"""Checks of batches with the official Python client: creation, progress and rejections."""
 
 import asyncio
 
@@ -20,9 +20,9 @@ _TIMES = ("created_at", "in_progress_at", "finalizing_at", "cancelling_at")
 
 
 def times(batch: Batch) -> list[int]:
-    """Return the times of a batch, as Unix seconds, in the order in which they must have come.
+    """Return the times of a batch as Unix seconds, in the order in which they must follow each other.
 
-    Its end is the last one.
+    The last one is the time of its end.
     """
     end = getattr(batch, f"{batch.status}_at")
     return [time for time in (*(getattr(batch, name) for name in _TIMES), end) if time is not None]

@@ -43,13 +43,13 @@ def conforming_stack(places: Places) -> Stack:
 
 @pytest.fixture
 def place() -> Place:
-    """The kind of stack on which a check runs, unless a test overrides this fixture."""
+    """The kind of stack on which a check runs. A test can override this fixture."""
     return "ordinary"
 
 
 @pytest.fixture
 async def api(profile: Profile, place: Place, places: Places) -> AsyncGenerator[Api]:
-    """The running API in one profile. Faults of its simulated backend have been cleared."""
+    """The running API in one profile. All faults of its simulated backend have been cleared before."""
     stack, url = places.stack(place), places.url(place, profile)
     await stack.heal()
     async with stack.client(profile.value) as client:

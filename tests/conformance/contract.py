@@ -37,10 +37,10 @@ class Row(NamedTuple):
     """A row of the conformance table.
 
     Attributes:
-        rule: What a client may rely on, as a sentence without a period.
-        client: Official client that checks it.
-        profiles: Profiles of the API in which it holds.
-        place: Kind of stack: with the default settings, with small limits, or with API keys.
+        rule: what a client may rely on, as a sentence without a period.
+        client: official client with which the rule is checked.
+        profiles: profiles of the API in which the rule holds.
+        place: kind of stack: with the default settings, with small limits, or with API keys.
     """
 
     area: Area
@@ -51,7 +51,7 @@ class Row(NamedTuple):
 
 
 class Table:
-    """Rows of the conformance table with their checks. Modules add theirs with the decorator `row`."""
+    """Rows of the conformance table with their checks. Modules add their rows with the decorator `row`."""
 
     def __init__(self, place: Place = "ordinary") -> None:
         self._place: Place = place
@@ -61,7 +61,7 @@ class Table:
         """Return a decorator that adds a check with the official Python client.
 
         Args:
-            profiles: Profiles in which the rule holds. None means both.
+            profiles: profiles in which the rule holds; none for both.
         """
 
         def note(check: Check) -> Check:

@@ -1,6 +1,4 @@
-"""Checks of rare cases with the official Python client: ends of lists, other purposes, early cancels,
-many errors.
-"""
+"""Checks of rare cases with the official Python client: ends of lists, other purposes, early cancels."""
 
 import contextlib
 

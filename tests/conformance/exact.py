@@ -1,6 +1,4 @@
-"""Compares a response with the official client's type: no key is missing or unknown, and all types match
-strictly.
-"""
+"""Compares a response strictly with the official client's type: equal keys, and values of the right types."""
 
 from collections.abc import Iterator
 from typing import TypeVar, get_args
@@ -52,7 +50,7 @@ def differences(kind: type[BaseModel], value: dict[str, object], path: str) -> I
 
 
 def _models(annotation: object) -> Iterator[type[BaseModel]]:
-    """Yield the object types that an annotation such as Optional[List[X]] contains."""
+    """Yield the object types in an annotation, such as X in Optional[List[X]]."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):

@@ -14,9 +14,9 @@ SECONDS = float(os.environ.get("BATCHWRIGHT_FUZZ_SECONDS", "30"))
 
 
 def fuzz(url: str, folder: Path) -> tuple[int, str]:
-    """Send random requests for SECONDS. Return the exit code of the program and its report.
+    """Send random requests for SECONDS. Return the program's exit code and its report.
 
-    The report names the seed and how to repeat each failure.
+    The report contains the seed, and says how to repeat each failure.
     """
     command = [
         *(str(Path(sys.executable).parent / "schemathesis"), "--config-file", str(here("schemathesis.toml"))),

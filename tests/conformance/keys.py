@@ -16,7 +16,7 @@ TABLE = Table("keys")
 
 
 async def operate(api: Api, *arguments: str) -> Ended:
-    """Run a `batchwright` command with the database of the API, as an operator does."""
+    """Run a `batchwright` command with the database of the API, as an operator does. Return its outcome."""
     done = await batchwright(*arguments, database_url=api.stack.now.postgres)
     assert done.code == 0, done.stderr
     return done
@@ -25,7 +25,7 @@ async def operate(api: Api, *arguments: str) -> Ended:
 async def keyed(api: Api, tenant: str, *options: str) -> AsyncOpenAI:
     """Create a tenant with a key, and return a client that uses the key.
 
-    `options` are those of `keys create`.
+    `options` are options of `batchwright keys create`.
     """
     await operate(api, "tenants", "create", tenant)
     created = await operate(api, "keys", "create", tenant, *options)

@@ -34,7 +34,7 @@ _BYTES = int(TIGHT["BATCHWRIGHT_MAX_MESSAGE_BATCH_BYTES"])
 
 @asynccontextmanager
 async def client_of(api: Api, key: str = "none", tenant: str = "") -> AsyncGenerator[AsyncAnthropic]:
-    """Yield the official client, as the API's tenant for this profile unless another tenant is named."""
+    """Yield the official client for `tenant`, or for the API's tenant of this profile if it is empty."""
     async with AsyncAnthropic(
         base_url=root(api),
         api_key=key,
@@ -55,7 +55,7 @@ def params(text: str = "hello", **changes: object) -> dict[str, object]:
 
 
 def requests(*every: object) -> list[Request]:
-    """Return requests with the custom ids r0, r1 and so on. Params may have any value."""
+    """Return requests with the custom ids r0, r1 and so on. `every` has their `params`, of any type."""
     return [{"custom_id": f"r{n}", "params": each} for n, each in enumerate(every)]  # pyright: ignore[reportReturnType]
 
 

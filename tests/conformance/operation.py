@@ -1,4 +1,4 @@
-"""Checks of the routes for operators with the official Python client: statistics, dead letters, shares."""
+"""Checks of operator routes with the official Python client: statistics, dead letters, shares."""
 
 import json
 from decimal import Decimal
@@ -52,7 +52,7 @@ async def stats(api: Api) -> None:
     lines = [chat_line(f"a-{n}", MODELS[1]) for n in range(5)]
 
     async def shown() -> tuple[int, int]:
-        """Return the number of live workers, and that of the model's requests."""
+        """Return the number of live workers, and the number of the model's requests."""
         found = exactly(StatsObject, await api.client.get("/stats", cast_to=httpx.Response))
         assert found.requests.total == found.requests.success + found.requests.errors
         assert {model.name for model in found.models} == set(MODELS)
@@ -164,7 +164,7 @@ async def holds(api: Api) -> None:
         batches: list[str] = []
 
         async def says_why() -> bool:
-            """Workers read holds every two seconds, so the first batches may still be sent."""
+            """Return True if the newest batch shows the hold. If it completed, create another one."""
             if not batches or (await client.batches.retrieve(batches[-1])).status == "completed":
                 batches.append((await created(client, jsonl([chat_line("a", MODELS[0])]))).id)
             shown = await admin.get(f"/batches/{batches[-1]}", cast_to=httpx.Response)

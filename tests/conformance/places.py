@@ -1,4 +1,4 @@
-"""Starts the stacks and APIs on which the checks run. Each is started when a check first needs it."""
+"""Starts the stacks and APIs on which the checks run. Each starts when a check first needs it."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ class Places:
         self._urls: dict[tuple[Place, Profile], str] = {}
 
     def stack(self, place: Place) -> Stack:
-        """Return the stack with small limits, or the one that all other places share."""
+        """Return the stack with small limits for its place, and the shared stack for all other places."""
         tight = place == "tight"
         if tight not in self._stacks:
             settings = TIGHT if tight else _ORDINARY
@@ -89,7 +89,7 @@ def _environment(addresses: Addresses, profile: Profile) -> dict[str, str]:
 
 
 def _answers(url: str) -> bool:
-    """Return True if the API is ready, and lists models or requires a key for that."""
+    """Return True if the API is ready. Then it lists models, or requires a key for the list."""
     try:
         if get(url + "/readyz").status_code != 200:
             return False

@@ -17,7 +17,7 @@ _WORDS = {None: "", True: "ok", False: "FAILED"}
 
 @contextmanager
 def recorded_verdict(record: Record, row: Row, profile: Profile) -> Generator[None]:
-    """Record if the `with` block, which checks this row in this profile, succeeds or raises an exception."""
+    """Context manager that records if the check of this row in this profile, the `with` block, succeeds."""
     holds = False
     try:
         yield

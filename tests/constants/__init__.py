@@ -15,7 +15,8 @@ _VARIABLE = "TEST_CONSTANTS"
 def with_constants(**values: object) -> dict[str, str]:
     """Return environment variables that change constants in a process.
 
-    Their names are the keys of `CONSTANTS`. A duration that is a timedelta is given in seconds.
+    `values` has the new values; the names are the keys of `CONSTANTS`. A duration is given in seconds, even
+    if the constant is a timedelta.
     """
     changed = {place: value for name, value in values.items() for place in CONSTANTS[name]}
     return {"PYTHONPATH": python_path(), _VARIABLE: json.dumps(changed)}
@@ -31,9 +32,9 @@ def constants(**values: object) -> Generator[None]:
 
 
 def python_path(*folders: str) -> str:
-    """Return a PYTHONPATH that is needed for `with_constants`.
+    """Return the PYTHONPATH that a process needs for `with_constants`.
 
-    Modules in `folders` take precedence over all others.
+    Modules in `folders` take precedence over all other modules.
     """
     return os.pathsep.join(filter(None, [*folders, str(_STARTUP), os.environ.get("PYTHONPATH", "")]))
 

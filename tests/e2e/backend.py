@@ -1,6 +1,4 @@
-"""Access of tests to the simulated backend: its faults, and its ledger, which records all requests it
-received.
-"""
+"""The simulated backend, as tests use it: its faults, and its ledger, which counts all received requests."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -17,7 +15,7 @@ from tests.e2e.batches import submit, until
 class Entry(BaseModel):
     """All requests that the simulator received with one request id. Times are Unix seconds.
 
-    `statuses` counts the responses by status, and requests whose client disconnected as `disconnected`.
+    `statuses` counts the responses by status. Requests whose client disconnected count as `disconnected`.
     """
 
     key: str
@@ -47,13 +45,13 @@ class Faults(BaseModel):
 
 
 class Hold:
-    """A fault of the simulator by which requests get no response until the test calls `release`."""
+    """A fault by which the simulator gives requests no response until the test calls `release`."""
 
     def __init__(self, url: str, fault_id: str) -> None:
         self._url, self._id = url, fault_id
 
     async def requests(self) -> int:
-        """Return the number of requests that have been held so far. After `release`, return 0."""
+        """Return the number of requests that have been held so far; 0 after `release`."""
         async with _http() as http:
             answer = await http.get(self._url + "/admin/faults")
         faults = Faults.model_validate_json(answer.raise_for_status().content).faults
@@ -70,9 +68,9 @@ class Hold:
     async def submit(
         self, client: AsyncOpenAI, lines: list[dict[str, object]], *, least: int = 1, window: str = "24h"
     ) -> Batch:
-        """Submit a batch, and return when `least` of its requests wait at the backend for their responses.
+        """Submit a batch. Return it when `least` of its requests wait at the backend for their responses.
 
-        Nothing else may send requests that are held.
+        No other requests that are held may be sent at the same time.
         """
         before = await self.requests()
         batch = await submit(client, lines, window)
@@ -80,7 +78,7 @@ class Hold:
         return batch
 
     async def release(self) -> None:
-        """Let the simulator answer the held requests, and hold no more. Do nothing after the first call."""
+        """Let the simulator answer the held requests and hold no others. Further calls do nothing."""
         async with _http() as http:
             answer = await http.delete(f"{self._url}/admin/faults/{self._id}")
             assert answer.status_code in (200, 404), answer.text
@@ -92,9 +90,9 @@ class Backend:
 
     @asynccontextmanager
     async def hold(self, model: str | None = None) -> AsyncGenerator[Hold]:
-        """Hold all requests of a model, or of all models, until the end of the context or until `release`.
+        """Hold the requests of a model, or of all models, until the end of the `with` block or `release`.
 
-        Faults that were set earlier come first. The lines of a batch in progress stay unsettled, however
+        Faults that were set earlier have precedence. Lines whose requests are held stay unsettled, however
         long the test takes.
         """
         async with _http() as http:
@@ -114,12 +112,12 @@ class Backend:
             (await http.delete(self.url + "/admin/faults")).raise_for_status()
 
     async def forget(self) -> None:
-        """Clear the ledger. Requests in flight stay in it."""
+        """Clear the ledger. Only requests in flight stay in it."""
         async with _http() as http:
             (await http.delete(self.url + "/admin/ledger")).raise_for_status()
 
     async def ledger(self, *, entries: bool = True) -> Ledger:
-        """Return the record of all received requests. If `entries` is False, it has only the totals."""
+        """Return the ledger of all received requests. If `entries` is False, it has only the totals."""
         async with _http() as http:
             parameters = {"entries": "true" if entries else "false"}
             answer = await http.get(self.url + "/admin/ledger", params=parameters)

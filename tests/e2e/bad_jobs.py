@@ -1,8 +1,6 @@
-"""Backends with failing jobs.
+"""Backends with failing jobs. Each fails in one way, and has the name of this failure in the reference.
 
-Each fails in one way, and has the name that the reference gives to this failure.
-
-A job is a request whose result is not in the response: it is polled for, or the backend calls back.
+A job is a request whose result is not in the response: the worker polls for it, or the backend calls back.
 """
 
 import asyncio
@@ -29,10 +27,10 @@ class BadJob:
     """Backend with one job that fails.
 
     Attributes:
-        ends: Expected error code of the line. Empty if it succeeds.
-        taken: Response to the request that starts the job.
-        looks: Returns the response to a poll, for the number of polls before it.
-        call: Body of the callback, which is sent once. None for a job that is polled.
+        ends: expected error code of the line; empty if it succeeds.
+        taken: response to the request that starts the job.
+        polls: returns the response to a poll. Its argument is the number of earlier polls.
+        call: body of the callback, which is sent once; None for a job that is polled.
     """
 
     ends: str  # the code of its line; empty: it is answered
@@ -44,7 +42,7 @@ class BadJob:
 
     @property
     def config(self) -> dict[str, object]:
-        """The model's configuration in the registry, without its backend."""
+        """The model's configuration in the registry, without its backends."""
         if self.call is not None:
             return {"kind": "callback", "jobs": {"max_poll_time": "60s"}}
         jobs = {"poll_endpoint_template": "/status/{id}", "poll_interval": "100ms", "max_poll_time": "60s"}

@@ -49,11 +49,10 @@ def chat_line(custom_id: str, model: str, prompt: str = "hello", **more: str) ->
 
 
 def chat_lines(models: Iterable[str], each: int, user: str | None = None) -> list[dict[str, object]]:
-    """Return `each` input lines for each of the models, which take turns.
+    """Return `each` input lines for every model. The models take turns.
 
     Args:
-        user: Value of the field `user`, by which a test finds the lines in the simulator's record of
-            requests.
+        user: value of the field `user`. A test finds the lines by it in the simulator's ledger.
     """
     names = list(models)
     more = {} if user is None else {"user": user}
@@ -110,10 +109,10 @@ async def ended(client: AsyncOpenAI, batch_id: str, seconds: float = 300) -> Bat
 async def expired(
     client: AsyncOpenAI, lines: list[dict[str, object]], has_begun: Callable[[Batch], bool]
 ) -> Batch:
-    """Submit lines of which some get no response, and return their batch after its completion window.
+    """Submit lines, some of which get no response. Return their batch when its completion window has passed.
 
-    If `has_begun` returns False for the batch, the window was too short for this machine. The lines are then
-    submitted again with a longer window, at most twice.
+    If `has_begun` returns False for the batch, the window was too short for this machine. Then submit the
+    lines again with a longer window, at most twice.
     """
     batch = None
     for window in ("12s", "60s", "180s"):
@@ -160,7 +159,7 @@ async def check_conservation(client: AsyncOpenAI, batch: Batch, lines: list[dict
 
 
 async def a_day_that_lasts() -> None:
-    """Wait until midnight (UTC) is not near, because budgets begin again at midnight."""
+    """If midnight (UTC) is near, wait until it has passed, because budgets begin again at midnight."""
 
     async def is_far() -> bool:
         now = datetime.now(UTC)
@@ -172,10 +171,10 @@ async def a_day_that_lasts() -> None:
 async def first_with(
     client: AsyncOpenAI, lines: list[dict[str, object]], *, refused: int
 ) -> tuple[Batch, int]:
-    """Submit the lines as batch after batch until one ends with `refused` failed lines.
+    """Submit the lines in one batch after the other until a batch ends with `refused` failed lines.
 
-    Several batches may be needed, because workers apply a changed setting only within seconds. Return that
-    batch, and the number of tokens that all batches have used.
+    Several batches may be needed, because workers apply a changed setting only after some seconds. Return the
+    last batch, and the number of tokens that all batches have used.
     """
     tokens = 0
     for _ in range(50):

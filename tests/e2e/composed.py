@@ -1,7 +1,6 @@
-"""Runs Batchwright's services of docker-compose.yml as plain processes, with their commands, variables and
-health checks.
+"""Runs Batchwright's services of docker-compose.yml as plain processes, with their commands and settings.
 
-Addresses of this machine replace the names under which containers find PostgreSQL, Temporal and S3.
+Containers find PostgreSQL, Temporal and S3 by names. Here, addresses of this machine replace these names.
 """
 
 import os
@@ -36,7 +35,8 @@ class Container:
         """Run the health check, and return True if it succeeds.
 
         Args:
-            by_the_image: Run the check of the image, which has no arguments, instead of that of the service.
+            by_the_image: True to run the image's check, which has no arguments, instead of the service's
+                check.
         """
         check = self.healthcheck[:2] if by_the_image else self.healthcheck
         return subprocess.run(check, env=self.environment, timeout=60).returncode == 0
@@ -89,7 +89,7 @@ class Machine:
 class Running:
     """Context manager that starts all services in the order of `depends_on`, and kills them at the end.
 
-    Services that run only once, such as the migration, must end with the exit code 0 first.
+    It waits for services that run only once, such as the migration, to end with the exit code 0.
     """
 
     def __init__(self, machine: Machine) -> None:

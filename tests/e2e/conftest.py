@@ -1,4 +1,4 @@
-"""A running stack that is shared by all tests that do not break it."""
+"""A running stack that all tests share, except those that break it."""
 
 from collections.abc import Iterator
 
@@ -16,6 +16,6 @@ def shared_stack() -> Iterator[Stack]:
 
 @pytest.fixture
 async def stack(shared_stack: Stack) -> Stack:
-    """The shared stack. All faults of its simulator have been cleared."""
+    """The shared stack. All faults of its simulator have been cleared before."""
     await shared_stack.heal()
     return shared_stack

@@ -1,6 +1,4 @@
-"""Worker processes that a test starts beside a stack without workers, with roles and settings of the
-test's choice.
-"""
+"""Worker processes that a test starts with its own roles and settings, for a stack without workers."""
 
 import asyncio
 import json
@@ -48,7 +46,7 @@ class Worker:
     async def kill(self) -> None:
         """Kill the process, even if it is suspended, and wait for its end.
 
-        Do nothing if it has already ended.
+        If it has already ended, do nothing.
         """
         if not self.is_gone:
             with suppress(ProcessLookupError):
@@ -100,7 +98,7 @@ class Fleet:
 
 @asynccontextmanager
 async def workers(stack: Stack, logs: Path, **settings: str) -> AsyncGenerator[Fleet]:
-    """Yield a fleet without workers, to which the test can add some. All are killed at the end."""
+    """Yield a fleet, which has no workers at first. All workers that the test adds are killed at the end."""
     fleet = Fleet(stack, logs, settings)
     try:
         yield fleet

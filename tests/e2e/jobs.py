@@ -1,6 +1,6 @@
 """Fake backends that run jobs, for tests of the whole stack.
 
-A job is a request whose result is not in the response: it is polled for, or the backend calls back.
+A job is a request whose result is not in the response: the worker polls for it, or the backend calls back.
 """
 
 import json
@@ -41,10 +41,7 @@ def config_of(kind: Kind, url: str, upstream: str = "", **jobs: object) -> dict[
 
 
 class CallbackBackend:
-    """Backend that accepts jobs and never calls back.
-
-    The test does it instead, with the callback URLs in `urls`.
-    """
+    """Backend that accepts jobs and never calls back. The test calls back with the URLs in `urls`."""
 
     def __init__(self, model: str) -> None:
         self.model = model
@@ -68,9 +65,9 @@ class Patient:
     """Backend whose jobs run until a test sets `ends` to True.
 
     Attributes:
-        keys: Idempotency keys of the accepted jobs.
-        given_up: Ids of the cancelled jobs.
-        looks: Number of polls by job id.
+        keys: idempotency keys of the accepted jobs.
+        given_up: ids of the cancelled jobs.
+        polls: number of polls by job id.
     """
 
     def __init__(self, model: str) -> None:

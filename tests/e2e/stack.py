@@ -49,7 +49,7 @@ class Pids(BaseModel):
 
 
 class Addresses(BaseModel):
-    """Addresses and process ids of the stack, as `dev --json` prints them and `dev.json` holds them."""
+    """Addresses and process ids of the stack, as `dev --json` prints them and as `dev.json` contains them."""
 
     api: str
     temporal: str
@@ -68,7 +68,7 @@ class Stack:
 
     @property
     def now(self) -> Addresses:
-        """Addresses and process ids at this moment. They change when a service is restarted."""
+        """Current addresses and process ids. They change when a service is restarted."""
         return Addresses.model_validate_json((self._data / "dev.json").read_text())
 
     @property
@@ -79,7 +79,7 @@ class Stack:
 
     @property
     def backend(self) -> Backend:
-        """The simulator's faults and its record of requests."""
+        """The faults and the ledger of the simulator."""
         return Backend(self.simulator)
 
     @property
@@ -88,10 +88,9 @@ class Stack:
 
     @property
     def postmaster(self) -> int | None:
-        """Process id in the file that PostgreSQL keeps in its data directory, or None if there is no such
-        file.
+        """Process id in the file of PostgreSQL's data directory; None if there is no such file.
 
-        It is there before PostgreSQL is ready, and remains after PostgreSQL was killed.
+        The file exists before PostgreSQL is ready, and remains after PostgreSQL was killed.
         """
         try:
             return int((self._data / "postgres" / "data" / "postmaster.pid").read_text().split()[0])
@@ -133,7 +132,7 @@ class Stack:
         """Return the number of requests that the simulator received, by request id.
 
         Args:
-            user: Count only requests with this value of the field `user`. None counts all.
+            user: count only requests with this value of the field `user`; None counts all requests.
         """
         entries = (await self.backend.ledger()).entries
         return {entry.key: entry.requests for entry in entries if user in (None, entry.user)}
@@ -141,12 +140,12 @@ class Stack:
 
 @contextmanager
 def dev(*arguments: str, data: Path | None = None, **environment: str) -> Generator[Stack]:
-    """Run `batchwright dev` on free ports, and yield the stack. All its processes are ended at the end.
+    """Context manager that runs `batchwright dev` on free ports, yields the stack, and stops it at the end.
 
     Args:
-        arguments: Further options of `batchwright dev`.
-        data: Data directory. None uses a temporary one.
-        environment: Further environment variables.
+        arguments: further options of `batchwright dev`.
+        data: data directory; None for a temporary directory.
+        environment: further environment variables.
     """
     start_guard()
     with tempfile.TemporaryDirectory(prefix="batchwright-test-", ignore_cleanup_errors=True) as folder:

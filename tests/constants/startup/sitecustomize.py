@@ -1,8 +1,7 @@
-"""Changes constants of modules at their import.
+"""Changes constants of modules when they are imported.
 
-Python runs this file at its start if it finds it on PYTHONPATH.
-
-The environment variable TEST_CONSTANTS has the new values as JSON: `{"module:attribute": value}`.
+Python runs this file at its start if PYTHONPATH contains its directory. The environment variable
+TEST_CONSTANTS contains the new values as JSON: `{"module:attribute": value}`.
 """
 
 import json
@@ -17,8 +16,8 @@ from types import ModuleType
 
 
 class _ChangingLoader(Loader):
-    """Import loader that loads a module with `loader`, and then sets its attributes before other modules
-    can read them.
+    """Import loader that loads a module with `loader`, and then sets its attributes before others read
+    them.
     """
 
     def __init__(self, loader: Loader, values: Mapping[str, object]) -> None:

@@ -1,6 +1,4 @@
-"""Each bad response, failing connection, bad job and failing hook costs only its own line, through the
-whole stack.
-"""
+"""A bad response, failing connection, bad job or failing hook affects only its own line, in a whole stack."""
 
 import asyncio
 import json
@@ -170,7 +168,7 @@ def shown(key: str, output: dict[str, ResultLine], errors: dict[str, ResultLine]
 
 
 def expected(row: AnswerOutcome) -> str:
-    """Return the expected end of a line as text. A line that has to wait is answered in the end."""
+    """Return the expected end of a line as text. A line that must wait succeeds in the end."""
     return "the response, in the output file" if row.ends == "waits" else str(row.ends)
 
 
@@ -203,7 +201,7 @@ async def test_lines_of_an_unreachable_or_slow_backend_expire_and_the_batch_show
 
 @asynccontextmanager
 async def unreachable(authority: trustme.CA) -> AsyncGenerator[dict[str, dict[str, object]]]:
-    """Yield backends that cannot be reached, by model. The name of the model says why."""
+    """Yield unreachable backends by model. The name of the model says why its backend is unreachable."""
     yesterday = datetime.now(UTC) - timedelta(days=1)
     certificates = {
         "expired": authority.issue_cert("localhost", not_after=yesterday),  # pyright: ignore[reportUnknownMemberType]

@@ -1,4 +1,4 @@
-"""A worker is suspended while it runs slices, and wakes up when another worker has taken its slices."""
+"""A worker is suspended while it runs slices. It wakes up when another worker has taken these slices."""
 
 import json
 import signal
@@ -40,9 +40,9 @@ def one_more_backend() -> Generator[Backend]:
 
 
 async def running_slices(server: Client, batch_id: str, attempt: int) -> set[str]:
-    """Return the ids of the activities of slices that a worker runs in at least this attempt.
+    """Return the activity ids of the slices that a worker now runs in at least their attempt `attempt`.
 
-    After the first attempt, return an empty set while another slice waits for a worker.
+    If `attempt` is above 1, return an empty set as long as any slice waits for a worker.
     """
     run = await server.get_workflow_handle(model_run_id(batch_id, safe_name(MODEL))).describe()
     pending = run.raw_description.pending_activities

@@ -1,4 +1,4 @@
-"""A model is unavailable for longer than any retry lasts: its lines are delayed, and none fails."""
+"""A model is unavailable for longer than retries of a line last: its lines are delayed, and none fails."""
 
 import time
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.e2e
 
 
 async def reasons(stack: Stack, batch_id: str) -> dict[str | None, str]:
-    """Return why the models of the batch wait according to the API, by model."""
+    """Return the reasons why the models of the batch wait, by model, as the API shows them."""
     async with http_client() as http:
         batch = (await http.get(f"{stack.now.api}/v1/batches/{batch_id}")).json()
     return {each["model"]: each["reason"] for each in batch["x_batchwright"]["waiting"]}

@@ -1,4 +1,4 @@
-"""A stack that is stopped while a batch runs continues the batch after its next start."""
+"""A stack is stopped while a batch runs. After its next start, it continues the batch."""
 
 from pathlib import Path
 

@@ -1,6 +1,4 @@
-"""Workers are restarted one after another while a batch runs: each exits with 0, and no line is sent
-twice.
-"""
+"""Workers are restarted one by one while a batch runs. Each exits with 0, and no line is sent twice."""
 
 import asyncio
 import signal

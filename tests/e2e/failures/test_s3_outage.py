@@ -53,13 +53,13 @@ async def s3_stack(server: S3Server) -> AsyncGenerator[StackOnS3]:
 
 
 async def batch_through(s3_stack: StackOnS3, code: str, *what: str) -> Batch:
-    """Run a batch, let the bucket reject requests in the middle, and return the ended batch.
+    """Run a batch, let the bucket reject requests in the middle of it, and return the ended batch.
 
-    The lines of one model are answered only when the bucket rejects their results.
+    The backend answers the lines of one model only after the rejections have begun.
 
     Args:
-        code: Error code of the rejections.
-        what: Kinds of requests that are rejected.
+        code: error code of the rejections.
+        what: kinds of requests that are rejected.
     """
     lines = chat_lines(MODELS, each=150)
     async with s3_stack.stack.client() as client:

@@ -21,7 +21,7 @@ SLICES_AT_ONCE = 4 * len(MODELS)
 def settled_requests(objects: Path, batch_id: str) -> set[str]:
     """Return the ids of all requests whose final result is stored.
 
-    Look again if a worker has merged segments and deleted the old ones meanwhile.
+    If a worker merges segments and deletes the old ones meanwhile, read them again.
     """
     results = objects / object_keys.results_root("default", batch_id)
     while True:

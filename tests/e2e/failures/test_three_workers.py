@@ -1,6 +1,4 @@
-"""Three workers at full load: each line is sent once, a window closes, and batches are cancelled in
-several ways.
-"""
+"""Three workers at full load: each line is sent once, a window closes, and batches are cancelled."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator

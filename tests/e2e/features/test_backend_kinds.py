@@ -72,7 +72,7 @@ async def test_a_batch_with_jobs_completes_although_a_worker_is_killed(stack: St
     before = await stack.requests_by_id()
 
     async def are_held() -> bool:
-        """Return True if the backend works on the held requests, and their jobs are stored by a worker."""
+        """Return True if the backend holds the requests, and a worker has stored their jobs."""
         at_work = (await ledger(stack)).models[upstream].in_flight
         return at_work == HELD and (kind == "sync" or await following(stack, model) == HELD)
 
@@ -279,7 +279,7 @@ async def is_followed(stack: Stack, model: str, jobs: int) -> bool:
 
 
 async def following(stack: Stack, model: str) -> float:
-    """Return the number of jobs of the model for which workers wait."""
+    """Return how many jobs of the model workers wait for."""
     async with http_client() as http:
         pages = [(await http.get(url)).text for url in stack.now.metrics]
     rows = [row for page in pages for row in page.splitlines()]

@@ -1,4 +1,4 @@
-"""Equal lines on a running stack are sent once and all answered, even if parts of the stack are killed."""
+"""Equal lines on a running stack are sent once, and all of them get the response, even after kills."""
 
 from collections import Counter
 from collections.abc import Iterator

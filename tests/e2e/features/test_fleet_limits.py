@@ -1,4 +1,4 @@
-"""The limit of a backend for the whole fleet, while workers join and leave."""
+"""The fleet-wide limit of a backend, while workers start and stop."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ MANY = {**with_constants(max_slice_lines=50, fleet_fresh_age=30), "BATCHWRIGHT_M
 
 
 async def most_in_flight(http: httpx.AsyncClient, backend: Backend) -> int:
-    """Return how many requests the backend had at once since its ledger was cleared."""
+    """Return the maximum number of requests in flight at the backend since its ledger was cleared."""
     report = await http.get(f"{backend.url}/admin/ledger", params={"entries": "false"})
     return int(report.raise_for_status().json()["max_in_flight"])
 
@@ -50,7 +50,7 @@ async def test_workers_that_join_and_leave_divide_the_limit_of_a_backend(tmp_pat
                 return [await part_of(http, worker) for worker in live] == list(parts)
 
             async def send_more(batch_id: str) -> None:
-                """Wait until many more lines are settled."""
+                """Wait until many further lines are settled."""
                 counts = (await client.batches.retrieve(batch_id)).request_counts
                 assert counts is not None
                 await settled(client, batch_id, counts.completed + 100)

@@ -1,4 +1,4 @@
-"""A folder of jobs beside a whole stack: nothing is lost or run twice if its process is killed."""
+"""A folder of jobs and a whole stack: if the folder's process is killed, no job is lost or run twice."""
 
 import asyncio
 import json

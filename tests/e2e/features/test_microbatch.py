@@ -1,4 +1,4 @@
-"""Embedding lines that share requests, through the whole stack, with a worker that is killed."""
+"""Embedding lines that share requests, on a whole stack whose worker is killed."""
 
 import json
 

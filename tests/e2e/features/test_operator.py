@@ -1,4 +1,4 @@
-"""What operators and tenants do to batches on a running stack: delete, hold, prioritize, look at slices."""
+"""Actions of operators and tenants on batches of a running stack: delete, hold, prioritize, show slices."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -54,7 +54,7 @@ async def test_a_held_tenant_waits_until_it_is_released_while_others_are_served(
         held: list[Batch] = []
 
         async def waits_while_others_are_served() -> bool:
-            """Workers read holds every two seconds, so the first batches may still be sent."""
+            """Return True if a new batch waits while others complete. Holds take effect later."""
             held.append(await submit(client, lines))
             for _ in range(2):
                 assert (await ended(other, (await submit(other, lines)).id)).status == "completed"

@@ -1,4 +1,4 @@
-"""Headers and priorities of requests: listed headers of a batch's creator reach the backend, others do not.
+"""Headers of requests. Of the headers with which a batch was created, only listed ones reach the backend.
 
 The headers and the priority of a backend in the registry reach it, too.
 """
@@ -42,10 +42,7 @@ def stack() -> Iterator[Stack]:
 
 
 class ReceivedHeaders:
-    """Backend that answers at once, and reports each job as ended.
-
-    `requests` are the requests that it received.
-    """
+    """Backend that answers at once, and reports each job as ended. `requests` are the received requests."""
 
     def __init__(self, model: str, kind: Kind) -> None:
         self._model, self._kind = model, kind
@@ -117,8 +114,10 @@ async def test_the_priority_and_the_headers_of_a_backend_reach_it(stack: Stack, 
 
 
 def contents(folder: Path) -> Iterator[bytes]:
-    """Yield the content of each file in the folder, except of those that are deleted meanwhile: workers
-    write and delete a small file every few seconds, to see if the storage works.
+    """Yield the content of each file in the folder.
+
+    Skip files that are deleted meanwhile: workers write and delete a small file every few seconds, to check
+    the storage.
     """
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError, IsADirectoryError):

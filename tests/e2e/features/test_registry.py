@@ -1,4 +1,4 @@
-"""Models are changed at run time, and one of two backends ends while a batch runs."""
+"""Models are changed at run time. While a batch runs, one of two backends is stopped."""
 
 import subprocess
 import sys
@@ -52,9 +52,9 @@ async def served(stack: Stack) -> set[str]:
 
 
 async def fingerprints(stack: Stack, http: httpx.AsyncClient) -> set[str]:
-    """Return the fingerprints of the registries that the API and the workers use.
+    """Return the fingerprints of the registries in the API and the workers.
 
-    There is one if all agree.
+    There is only one fingerprint if all registries are equal.
     """
     texts = [(await http.get(url)).text for url in stack.now.metrics]
     lines = [line for text in texts for line in text.splitlines()]

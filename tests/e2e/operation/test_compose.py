@@ -34,7 +34,7 @@ async def postgres(postgres_url: str) -> AsyncGenerator[str]:
 
 @pytest.fixture
 async def hosts(postgres: str) -> AsyncGenerator[dict[str, str]]:
-    """Addresses of running dependencies, by their name in docker-compose.yml. All of them are empty."""
+    """Addresses of running dependencies, by their name in docker-compose.yml. They contain no data."""
     settings = yaml.safe_load((ROOT / "deploy" / "temporal" / "dynamicconfig.yaml").read_text())
     dynamic = [
         word

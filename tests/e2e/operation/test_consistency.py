@@ -44,7 +44,7 @@ async def check(stack: Stack) -> ConsistencyReport:
 
 
 async def without_run(stack: Stack, count: int) -> bool:
-    """Return True if `count` is the largest number of live batches without a run in any process's metrics."""
+    """Return True if the metrics show `count` live batches without a run. The largest value counts."""
     async with http_client() as http:
         pages = [(await http.get(url)).text for url in stack.now.metrics]
     shown = re.findall("^batchwright_batches_without_run (.+)$", "\n".join(pages), re.MULTILINE)

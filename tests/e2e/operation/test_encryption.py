@@ -1,4 +1,4 @@
-"""Payload encryption: Temporal stores no plain data of a batch, and keys are changed or missing."""
+"""Payload encryption: Temporal stores no plain text of a batch. Keys are changed, or are missing."""
 
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
@@ -34,7 +34,7 @@ async def events(stack: Stack) -> AsyncGenerator[HistoryEvent]:
 
 
 def inside(message: Message) -> Iterator[Message]:
-    """Yield the message and all messages in it, except search attributes, which cannot be encrypted."""
+    """Yield the message and all messages inside it, except search attributes, which cannot be encrypted."""
     if isinstance(message, SearchAttributes):
         return
     yield message
@@ -94,7 +94,7 @@ async def test_a_batch_waits_without_the_key_and_continues_after_a_key_rotation(
 async def payloads_but_reasons(stack: Stack) -> AsyncGenerator[Payload]:
     """Yield all stored payloads, except waiting reasons and forecasts.
 
-    Workers without keys also send these, which contain no data of the batch.
+    Workers without keys send these as well, and they contain no data of the batch.
     """
     async for event in events(stack):
         if event.workflow_execution_signaled_event_attributes.signal_name not in SENT_WITHOUT_KEYS:
@@ -104,6 +104,6 @@ async def payloads_but_reasons(stack: Stack) -> AsyncGenerator[Payload]:
 
 
 async def shows_the_key(stack: Stack) -> bool:
-    """Return True if the worker's log names the missing key."""
+    """Return True if the worker's log contains the id of the missing key."""
     log = (stack.now.data / "logs" / "worker.log").read_text()
     return "encrypted with the key 'a', which BATCHWRIGHT_PAYLOAD_KEYS lacks" in log

@@ -1,4 +1,4 @@
-"""The commands of the Dockerfile, run without Docker, install a working program."""
+"""The commands of the Dockerfile, run without Docker, install a program that works."""
 
 import os
 import shlex

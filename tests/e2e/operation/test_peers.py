@@ -1,4 +1,4 @@
-"""Batches over servers of other projects: LiteLLM's proxy, and LitServe with a real embeddings model."""
+"""Batches with servers of other projects as backends: LiteLLM's proxy, and LitServe with a real model."""
 
 import tempfile
 from collections.abc import Generator

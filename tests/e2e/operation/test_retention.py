@@ -27,7 +27,7 @@ TENANT = "default"
 
 @pytest.fixture
 async def stack(stack: Stack) -> Stack:
-    """The shared stack, without scheduled retention: its time may come during a test."""
+    """The shared stack without scheduled retention, which could otherwise run during a test."""
     client = await stack.server()
 
     async def is_paused() -> bool:
@@ -53,7 +53,7 @@ async def execute(stack: Stack, sql: str, *args: object) -> None:
 
 
 async def outlive(stack: Stack, *file_ids: str | None) -> None:
-    """Let these files expire so long ago that their grace period is over, too."""
+    """Make these files expire so long ago that even their grace period has passed."""
     await execute(
         stack, "UPDATE files SET expires_at = $1 WHERE id = ANY($2::text[])", LONG_AGO, list(file_ids)
     )
@@ -169,8 +169,9 @@ async def test_a_worker_killed_during_a_deletion_leaves_nothing_behind() -> None
 
 @asynccontextmanager
 async def _a_file_in_the_middle_locked(stack: Stack) -> AsyncGenerator[None]:
-    """Lock the row of a file, so that retention, which deletes one file after the other, gets to that file
-    and no further.
+    """Context manager that locks the row of a file.
+
+    Retention deletes one file after the other, so it reaches this file and goes no further.
     """
     connection = await connect(stack.now.postgres)
     try:

@@ -34,7 +34,7 @@ class Traced:
         return self.stack.client("traced")
 
     async def traceparents(self) -> list[str | None]:
-        """Return the traceparent header of each request that the backend received, or None if it had none."""
+        """Return the traceparent header of each request that the backend received; None if it is missing."""
         async with http_client() as http:
             answer = await http.get(self.stack.simulator + "/admin/ledger")
         return [entry.trace for entry in Ledger.model_validate_json(answer.content).entries]
@@ -42,12 +42,12 @@ class Traced:
     async def root(self, batch_id: str, *, slices: int, last: str = "finalize") -> Spanned:
         """Wait until the trace of the batch is complete, and return its root span.
 
-        Each worker sends its spans by itself, those that ended first before the others. So the trace is
-        complete when the span of each activity is there.
+        Each worker sends its own spans, in the order in which they end. So the trace is complete when the
+        span of each activity has arrived.
 
         Args:
-            slices: Number of slices that must have ended.
-            last: Name of the last activity.
+            slices: number of slices that must have ended.
+            last: name of the last activity.
         """
 
         async def is_whole() -> bool:
@@ -79,7 +79,7 @@ def traced() -> Iterator[Traced]:
 
 
 def _is_last(span: Spanned) -> bool:
-    """Return True unless the span is a turn of a slice that was followed by another turn."""
+    """Return True unless the span is a turn of a slice that another turn has followed."""
     return span.name != "run_slice" or span.attributes["batchwright.end"] == "completed"
 
 

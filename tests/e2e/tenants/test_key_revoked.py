@@ -1,4 +1,4 @@
-"""An API key is revoked while its batch runs: sent lines keep their results, all others are rejected."""
+"""An API key is revoked while its batch runs: lines already sent keep their results, others are rejected."""
 
 import asyncio
 import json
@@ -30,10 +30,7 @@ _ANSWER = b'{"id":"1","choices":[],"usage":{"prompt_tokens":3,"completion_tokens
 
 
 class Gate:
-    """Backend that answers as many requests as the test permits with `let`, in their order.
-
-    All others wait.
-    """
+    """Backend that answers as many requests as the test allows with `let`, in order. All others wait."""
 
     def __init__(self) -> None:
         self.requested: list[str] = []  # custom ids

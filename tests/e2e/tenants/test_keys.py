@@ -1,4 +1,4 @@
-"""A stack that requires API keys: valid and revoked keys, and places in which no secret may appear."""
+"""A stack that requires API keys: valid and revoked keys, and a search for secrets in all outputs."""
 
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
@@ -147,7 +147,7 @@ async def metrics(stack: Stack) -> AsyncGenerator[str]:
 
 
 async def stored_in_temporal(stack: Stack) -> AsyncGenerator[str]:
-    """Yield the search attributes and the history events of all workflows, as text that can be searched."""
+    """Yield the search attributes and the history events of all workflows, as text to search in."""
     client = await Client.connect(stack.now.temporal, namespace=stack.now.namespace)
     async for found in client.list_workflows():
         yield repr(found.raw_info)

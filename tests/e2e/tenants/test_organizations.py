@@ -1,4 +1,4 @@
-"""Two tenants of one organization share its budget: one cannot use what the other has used up."""
+"""Two tenants of an organization share its budget: what one tenant uses, the other cannot use."""
 
 import pytest
 from openai.types import Batch

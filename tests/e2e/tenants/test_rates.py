@@ -1,4 +1,4 @@
-"""A rate limit is kept by two workers, shown, and changed while a batch runs."""
+"""A rate limit holds for two workers together. It is shown, and changed while a batch runs."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def rates(stack: Stack, *arguments: str) -> dict[str, float]:
 
 
 async def is_not_waiting(stack: Stack, batch_id: str) -> bool:
-    """Return True if the API shows no reason for which the batch waits."""
+    """Return True if the API shows no waiting reason of the batch."""
     async with http_client() as http:
         answer = await http.get(f"{stack.now.api}/v1/batches/{batch_id}/x/state")
     return answer.raise_for_status().json()["waiting"] == []

@@ -1,4 +1,4 @@
-"""Keys of one user share a budget on a running stack: one cannot use what another has used up."""
+"""Keys of one user share a budget on a running stack: what one key uses, another cannot use."""
 
 import json
 
@@ -34,7 +34,7 @@ async def new_key(stack: Stack, *options: str) -> str:
 
 
 async def left(stack: Stack, key: str) -> tuple[str, int | None, int, int | None]:
-    """Return the limits of the key's user: its name, its budget, the tokens used, and the tokens left."""
+    """Return the limits of the key's user: name, budget, tokens used, and tokens left."""
     async with http_client() as http:
         answer = await http.get(f"{stack.now.api}/v1/x/limits", headers={"Authorization": f"Bearer {key}"})
     [user] = LimitsObject.model_validate_json(answer.raise_for_status().content).groups

@@ -35,8 +35,7 @@ LAST = "3"
 
 
 class AtOnce(ExecutionFixture):
-    """Four lines that are sent one after the other. The first one opens the connection, `LAST` is the last
-    one.
+    """Four lines that are sent one after the other. The first opens the connection, `LAST` is the last one.
 
     Each request for `LAST` gets the next item of `answers`, which are statuses and errors. After the last
     item, requests succeed, as those for all other lines do.

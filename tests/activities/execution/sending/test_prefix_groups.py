@@ -1,6 +1,4 @@
-"""Order of lines with system prompts: the first line of each prompt is sent first, and no permit is
-unused.
-"""
+"""Order of lines with system prompts: the first line of each prompt goes first, and no permit is unused."""
 
 import asyncio
 from collections import Counter
