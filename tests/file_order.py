@@ -1,7 +1,7 @@
-"""Sorts the test files: those with real servers and processes run first, then all others.
+"""Sorts the test files: files with real servers and processes come first, then all others.
 
-pytest-xdist distributes files in this order. Tests with a server mostly wait, so the other tests use the
-processor meanwhile. If such tests were left for the end, they would wait while other workers are idle.
+pytest-xdist distributes files in this order. Tests with a server mostly wait, so other tests use the
+processor meanwhile. If they came last, they would still run while other workers have nothing to do.
 """
 
 import pytest

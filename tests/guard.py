@@ -1,7 +1,7 @@
-"""Guard process that ends all processes started by a test run or a benchmark, even if the run is killed.
+"""Guard process that ends all processes of a test run or a benchmark, even if the run is killed.
 
-Each started process inherits a mark, which is an environment variable. When the run ends, a pipe to the guard
-closes. The guard then ends all processes with the mark, whatever their parent and session are.
+Each started process inherits a mark, which is an environment variable. When the run ends, its pipe to the
+guard closes. The guard then ends all processes with the mark, whatever their parents and sessions are.
 """
 
 import contextlib
@@ -20,10 +20,10 @@ _LOOK_AGAIN_SECONDS = 0.1
 
 @cache
 def start_guard(patience_seconds: float = _PATIENCE_SECONDS) -> None:
-    """Start the guard. All processes that this process starts later end with it.
+    """Start the guard. It ends all processes that this process starts later.
 
     Args:
-        patience_seconds: Seconds after which a process that ignores SIGTERM is killed.
+        patience_seconds: seconds after which a process that ignores SIGTERM is killed.
     """
     mark = token_hex(8)
     reading, writing = os.pipe()  # started programs do not inherit it
@@ -42,8 +42,9 @@ def start_guard(patience_seconds: float = _PATIENCE_SECONDS) -> None:
 
 
 def guard_environment(*more: str) -> dict[str, str]:
-    """Return environment variables for a process that does not inherit ours: the guard's mark, and those
-    named in `more`.
+    """Return environment variables for a process that does not inherit ours.
+
+    They are the guard's mark, and the variables named in `more`.
     """
     return {_MARKS: ":".join([*filter(None, [os.environ.get(_MARKS)]), *more])}
 

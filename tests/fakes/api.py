@@ -1,6 +1,4 @@
-"""The API with fake dependencies, called in the test's process by an HTTP client and by the official
-clients of OpenAI and Anthropic.
-"""
+"""The API with fake dependencies, in the test's process, called by OpenAI's and Anthropic's clients."""
 
 from collections import defaultdict
 from collections.abc import AsyncGenerator
@@ -59,7 +57,7 @@ class Served:
 
 
 class _ReusableApp:
-    """The API application and its fakes. Tests with equal settings reuse it, one after another."""
+    """The API application with its fakes. Tests with equal settings use the same one, one after another."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -135,7 +133,7 @@ class ApiFixture:
         self._ground.clear()
 
     def leave(self) -> None:
-        """Reset the fakes, and return the application to the pool from which later tests take it."""
+        """Reset the fakes, and return the application to the pool, so that later tests can use it."""
         self.clear()
         _SPARE[self._source].append(self._ground)
 
@@ -163,15 +161,13 @@ class ApiFixture:
 
 
 def read(answer: httpx.Response, kind: type[_Object]) -> _Object:
-    """Check that the response is a success, and parse its body as `kind`."""
+    """Check that the response is a success. Parse its body as `kind` and return it."""
     assert answer.status_code == 200, answer.text
     return kind.model_validate_json(answer.content)
 
 
 def error_of(answer: httpx.Response) -> ErrorDetails:
-    """Check that the response is an error with all four keys of OpenAI's error object, and return the
-    error.
-    """
+    """Check that the response is an error with all four keys of OpenAI's error object. Return the error."""
     assert not answer.is_success, answer.text
     return ErrorObject.model_validate_json(answer.content).error
 
@@ -190,9 +186,9 @@ async def open_api(**settings: object) -> AsyncGenerator[ApiFixture]:
 
 @asynccontextmanager
 async def open_own_api() -> AsyncGenerator[ApiFixture]:
-    """Yield an API that no other test uses.
+    """Context manager that yields an API that no other test uses.
 
-    It is needed if the test changes constants that are read at its creation.
+    A test needs it if it changes constants that the API reads when it is created.
     """
     spare = _SPARE.pop(source({}), [])
     api = ApiFixture()

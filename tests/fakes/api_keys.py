@@ -21,12 +21,12 @@ async def create_key(
     revoked_at: datetime | None = None,
     user: str | None = None,
 ) -> ApiKey:
-    """Create an API key, and return it with its secret. Its tenant and its user are also created.
+    """Create an API key, its tenant and its user. Return the key with its secret.
 
     Args:
-        scopes: Permissions of the key.
-        revoked_at: Time at which the key is revoked. None leaves it valid.
-        user: Name of the user of the tenant to whom the key belongs. None if it belongs to no user.
+        scopes: permissions of the key.
+        revoked_at: time at which the key is revoked; None leaves it valid.
+        user: name of the tenant's user to whom the key belongs; None if it belongs to no user.
     """
     await database.tenants.create(tenant, NOW)
     groups = [] if user is None else [BudgetGroup(GroupKind.USER, tenant, user)]

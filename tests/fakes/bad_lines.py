@@ -1,4 +1,4 @@
-"""Fake backend that fails for some lines, and quotes such a line in its error message."""
+"""Fake backend that fails some lines, and quotes the failed line in its error message."""
 
 import asyncio
 import json
@@ -13,12 +13,12 @@ DOWN = response(b'{"error":{"message":"down"}}', status=b"500 Internal Server Er
 
 
 class BadLines:
-    """Backend that answers requests whose content begins with "bad" with status 500, and quotes the content.
+    """Backend that answers a request whose content begins with "bad" with status 500, and quotes the content.
 
     Args:
-        listing: Response to GET /v1/models.
-        health: Response to GET /health.
-        good: Response to all other requests.
+        listing: response to GET /v1/models.
+        health: response to GET /health.
+        good: response to all other requests.
     """
 
     def __init__(

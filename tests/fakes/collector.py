@@ -49,7 +49,7 @@ class Collector:
         return [span for span in self.spans if span.name == name]
 
     def of(self, batch_id: str) -> list[Spanned]:
-        """Return the received spans whose attribute `batch.id` is this batch."""
+        """Return the received spans that belong to this batch (their attribute is `batch.id`)."""
         return [span for span in self.spans if span.attributes.get("batch.id") == batch_id]
 
     def take(self, body: bytes) -> None:
@@ -61,7 +61,7 @@ class Collector:
 
 @contextmanager
 def collector() -> Generator[Collector]:
-    """Run a collector on a free port, and yield it. It is stopped at the end."""
+    """Context manager that runs a collector on a free port, yields it, and stops it at the end."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

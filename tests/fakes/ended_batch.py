@@ -20,10 +20,7 @@ INPUT = b"\r\n".join(LINES[:3]) + b"\n\n" + b"\n".join(LINES[3:])  # the last on
 
 
 class Ended:
-    """A batch whose input is INPUT.
-
-    `finish` ends it with a status, and with an error line for each number in `failed`.
-    """
+    """A batch with the input INPUT. `finish` ends it."""
 
     def __init__(self, database: Database, storage: Storage, order: BatchOrder) -> None:
         self._database, self._storage, self.order = database, storage, order
@@ -39,8 +36,8 @@ class Ended:
         """End the batch.
 
         Args:
-            failed: Numbers of the failed lines.
-            codes: Their error codes; `batch_expired` for a line without one.
+            failed: numbers of the failed lines. Each gets a line in the error file.
+            codes: error codes by line number; `batch_expired` for a failed line without a code.
         """
         failures = {n: self._failure(n, (codes or {}).get(n, LineCode.BATCH_EXPIRED)) for n in failed}
         done = [n for n in range(len(LINES)) if n not in failed]

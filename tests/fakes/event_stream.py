@@ -11,7 +11,7 @@ from starlette.types import Message, Scope
 class EventStreamClient:
     """Client of one event stream.
 
-    `status` and `headers` are those of the response. `next` returns one piece of the body as it was sent.
+    `status` and `headers` belong to the response. `next` returns one piece of the body as it was sent.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class EventStreamClient:
         await self._started.wait()
 
     async def next(self) -> bytes:
-        """Return the next piece, which must exist."""
+        """Return the next piece. The stream must have one."""
         piece = await self._pieces.get()
         assert piece is not None, "the stream has ended"
         return piece
@@ -39,7 +39,7 @@ class EventStreamClient:
         return rest
 
     def stop_reading(self) -> None:
-        """Block the server at the next piece that it sends."""
+        """Stop reading, so that the server blocks at the next piece that it sends."""
         self._reads.clear()
 
     def go_on_reading(self) -> None:
@@ -67,10 +67,10 @@ class EventStreamClient:
 
 @asynccontextmanager
 async def listening(app: FastAPI, path: str, **headers: str) -> AsyncGenerator[EventStreamClient]:
-    """Send a GET request to `path`, and yield its client when the response has started.
+    """Send a GET request to `path`. Yield the client when the response has started.
 
     Args:
-        headers: Names of request headers, with underscores for hyphens, and their values.
+        headers: request headers. Their names have underscores instead of hyphens.
     """
     client = EventStreamClient()
     scope: Scope = {

@@ -1,6 +1,6 @@
 """Fake Temporal frontend that requires credentials.
 
-It forwards accepted calls to a server that requires none.
+It forwards accepted calls to a Temporal server without credentials.
 """
 
 from __future__ import annotations  # grpc's classes take type arguments in its stubs only
@@ -19,7 +19,7 @@ _FOREVER_SECONDS = 70.0  # longer than a long poll
 class Authority:
     """Certificate authority of a test.
 
-    It issues the server's certificate, and any number of client certificates.
+    It issues one certificate for the server, and any number of client certificates.
     """
 
     def __init__(self) -> None:
@@ -45,14 +45,14 @@ class Authority:
 class Frontend:
     """A frontend and the credentials that it requires.
 
-    Except for TLS, a test may change all fields while it runs.
+    A test may change all fields while the frontend runs, except `tls`.
 
     Attributes:
-        behind: Address of the server to which calls are forwarded.
-        port: Port of the frontend. 0 chooses a free one.
-        tls: Authority that issued the server's certificate. None disables TLS.
-        api_key: Key that callers must send. Empty if none is required.
-        seen_keys: Keys that callers have sent.
+        behind: address of the server to which calls are forwarded.
+        port: port of the frontend; 0 chooses a free port.
+        tls: authority that issued the server's certificate; None disables TLS.
+        api_key: key that callers must send; empty if no key is required.
+        seen_keys: keys that callers have sent.
     """
 
     behind: str

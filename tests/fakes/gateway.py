@@ -11,10 +11,9 @@ from batchwright.temporal.pending_activities import PendingActivity
 class MemoryGateway(TemporalGateway):
     """Records started batches in `orders` and signals in `signals`.
 
-    A test puts the results of `state` into `states`, and those of `ingested` into `ingestions`, by batch id.
-    The results of `pending` are in `activities`, by workflow id. Workflows have ended, except those of the
-    batches in `open`.
-    If it sets `failing` to an exception, each call raises this exception.
+    A test sets the results of `state` in `states` and those of `ingested` in `ingestions`, by batch id. It
+    sets the results of `pending` in `activities`, by workflow id. `has_ended` returns True except for the
+    batches in `open`. If `failing` is an exception, every call raises it.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Backends on real sockets that respond badly, each in one way. Their names are those in the reference."""
+"""Backends on real sockets that each respond badly in one way. The reference uses the same names for them."""
 
 import asyncio
 import gzip
@@ -24,9 +24,9 @@ class Bad:
     """A backend with a bad response to one request.
 
     Args:
-        serve: Handles a connection to the backend.
-        out_of_time: Handles it as `serve`, and moves the clock of the event loop by `SKIPPED` seconds when
-            it sends nothing more. It is for a client in the same loop. None if the response has an end.
+        serve: handles a connection to the backend.
+        out_of_time: like `serve`, but moves the event loop's clock forward by `SKIPPED` seconds when it sends
+            nothing more. The client must be in the same loop. None if the response ends by itself.
     """
 
     serve: Serve
@@ -50,7 +50,7 @@ def embedded(*indexes: int) -> Bad:
 
 
 def endless(start: bytes, piece: bytes) -> Serve:
-    """Return a handler that sends `start`, and then `piece` again and again until the client disconnects."""
+    """Return a handler that sends `start`, and then repeats `piece` until the client disconnects."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -86,7 +86,7 @@ def silent(*pieces: bytes, then: Callable[[], None] | None = None) -> Serve:
     """Return a handler that sends `pieces`, then nothing more, and keeps the connection open.
 
     Args:
-        then: Is called when the pieces are sent.
+        then: called when the pieces are sent.
     """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -175,7 +175,7 @@ ANSWERS: dict[str, Bad] = {
 
 
 def request_body(endpoint: str, content: str = "0") -> bytes:
-    """Return the body of a request to `endpoint` that fits the responses in this module."""
+    """Return a request body for `endpoint`, to which the responses in this module fit."""
     if endpoint == EMBEDDINGS:
         return json.dumps({"model": "m", "input": [content, "b", "c"]}).encode()
     return json.dumps({"model": "m", "messages": [{"role": "user", "content": content}]}).encode()

@@ -34,14 +34,15 @@ class Case:
     """One server, and the expected result of one request to it.
 
     Attributes:
-        what: Name of the case.
-        play: What the server does on its first connection.
-        result: Expected result, such as `not HTTP`.
-        httpx: Expected result with the transport of httpx, if it differs.
-        body: Body of the request.
-        closes: Close the connection after `play`. Otherwise the server waits for another request on it.
-        kept: The transport may send another request on the same connection.
-        secure: Use TLS.
+        what: name of the case.
+        play: behaviour of the server on its first connection.
+        result: expected result, such as `not HTTP`.
+        httpx: expected result with the transport of httpx, if it differs.
+        body: body of the request.
+        closes: True to close the connection after `play`. If False, the server waits for another request on
+            it.
+        kept: True if the transport may send another request on the same connection.
+        secure: True to use TLS.
     """
 
     what: str
@@ -65,9 +66,7 @@ def says(*pieces: bytes) -> Play:
 
 
 def repeats(start: bytes, piece: bytes) -> Play:
-    """Return a server that sends `start`, and then `piece` again and again until the client closes the
-    connection.
-    """
+    """Return a server that sends `start`, and then repeats `piece` until the client closes the connection."""
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -87,7 +86,7 @@ def resets(*pieces: bytes, reads: int | None = None) -> Play:
     """Return a server that sends `pieces` and then resets the connection.
 
     Args:
-        reads: Number of bytes of the request that are read before. None reads the whole request.
+        reads: number of bytes of the request to read first; None reads the whole request.
     """
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -106,10 +105,10 @@ def resets(*pieces: bytes, reads: int | None = None) -> Play:
 
 
 def early(answer: bytes, *, holds: bool = True) -> Play:
-    """Return a server that answers after the head of the request, without reading its body.
+    """Return a server that answers when it has read the head of the request, without reading the body.
 
     Args:
-        holds: Keep the connection open afterwards.
+        holds: True to keep the connection open afterwards.
     """
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -126,7 +125,7 @@ def half_closes(*pieces: bytes, reads_body: bool = True) -> Play:
     """Return a server that sends `pieces`, closes only its sending direction, and still accepts data.
 
     Args:
-        reads_body: Read the body of the request before.
+        reads_body: True to read the body of the request first.
     """
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

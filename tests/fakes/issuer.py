@@ -1,4 +1,4 @@
-"""An OpenID Connect issuer: its keys, the tokens that it signs, and tokens that others forge."""
+"""An OpenID Connect issuer: its keys, the tokens that it signs, and forged tokens."""
 
 import json
 import time
@@ -35,7 +35,7 @@ def public(key: IssuerKey) -> IssuerKey:
 
 
 def jwk(key: IssuerKey, **parameters: JsonValue) -> dict[str, Any]:
-    """Return the public key as an issuer publishes it, with these parameters changed; None removes one."""
+    """Return the public key as issuers publish it, with changed parameters. A change to None removes one."""
     changed = {**key.as_dict(private=False), **parameters}
     return {name: value for name, value in changed.items() if value is not None}
 
@@ -52,12 +52,12 @@ def token_of(header: object, claims: object, sign: Callable[[bytes], bytes]) -> 
 
 
 class FakeIssuer:
-    """An issuer with one key. `fetch` returns its keys as `IssuerKeys` expects it.
+    """An issuer of tokens with one key. `fetch` returns its public keys in the form for `IssuerKeys`.
 
     Attributes:
-        keys: private keys of the issuer. Tokens are signed with the last one.
+        keys: private keys of the issuer. It signs tokens with the last one.
         problem: if not empty, the issuer is unavailable for this reason.
-        fetches: how often the keys were fetched.
+        fetches: number of times that the keys were fetched.
     """
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
@@ -73,7 +73,7 @@ class FakeIssuer:
         return tuple(public(key) for key in self.keys)
 
     def claims(self, **changes: JsonValue) -> dict[str, JsonValue]:
-        """Return the claims of a valid token with these changes; None leaves a claim out."""
+        """Return the claims of a valid token with these changes. A change to None removes the claim."""
         now = int(self._now())
         usual: dict[str, JsonValue] = {
             **{"iss": ISSUER, "aud": AUDIENCE, "iat": now, "exp": now + 600},
@@ -88,11 +88,11 @@ class FakeIssuer:
         header: Mapping[str, JsonValue] | None = None,
         **changes: JsonValue,
     ) -> str:
-        """Return a token with changed claims, signed with the issuer's newest key or with another one."""
+        """Return a token with changed claims, signed with `key`; None for the issuer's newest key."""
         return self._signed(self.claims(**changes), key or self.keys[-1], alg, header or {})
 
     def token_with(self, changes: Mapping[str, JsonValue]) -> str:
-        """Return a token with these changes of its claims; None leaves a claim out."""
+        """Return a token with these changes of its claims. A change to None removes the claim."""
         return self._signed(self.claims(**changes), self.keys[-1], "ES256", {})
 
     def _signed(self, claims: object, signer: IssuerKey, alg: str, header: Mapping[str, JsonValue]) -> str:

@@ -1,18 +1,16 @@
-"""Test helper for permits: a request must hold a permit, which counts against a limit, while it is in
-flight.
-"""
+"""Test helpers for permits. A request must hold a permit while it is in flight, and permits are limited."""
 
 from batchwright.inference.concurrency import ConcurrencyLimiter, Permit, PermitRequest
 
 
 class PermitWaiter:
-    """A request for a permit, as a slice of a batch makes it.
+    """A request for a permit, as slices make it.
 
-    It is enqueued at once; `done` is True once it is granted.
+    It is enqueued at once. `done` becomes True when the permit is granted.
 
     Args:
-        weight: Share of the tenant among all tenants.
-        number: Number of the slice.
+        weight: share of the tenant relative to other tenants.
+        number: number of the slice.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Tenants whose slices always wait for permits and hold them for set times, on a virtual clock."""
+"""Tenants whose slices always wait for permits and hold them for given times, on a virtual clock."""
 
 import heapq
 import math
@@ -16,12 +16,12 @@ LINE_BYTES = 400
 
 
 class PermitTraffic:
-    """Slices of some tenants at one limiter, on a clock that jumps from one event to the next.
+    """Slices of some tenants that use one limiter, on a clock that jumps from event to event.
 
     Attributes:
-        now: Time in seconds, from 0.
-        grants: Tenant and time of each permit, in order.
-        tokens: Tenant and time of each request that used tokens, and their number.
+        now: time in seconds, from 0.
+        grants: tenant and time of each granted permit, in order.
+        tokens: tenant, time and tokens of each request, in order.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class PermitTraffic:
         shares: TenantShares | None = None,
         record_wait: Callable[[Limit, str, str, float], None] | None = None,
     ) -> None:
-        """Create the limiter of a worker, whose models may have `in_flight` requests each."""
+        """Create the limiter of a worker. Each model may have `in_flight` requests in flight."""
         self.now = 0.0
         self.limits = SendLimits(shares, record_wait) if record_wait else SendLimits(shares)
         self.limiter = ConcurrencyLimiter(
@@ -61,9 +61,9 @@ class PermitTraffic:
         key_id: str = "",
         tokens: int = 0,
     ) -> None:
-        """Let the slices of one batch send requests, which take `seconds()` each, from `since` to `until`.
+        """Let the slices of one batch send requests from `since` to `until`. Each takes `seconds()`.
 
-        Each uses `tokens`, which is known only when it ends.
+        Each request uses `tokens` tokens, which the limiter learns only when the request ends.
         """
 
         def begin(number: int) -> None:
@@ -89,12 +89,12 @@ class PermitTraffic:
         permit.release()
 
     def most_in_a_minute(self, tenant: str = "") -> int:
-        """Return the largest number of requests in any 60 seconds, of one tenant or of all."""
+        """Return the largest number of requests in any 60 seconds, of one tenant or of all tenants."""
         times = [at for name, at in self.grants if not tenant or name == tenant]
         return max((bisect_left(times, at + 60) - number for number, at in enumerate(times)), default=0)
 
     def tick(self, seconds: float, *models: str) -> None:
-        """Refresh the limiter every `seconds`, as waiting slices do."""
+        """Refresh the limiter every `seconds` seconds, as waiting slices do."""
 
         def refresh() -> None:
             for model in models or ("m",):
@@ -110,14 +110,14 @@ class PermitTraffic:
         self.now = until
 
     def work(self, tenant: str, since: float, until: float) -> float:
-        """Return the seconds for which requests of the tenant were in flight in this time."""
+        """Return the seconds for which the tenant's requests were in flight between `since` and `until`."""
         return sum(max(0.0, min(end, until) - max(start, since)) for start, end in self._held[tenant])
 
     def in_flight(self, tenant: str) -> int:
         return sum(start <= self.now < end for start, end in self._held[tenant])
 
     def least_even_minute(self, tenants: list[str], since: float, until: float) -> float:
-        """Return the lowest index of Jain for the work of these tenants, over any minute of this time."""
+        """Return the lowest Jain's index of the tenants' work in any minute between `since` and `until`."""
         return min(
             jains_index([self.work(tenant, start, start + 60) for tenant in tenants])
             for start in range(int(since), int(until) - 59, 10)
@@ -125,5 +125,8 @@ class PermitTraffic:
 
 
 def jains_index(values: list[float]) -> float:
-    """Return how even the values are: 1.0 if all are equal, 1 / their number if all but one are 0."""
+    """Return how even the values are, as Jain's index. 1.0 is perfectly even.
+
+    If only one of n values is not 0, the result is 1/n.
+    """
     return sum(values) ** 2 / (len(values) * sum(value**2 for value in values))

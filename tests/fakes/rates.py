@@ -8,8 +8,8 @@ class FixedRates(EffectiveRates):
     """Rate limits that are the same for all models.
 
     Args:
-        pacing: Pacing (how fast requests are sent) of every model. None if there is no limit.
-        belongs: Task queue to which slices must move. Empty if they stay.
+        pacing: how fast requests of every model are sent; None if there is no limit.
+        belongs: task queue to which slices must move; empty if they stay in their queue.
     """
 
     def __init__(self, pacing: Pacing | None = None, belongs: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Routers of a model to backends that do not exist, and helper functions for tests of routing."""
+"""Routers of a model to backends that do not exist, and helpers for tests of routing."""
 
 from collections.abc import Sequence
 
@@ -81,7 +81,7 @@ def fail_all(route: ModelRouter) -> None:
 
 
 def home_of(route: ModelRouter, prefix: int) -> str:
-    """Return the URL of the backend that the router chooses for this prompt prefix if no backend is busy."""
+    """Return the URL of the backend that the router chooses for this prompt prefix if all are idle."""
     sending = begun(route, prefix)
     sending.end()
     return url_of(sending)

@@ -70,7 +70,7 @@ class S3Server:
         """Return the environment variables of a storage with this prefix.
 
         Args:
-            url: Address of a proxy in front of the server. Empty connects to the server itself.
+            url: address of a proxy in front of the server; empty to connect to the server itself.
         """
         return {
             "BATCHWRIGHT_STORAGE": f"s3://{self.bucket}/{prefix}",
@@ -88,8 +88,8 @@ class S3Server:
 
 
 def read_service_models_once() -> None:
-    """Let all boto sessions share one loader, because loading the description of S3 takes longer than
-    most tests.
+    """Let all boto sessions share one loader, because loading S3's description takes longer than most
+    tests.
     """
     import botocore.session
 

@@ -1,4 +1,4 @@
-"""HTTP proxy in front of an S3 server. It records requests, and makes those fail that a test chooses."""
+"""HTTP proxy in front of an S3 server. It records all requests, and fails those that a test chooses."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -24,9 +24,7 @@ class Seen:
 
 @dataclass
 class Fault:
-    """A fault that the proxy applies to the next `times` requests of the kind `what`, such as `POST
-    uploads`.
-    """
+    """A fault for the next `times` requests of the kind `what`, such as `POST uploads`."""
 
     what: str
     times: int
@@ -113,7 +111,7 @@ def _break_off(request: web.Request) -> None:
 
 @asynccontextmanager
 async def proxied(target: str) -> AsyncGenerator[S3Proxy, None]:
-    """Run a proxy for the S3 server `target` on a free port, and yield it. It is stopped at the end."""
+    """Context manager that runs a proxy for the S3 server `target` on a free port, and yields the proxy."""
     app = web.Application(client_max_size=1 << 30)
     async with ClientSession(auto_decompress=False) as http:
         proxy = S3Proxy(target, http)

@@ -1,4 +1,4 @@
-"""Settings for tests. Equal settings are loaded only once for the same environment variables."""
+"""Settings for tests. Settings with equal overrides are loaded once for equal environment variables."""
 
 import os
 
@@ -9,10 +9,7 @@ _READ: dict[str, Settings] = {}
 
 
 def source(overrides: dict[str, object]) -> str:
-    """Return a text that is equal for equal overrides and equal environment variables.
-
-    It is the key of the cache.
-    """
+    """Return the cache key of settings. It depends on the overrides and the environment variables."""
     environment = {
         name: value for name, value in os.environ.items() if name.startswith(("BATCHWRIGHT_", "OTEL_"))
     }
@@ -22,7 +19,7 @@ def source(overrides: dict[str, object]) -> str:
 def load(**overrides: object) -> Settings:
     """Load settings as `batchwright.settings.load` does, or return those of an earlier equal call.
 
-    Settings are frozen, so tests can share them.
+    Settings cannot be changed, so tests can share them.
     """
     known = source(overrides)
     if known not in _READ:

@@ -20,8 +20,8 @@ class MemoryWriter:
 class MemoryStorage(Storage):
     """Object storage that keeps objects in the dictionary `objects`, which tests may read and change.
 
-    `written` holds the time of objects that must look old. If a test sets `failing` to an exception, such as
-    `StorageUnavailable(...)`, each call raises it.
+    `written` has the write times of objects that must look old. If a test sets `failing` to an exception,
+    such as `StorageUnavailable(...)`, each call raises it.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Token usage for tests, reported such that a test also passes if midnight comes before it is read."""
+"""Token usage for tests. A test passes even if midnight comes between reporting and reading the usage."""
 
 from datetime import UTC, date, datetime, timedelta
 
@@ -13,7 +13,7 @@ def this_day() -> date:
 async def publish_usage(
     quotas: QuotasTable, worker: str, *spent: DailyTokens, today: date | None = None
 ) -> None:
-    """Publish the token usage of a worker for `today` and, in case midnight passes, also for the next day."""
+    """Publish the token usage of a worker for `today`, and also for the next day, in case midnight passes."""
     today = today or this_day()
     for day in (today, today + timedelta(days=1)):
         await quotas.publish_tokens(worker, day, spent)

@@ -1,6 +1,4 @@
-"""HTTP transport that calls a function instead of a backend, with a connection pool like that of the real
-transport.
-"""
+"""HTTP transport that calls a function instead of a backend. It has a connection pool like the real one."""
 
 import asyncio
 
@@ -13,7 +11,7 @@ from batchwright.inference.transport.httpx_transport import HttpxTransport
 class PooledEngine(HttpxTransport):
     """Transport that counts idle connections.
 
-    A request can begin at once if an earlier request left a connection idle.
+    A request can begin at once if an earlier request has left a connection idle.
     """
 
     def __init__(self, transport: httpx.AsyncBaseTransport) -> None:

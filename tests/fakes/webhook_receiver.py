@@ -1,4 +1,4 @@
-"""A receiver of webhooks on a real socket, and the networks that let webhooks reach it."""
+"""A receiver of webhooks on a real socket, and the allowed networks with which webhooks can reach it."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ class ReceivedWebhook(NamedTuple):
         return json.loads(self.body)["type"]
 
     def unwrap(self, secret: str) -> UnwrapWebhookEvent:
-        """Verify and read the webhook with the official client."""
+        """Verify the webhook with the official client, and return its event."""
         return OpenAI(api_key="none").webhooks.unwrap(self.body.decode(), dict(self.headers), secret=secret)
 
 
@@ -49,7 +49,7 @@ class WebhookReceiver:
         return web.Response(status=self.status)
 
     async def wait_for(self, count: int) -> list[ReceivedWebhook]:
-        """Wait until so many webhooks were received, and return all."""
+        """Wait until `count` webhooks were received, and return all of them."""
         async with self._changed:
             await self._changed.wait_for(lambda: len(self.received) >= count)
         return self.received
@@ -57,7 +57,7 @@ class WebhookReceiver:
 
 @asynccontextmanager
 async def receiving() -> AsyncGenerator[WebhookReceiver]:
-    """Run a receiver on a free port of the loopback address."""
+    """Context manager that runs a receiver on a free port of the loopback address, and yields it."""
     receiver = WebhookReceiver()
     app = web.Application()
     app.router.add_post("/hook", receiver.handle)

@@ -1,7 +1,7 @@
 """Starts a real process whose background loops fail at their first run.
 
-`python -m tests.integration.broken_loops PAUSE STEADY PROCESS LOOP...`: `LOOP` is `module:Class.method` or
-`module:function`, `PROCESS` is `worker` or `api`.
+Run `python -m tests.integration.broken_loops PAUSE STEADY PROCESS LOOP...`. `LOOP` is `module:Class.method`
+or `module:function`, `PROCESS` is `worker` or `api`.
 """
 
 import runpy

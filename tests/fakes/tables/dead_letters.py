@@ -75,8 +75,6 @@ class MemoryDeadLetters(DeadLettersTable):
         return self._rows.enter().dead_letters.pop(id, None) is not None
 
     def _seen(self, row: StoredDeadLetter) -> StoredDeadLetter:
-        """Return the row as callers may see it: without its retry if the batch of that retry has been
-        deleted.
-        """
+        """Return the row as callers may see it: without its retry if the retrying batch was deleted."""
         known = row.retry is not None and (row.tenant, row.retry.batch_id) in self._rows.dead_letter_retries
         return row if known else row._replace(retry=None)

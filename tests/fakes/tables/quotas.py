@@ -66,7 +66,10 @@ class MemoryQuotas(QuotasTable):
         ]
 
     def _workers_of(self, tenant: str, beats: list[WorkerHeartbeat], key_id: str | None = None) -> list[str]:
-        """Return the workers that run slices of the tenant's live batches, or of those that a key created."""
+        """Return the workers that run slices of the tenant's live batches.
+
+        If `key_id` is given, only batches count that were created with this key.
+        """
         batches = {
             id
             for (of, id), row in self._rows.batches.items()
@@ -125,10 +128,7 @@ class MemoryQuotas(QuotasTable):
         return self._rows.requested.get((tenant, batch_id)) if is_validating else None
 
     def _waiting_before(self, own: BatchRow) -> int:
-        """Return how many batches of the tenant were created before this one and wait for the quota.
-
-        Return 0 if this batch has a reservation.
-        """
+        """Return how many older batches of the tenant wait for the quota; 0 if `own` has a reservation."""
         if (own.order.tenant, own.order.batch_id) in self._rows.enqueued:
             return 0
         return sum(

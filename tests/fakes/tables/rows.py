@@ -125,13 +125,14 @@ class Rows:
         return self.batches.pop((tenant, batch_id), None) is not None
 
     def held(self, tenant: str, model: str) -> HoldKind | None:
-        """Return what an operator holds, the tenant or the model; None if neither is held."""
+        """Return what an operator holds: the tenant or the model; None if nothing is held."""
         of = ((HoldKind.TENANT, tenant), (HoldKind.MODEL, model))
         return next((kind for kind, name in of if (kind, name) in self.holds), None)
 
     def is_known(self, file: FileRow, now: datetime) -> bool:
-        """Return True if callers still see the file: it has not expired, or a live batch created before
-        its expiry reads it.
+        """Return True if callers still see the file: it has not expired, or a live batch still reads it.
+
+        The batch must have been created before the file expired.
         """
         until, readers = file.expires_at, self.readers_of(file.tenant, file.id)
         return until is None or until > now or any(row.order.created_at < until for row in readers)

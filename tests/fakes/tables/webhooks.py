@@ -32,7 +32,7 @@ def record_event(rows: Rows, order: BatchOrder, type: str, at: datetime) -> None
 def record_event_of(
     rows: Rows, tenant: str, batch_id: str, type: str, at: datetime, occurrence: str = ""
 ) -> None:
-    """Record an event as the triggers of PostgreSQL do, for each endpoint that wants it."""
+    """Record an event for each endpoint that receives this type, as the triggers of PostgreSQL do."""
     digest = md5(f"{batch_id}/{type}/{occurrence}".encode(), usedforsecurity=False).hexdigest()
     known = {(row.endpoint_id, row.event_id) for row in rows.webhook_deliveries.values()}
     for endpoint in rows.webhook_endpoints.values():

@@ -30,7 +30,7 @@ class Api:
         self._folder = folder
 
     def say(self, *pieces: bytes) -> bytes:
-        """Send the pieces over a new connection until a response arrives, and return all received bytes."""
+        """Send the pieces on a new connection until a response arrives. Return all received bytes."""
         with self.connected() as connection:
             for piece in pieces:
                 if select.select([connection], [], [], 0.05)[0]:
@@ -47,15 +47,15 @@ class Api:
         return self._process.memory_info().rss
 
     def left(self) -> int:
-        """Return the number of objects, including unfinished ones, and of file rows."""
+        """Return the number of stored objects, including unfinished ones, plus the number of file rows."""
         return len(objects(self._folder)) + len(self.client.get("/v1/files").json()["data"])
 
 
 @contextmanager
 def _shared(name: str, template_url: str, folder: Path, **limits: float) -> Generator[Api]:
-    """Run an API process on a database `name`, for many tests, because none of them may harm it.
+    """Run an API process with the database `name`. Many tests share it, because none of them may harm it.
 
-    The process reads for minutes after a refusal, so that this process may be delayed.
+    After it has rejected a request, the API reads for minutes, so that a delay of this process does no harm.
     """
     server, _, template = template_url.rpartition("/")
     asyncio.run(_create(f"{server}/postgres", name, template))
@@ -88,13 +88,13 @@ def patient_process(postgres_url: str, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def hasty_api(hasty_process: Api) -> Generator[Api]:
-    """An API that waits for a client only a few seconds, for tests that wait for the end of its patience."""
+    """An API that waits for clients only a few seconds, for tests that wait until it gives up."""
     yield from _emptied_afterwards(hasty_process)
 
 
 @pytest.fixture
 def api(patient_process: Api) -> Generator[Api]:
-    """An API that waits for minutes, because this process may be delayed."""
+    """An API that waits for clients for minutes, so that a delay of this process does no harm."""
     yield from _emptied_afterwards(patient_process)
 
 
@@ -121,7 +121,7 @@ def lines(size: int) -> Iterator[bytes]:
 
 
 def post(api: Api, path: str, body: Iterator[bytes]) -> httpx.Response:
-    """Send the body chunked, without a content length."""
+    """Send the body in chunks, without a content length. Return the response."""
     headers = {"Content-Type": "multipart/form-data; boundary=cut"}
     return api.client.post(path, content=body, headers=headers)
 
@@ -277,7 +277,7 @@ def test_a_client_that_does_not_read_its_file_is_disconnected(hasty_api: Api) ->
 
 
 def _received_end(connection: socket.socket, size: int) -> bool:
-    """Read only after the server has given up, and return True if it had not sent the whole file."""
+    """Return True if the server gave up before it had sent the whole file, and False if it still sends."""
     gone = not any(
         other.laddr == connection.getpeername() and other.raddr == connection.getsockname()
         for other in psutil.net_connections("tcp")

@@ -16,7 +16,7 @@ REQUESTS, BODY_BYTES, MOST_MIB = 100_000, 255 * MIB, 64
 
 
 def body() -> Iterator[bytes]:
-    """Yield a body of 100,000 requests and 255 MiB, whose last request is refused."""
+    """Yield a body with 100,000 requests and 255 MiB. Its last request is invalid."""
     params = b'{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"%b"}]}' % (b"x" * 2576)
     yield b'{"requests":['
     for start in range(0, REQUESTS, 100):
@@ -26,7 +26,7 @@ def body() -> Iterator[bytes]:
 
 
 def peak_mib(process: subprocess.Popen[str]) -> float:
-    """Return the most memory that the process has had at any time."""
+    """Return the peak memory of the process in MiB."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
     assert found is not None
     return int(found[1]) / 1024

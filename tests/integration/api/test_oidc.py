@@ -36,7 +36,7 @@ class Tokens(BaseModel):
 
 @contextmanager
 def issuing(port: int) -> Generator[str]:
-    """Run an issuer that knows alice, and yield its URL."""
+    """Context manager that runs an issuer whose only user is alice, and yields its URL."""
     command = ["-m", "oidc_provider_mock", "--port", str(port), "--user-claims", json.dumps(_ALICE)]
     with subprocess.Popen([sys.executable, *command], stderr=subprocess.DEVNULL) as process:
         try:

@@ -27,14 +27,14 @@ MIB = 1024 * 1024
 
 
 class Listens(BaseModel):
-    """The log line with the port."""
+    """The log line that contains the port."""
 
     message: str
     port: int
 
 
 def environment(tmp_path: Path, **settings: str) -> dict[str, str]:
-    """Return the environment of an API process without Temporal, isolated from anything outside the test."""
+    """Return the environment of an API process without Temporal, independent of the test's environment."""
     chosen = {
         **({} if "registry" in settings else {"backends": '["http://127.0.0.1:9"]'}),
         "storage_dir": str(tmp_path / "objects"),
@@ -48,7 +48,7 @@ def environment(tmp_path: Path, **settings: str) -> dict[str, str]:
 
 
 def ended(tmp_path: Path, **settings: str) -> tuple[int, list[str]]:
-    """Run an API process that cannot start, and return its exit code and stderr lines."""
+    """Run an API process that cannot start. Return its exit code and the lines on stderr."""
     command = [sys.executable, "-m", "batchwright.api"]
     process = subprocess.run(
         command, env=environment(tmp_path, **settings), capture_output=True, text=True, timeout=240

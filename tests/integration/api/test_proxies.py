@@ -1,4 +1,4 @@
-"""Wrong keys count per client address: the one of a trusted proxy's header, otherwise the connection's."""
+"""Wrong keys count per client address: that in a trusted proxy's header, else that of the connection."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Migrations on a real PostgreSQL run once, in order, in one process, and completely or not at all."""
+"""Migrations on a real PostgreSQL: run once, in order, by one process, and completely or not at all."""
 
 import asyncio
 import os

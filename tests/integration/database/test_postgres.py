@@ -1,4 +1,4 @@
-"""Behaviour that only a real PostgreSQL shows: lost servers, and waiting."""
+"""Behaviour that only a real PostgreSQL has: lost servers, and waiting."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -44,7 +44,7 @@ POOLED = {"user", "database", "client_encoding", "datestyle", "timezone", "appli
 
 @pytest.fixture
 async def lost(database_url: str) -> AsyncGenerator[Database, None]:
-    """A database whose connections have ended, and which accepts no new ones."""
+    """A database whose connections have ended and that accepts no new connections."""
     database = await open_database(load(database_url=database_url))
     name = database_url.rpartition("/")[2]
     server = await connect(database_url.rpartition("/")[0] + "/postgres")
@@ -119,7 +119,7 @@ async def test_a_connection_uses_only_startup_parameters_known_to_poolers_and_le
     parameters = list[str]()
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A server's beginning: no TLS, and then what the client starts with."""
+        """Act as a server without TLS: record the client's start parameters, then close the connection."""
         await reader.readexactly(8)
         writer.write(b"N")
         size = int.from_bytes(await reader.readexactly(4))

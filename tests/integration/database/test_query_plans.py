@@ -149,7 +149,7 @@ async def test_each_filter_of_a_hundred_thousand_batches_reads_one_page(
 
 
 def rows_read(text: str) -> int:
-    """Return the largest number of rows that a part of the plan read, with those that it then dropped."""
+    """Return the largest number of rows that any part of the plan read, even if it dropped them."""
     kept = [int(float(rows) * int(loops)) for rows, loops in re.findall(r"rows=([\d.]+) loops=(\d+)", text)]
     dropped = [int(rows) for rows in re.findall(r"Rows Removed by \w+(?: \w+)*: (\d+)", text)]
     return max(kept) + sum(dropped)

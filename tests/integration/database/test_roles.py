@@ -1,6 +1,4 @@
-"""The database with two roles, as the guide for Kubernetes creates them: an owner, and a role that only
-changes rows.
-"""
+"""A database with two roles, as the Kubernetes guide creates them: an owner, and a role that changes rows."""
 
 import re
 import subprocess
@@ -25,7 +23,7 @@ _RIGHTS = "SELECT", "INSERT", "UPDATE", "DELETE"
 
 @pytest.fixture
 async def urls(postgres_url: str) -> AsyncGenerator[tuple[str, str]]:
-    """Return the URLs of the owner and of the data role, on an empty database."""
+    """URLs of an empty database for the owner and for the role that only changes rows."""
     server = postgres_url.rpartition("/")[0]
     address = server.partition("@")[2]
     [block] = re.findall("```sql\n(.*?)```", _GUIDE.read_text(), re.DOTALL)

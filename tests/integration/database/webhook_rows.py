@@ -1,4 +1,4 @@
-"""Rows of webhooks, which tests of their tables and of events share."""
+"""Rows of webhooks. The tests of the webhook tables and of events share them."""
 
 from datetime import timedelta
 

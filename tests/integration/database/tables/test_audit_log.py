@@ -1,4 +1,4 @@
-"""The audit log: entries and outcomes, filters, and that nothing but retention deletes an entry."""
+"""The audit log: its entries, outcomes and filters. Only retention deletes entries."""
 
 from datetime import datetime
 

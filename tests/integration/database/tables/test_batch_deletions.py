@@ -33,7 +33,7 @@ def a_rerun(kind: RerunKind) -> BatchOrder:
 
 
 async def claim(database: Database, kind: RerunKind) -> BatchOrder:
-    """Let `batch_2` rerun `batch_1`, and return its order."""
+    """Let `batch_2` rerun `batch_1`. Return its order."""
     order = a_rerun(kind)
     assert order.origin is not None
     return await database.reruns.claim(order, order.origin)

@@ -1,4 +1,4 @@
-"""How batches end, and what is counted until then; `any_database` runs it on each database."""
+"""How batches end, and which counts they have until then; `any_database` runs the tests on each database."""
 
 import asyncio
 
@@ -156,7 +156,7 @@ def an_error(code: str, model: str | None, count: int, custom_id: str = "c") -> 
 
 
 def stored(error: ErrorCount) -> ErrorCount:
-    """Return the error as PostgreSQL stores it, which cannot store a NUL character."""
+    """Return the error in the form that PostgreSQL stores: without NUL characters."""
     example = error.example.model_copy(update={"message": "why \ufffd \\u0000"})
     return error.model_copy(update={"example": example})
 

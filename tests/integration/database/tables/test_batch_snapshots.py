@@ -1,4 +1,4 @@
-"""Snapshots of several batches in every database; `any_database` runs the tests on each."""
+"""Snapshots of several batches; `any_database` runs the tests on each database."""
 
 from batchwright.contracts.batch import ErrorCount, ErrorExample
 from batchwright.contracts.openai import BatchStatus

@@ -1,4 +1,4 @@
-"""Batches and their status changes in every database; `any_database` runs the tests on each."""
+"""Batches and their status changes; `any_database` runs the tests on each database."""
 
 from datetime import timedelta
 from typing import Any

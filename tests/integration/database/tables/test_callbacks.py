@@ -1,4 +1,4 @@
-"""Callbacks of backends in every database: the first one counts, is read, emptied, and deleted."""
+"""Callbacks of backends in every database: only the first one counts. It is read, emptied, and deleted."""
 
 from datetime import UTC, datetime, timedelta
 

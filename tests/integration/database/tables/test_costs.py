@@ -1,4 +1,4 @@
-"""What batches cost, and their caps; `any_database` runs it on each database."""
+"""Costs of batches, and caps on them; `any_database` runs the tests on each database."""
 
 from batchwright.contracts.batch import ModelUsage
 from batchwright.contracts.openai import Endpoint, Usage

@@ -1,4 +1,4 @@
-"""Files in every database; `any_database` runs the tests on each."""
+"""Files; `any_database` runs the tests on each database."""
 
 from datetime import UTC, datetime, timedelta
 

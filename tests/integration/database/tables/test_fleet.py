@@ -1,4 +1,4 @@
-"""Numbers of all live batches in every database; `any_database` runs the tests on each."""
+"""Numbers of all live batches; `any_database` runs the tests on each database."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Run-time model changes in every database; `any_database` runs the tests on each."""
+"""Run-time changes of models; `any_database` runs the tests on each database."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Served models and workers in every database; `any_database` runs the tests on each."""
+"""Served models and workers; `any_database` runs the tests on each database."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Run-time rates in every database; `any_database` runs the tests on each."""
+"""Run-time rates; `any_database` runs the tests on each database."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Uploads and idempotency keys in every database; `any_database` runs the tests on each."""
+"""Uploads and idempotency keys; `any_database` runs the tests on each database."""
 
 import asyncio
 

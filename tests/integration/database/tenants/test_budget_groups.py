@@ -1,4 +1,4 @@
-"""Budget groups in every database; `any_database` runs the tests on each."""
+"""Budget groups; `any_database` runs the tests on each database."""
 
 import asyncio
 from contextlib import suppress
@@ -30,9 +30,7 @@ async def a_key(database: Database, id: str, *groups: BudgetGroup, tenant: str =
 
 
 async def two_users(database: Database) -> None:
-    """Create users with keys: alice (a1, a2) and bob (b1) of the tenant `t`, and another alice (u1) of
-    the tenant `u`.
-    """
+    """Create users with keys: alice (a1, a2) and bob (b1) of tenant `t`, and alice (u1) of tenant `u`."""
     for group in (ALICE, ALICE_OF_U):
         await database.tenants.create(group.tenant, START)
         assert await database.budget_groups.create(group, 100, START)

@@ -1,4 +1,4 @@
-"""Quotas in every database; `any_database` runs the tests on each."""
+"""Quotas; `any_database` runs the tests on each database."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Tenants and their keys in every database; `any_database` runs the tests on each."""
+"""Tenants and their keys; `any_database` runs the tests on each database."""
 
 import asyncio
 

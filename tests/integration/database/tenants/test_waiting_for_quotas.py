@@ -1,4 +1,4 @@
-"""Batches that wait for a quota of their tenant, in every database; `any_database` runs the tests on each."""
+"""Batches that wait for a quota of their tenant; `any_database` runs the tests on each database."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -21,7 +21,10 @@ async def enqueue(database: Database, id: str, lines: int) -> QuotaExcess | None
 
 
 async def wait_for(database: Database, id: str, lines: int, created: int) -> QuotaExcess | None:
-    """Let a batch that was created at that second request lines, or wait for them."""
+    """Let a batch, created at the second `created`, reserve lines of the quota or wait for them.
+
+    Return the excess if the batch must wait.
+    """
     now = datetime.now(UTC)
     order = an_order(id, "t", created_at=now + timedelta(seconds=created), deadline=now + timedelta(days=1))
     await database.batches.upsert(order)
