@@ -1,6 +1,4 @@
-"""Runs commands that download from a package registry, and repeats them because registries fail now and
-then.
-"""
+"""Runs commands that download from a package registry. Repeats them, because registries sometimes fail."""
 
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -10,10 +8,10 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 
 def fetched(command: Sequence[str | Path], cwd: Path, environment: Mapping[str, str] | None = None) -> None:
-    """Run `command`, and repeat it if it fails, up to three times in total.
+    """Run `command`. If it fails, repeat it, up to three runs in total.
 
     Raises:
-        AssertionError: the last run failed. The message has the end of its error output.
+        AssertionError: the last run failed. The message contains the end of its error output.
     """
 
     def run() -> None:

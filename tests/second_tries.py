@@ -1,4 +1,4 @@
-"""Rejects test runs in which a test passes only at a second try, except for the tests listed here.
+"""Rejects test runs in which a test passes only at its second try, unless the test is listed here.
 
 A second try would hide a defect that shows only in some runs (decision 0053).
 """
@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
     """Print the failures of first tries after pytest's own summary.
 
-    Fail the run if such a test is not listed.
+    If a test that is not listed needed a second try, fail the run.
     """
     yield
     terminal: pytest.TerminalReporter | None = session.config.pluginmanager.get_plugin("terminalreporter")

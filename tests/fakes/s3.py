@@ -88,9 +88,7 @@ class S3Server:
 
 
 def read_service_models_once() -> None:
-    """Let all boto sessions share one loader, because loading S3's description takes longer than most
-    tests.
-    """
+    """Let all boto sessions share one loader. Loading S3's description takes longer than most tests."""
     import botocore.session
 
     botocore.session.create_loader = cache(botocore.session.create_loader)  # pyright: ignore[reportPrivateImportUsage]

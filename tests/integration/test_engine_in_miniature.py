@@ -61,7 +61,7 @@ def _line(number: int) -> str:
 
 
 def _stored(store: Path) -> dict[str, int]:
-    """Return the status of each stored result by its `custom_id`. Raises if a line has two results."""
+    """Return the status of each stored result by `custom_id`. Fail if a line has two results."""
     records = [
         json.loads(record) for path in store.glob("*.segment") for record in path.read_text().splitlines()
     ]

@@ -1,4 +1,4 @@
-"""Known failures of batch systems, each by its name, with a real database and a real disk."""
+"""Known failures of batch systems, each with its name, on a real database and a real disk."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ def disk(tmp_path: Path) -> Breaking:
 
 @pytest.fixture
 async def batch(database: Database, disk: Breaking) -> SettledBatch:
-    """A batch of four lines: two succeeded, two failed."""
+    """A batch of four lines, of which two have succeeded and two have failed."""
     batch = SettledBatch(lines=LINES, storage=disk, tables=database)
     await batch.prepare()
     await batch.put([batch.success(0), batch.failure(1), batch.success(2), batch.failure(3)])
@@ -67,7 +67,7 @@ async def cancelled(batch: SettledBatch, seconds: float = 60) -> None:
 
 
 def now_of_finalization() -> datetime:
-    """Return the time by the clock that the API and finalization share."""
+    """Return the current time of the clock that the API and finalization share."""
     return datetime.now(UTC)
 
 

@@ -1,4 +1,4 @@
-"""Files with unusual text, through ingestion into a real PostgreSQL, and on to finalization."""
+"""Files with unusual text, from ingestion with a real PostgreSQL to finalization."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ _NUMBERS = count()
 
 
 class Ended(NamedTuple):
-    """A batch after finalization, or after its validation failed."""
+    """A batch after finalization, or after a failed validation."""
 
     row: BatchRow
     output: list[bytes]
@@ -52,7 +52,7 @@ class Ended(NamedTuple):
 
 
 class Run:
-    """One batch from its input to its files. Half of its planned lines succeed, half fail."""
+    """One batch from its input to its files. Half of its planned lines succeed, the other half fail."""
 
     def __init__(
         self, database: Database, answer: bytes = b"{}", execution: ExecutionFixture | None = None
@@ -223,9 +223,7 @@ def has_json_syntax(line: bytes) -> bool:
 
 
 async def assert_clear_end(database_url: str, data: bytes) -> None:
-    """Check that the batch completes with each line in one of its files, or fails with errors that name
-    lines.
-    """
+    """Check that the batch completes with each line in one of its files, or that its errors name lines."""
     database = await open_database(load(database_url=database_url))
     try:
         ended = await Run(database, answer=b'{"text":"\\u0000"}')(data)

@@ -1,4 +1,4 @@
-"""Causes once on a stack each event that the dashboards and alerts show. It takes about a minute."""
+"""Causes every event that the dashboards and alerts show, once, on a stack. This takes about a minute."""
 
 import json
 
@@ -19,7 +19,7 @@ ANSWERED, TROUBLED, AWAY = MODELS
 
 
 async def make_history(stack: Stack, prometheus: Prometheus) -> None:
-    """Cause all events, and leave one batch of each of two tenants in progress."""
+    """Cause all events. At the end, a batch of each of two tenants is still in progress."""
     async with stack.client() as client, stack.client("acme") as other:
         await _batches_that_end(stack, client, prometheus)
         await _broken_workflow(stack)
@@ -61,9 +61,9 @@ async def make_history(stack: Stack, prometheus: Prometheus) -> None:
 
 
 async def _batches_that_end(stack: Stack, client: AsyncOpenAI, prometheus: Prometheus) -> None:
-    """Complete one batch and cancel another, twice.
+    """Twice, complete one batch and cancel another one.
 
-    Prometheus must see the counters in between, as a rate needs two values.
+    In between, Prometheus must read the counters, because a rate needs two values.
     """
     for _ in range(2):
         done = await submit(client, chat_lines(MODELS, each=20))
@@ -78,7 +78,7 @@ async def _batches_that_end(stack: Stack, client: AsyncOpenAI, prometheus: Prome
 
 
 async def _broken_workflow(stack: Stack) -> None:
-    """Start a workflow run with an invalid input, so that its workflow tasks fail forever."""
+    """Start a workflow run with an invalid input, so that all its workflow tasks fail."""
     now = stack.now
     client = await Client.connect(now.temporal, namespace=now.namespace)
     await client.start_workflow("BatchWorkflow", json.dumps({}), id="broken", task_queue=CONTROL_QUEUE)
@@ -93,7 +93,7 @@ async def _torn_batch(stack: Stack, client: AsyncOpenAI) -> None:
 
 
 async def _wrong_row(stack: Stack, client: AsyncOpenAI) -> None:
-    """Create a batch whose file row is invalid, so that its ingestion fails with an unexpected error."""
+    """Create a batch with an invalid file row, so that its ingestion fails with an unexpected error."""
     file = await client.files.create(file=("odd.jsonl", b'{"a": 1}\n'), purpose="batch")
     database = await connect(stack.now.postgres)
     await database.execute("UPDATE files SET storage_key = '../elsewhere' WHERE id = $1", file.id)

@@ -1,4 +1,4 @@
-"""Runs a Prometheus with our rules that reads the metrics of given processes."""
+"""Runs a Prometheus server with our rules. It reads the metrics of given processes."""
 
 import json
 import os
@@ -40,11 +40,11 @@ class Prometheus:
         self._http = http
 
     def ask(self, expr: str) -> list[Sample]:
-        """Return the samples to which the expression evaluates now.
+        """Return the current samples of the expression.
 
         Raises:
-            AssertionError: Prometheus rejects the expression. The message has the reason.
-            httpx.HTTPError: Prometheus cannot answer, for example with a 503 while it opens its storage.
+            AssertionError: Prometheus rejects the expression. The message contains the reason.
+            httpx.HTTPError: Prometheus cannot answer. For example, it returns 503 while it opens its storage.
         """
         response = self._http.get("/api/v1/query", params={"query": expr})
         if response.is_server_error:
@@ -54,7 +54,7 @@ class Prometheus:
         return answer.data.result
 
     def families(self) -> set[str]:
-        """Return the names of all metrics that some process declares, even without a value."""
+        """Return the names of all metrics that any process declares, even if they have no value."""
         return set(self._http.get("/api/v1/metadata").json()["data"])
 
     @retry(
@@ -64,7 +64,7 @@ class Prometheus:
         reraise=True,
     )
     def wait(self, least: str) -> None:
-        """Wait until the expression `least` has a value. Raise AssertionError after five minutes."""
+        """Wait until the expression `least` has a value. After five minutes, raise AssertionError."""
         assert self.ask(least)
 
 
@@ -76,9 +76,9 @@ def tool(name: str) -> str:
 
 @contextmanager
 def scraping(urls: list[str], folder: Path) -> Generator[Prometheus]:
-    """Run a Prometheus that reads the metrics at `urls` every second, and yield it when all are reachable.
+    """Context manager that runs a Prometheus, and yields it when all `urls` are reachable.
 
-    The first URL is that of the API, all others are those of workers.
+    It reads the metrics at `urls` every second. The first URL is that of the API, the others are of workers.
     """
     config = folder / "prometheus.yml"
     config.write_text(json.dumps(_config(urls)))

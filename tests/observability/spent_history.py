@@ -15,9 +15,7 @@ _DOWN = "down"
 
 
 async def leave_jobs(stack: Stack, client: AsyncOpenAI, upstream: str) -> None:
-    """Complete a batch whose backends run jobs, and leave another in progress whose backend does not know
-    its jobs.
-    """
+    """Complete a batch whose backend runs jobs. Leave another in progress whose backend forgets its jobs."""
     jobs: dict[str, object] = {"poll_interval": 0.25}
     await _register(
         stack, client, _POLLED, upstream, "poll", {**jobs, "poll_endpoint_template": "/status/{id}"}
@@ -35,16 +33,14 @@ async def leave_jobs(stack: Stack, client: AsyncOpenAI, upstream: str) -> None:
 
 
 async def leave_fallbacks(stack: Stack, client: AsyncOpenAI, fallback: str) -> None:
-    """Leave a batch in progress whose backend is unreachable, so that the model `fallback` answers its
-    lines.
-    """
+    """Leave a batch in progress whose backend is unreachable. The model `fallback` answers its lines."""
     config = {"backends": [{"url": f"http://127.0.0.1:{free_port()}"}], "fallbacks": [fallback]}
     await _register_config(stack, client, _DOWN, config)
     await submit(client, chat_lines([_DOWN], each=4000))
 
 
 async def leave_refusals(stack: Stack, upstream: str) -> None:
-    """Let a tenant use up its token budget, and part of the budget of its organization."""
+    """Let a tenant use up its token budget and a part of its organization's budget."""
     quotas = {"tenant": BUDGETED, "tokens_per_day": 1}
     async with http_client() as http:
         (await http.put(f"{stack.now.api}/admin/quotas", json=quotas)).raise_for_status()
@@ -64,12 +60,12 @@ async def leave_refusals(stack: Stack, upstream: str) -> None:
 async def _register(
     stack: Stack, client: AsyncOpenAI, model: str, upstream: str, kind: str, jobs: dict[str, object]
 ) -> None:
-    """Register a model whose backend runs jobs, and wait until it is served.
+    """Register a model whose backend runs jobs, and wait until the model is served.
 
     Args:
-        upstream: Name of the model at the backend.
-        kind: Kind of job: `poll` or `callback`.
-        jobs: Settings of the jobs.
+        upstream: name of the model at the backend.
+        kind: kind of job: `poll` or `callback`.
+        jobs: settings of the jobs.
     """
     backends = [{"url": f"{stack.simulator}/jobs", "model": upstream}]
     await _register_config(stack, client, model, {"backends": backends, "kind": kind, "jobs": jobs})

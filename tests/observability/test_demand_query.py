@@ -1,4 +1,4 @@
-"""The query by which the chart's autoscaler asks Prometheus for the requests in flight that a pool needs."""
+"""The Prometheus query of the chart's autoscaler. It returns how many requests in flight a pool needs."""
 
 import subprocess
 from pathlib import Path
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.prometheus
 
 
 def query(*models: str) -> str:
-    """Return the query of a pool that serves these models; without models it serves all of them."""
+    """Return the query for a pool that serves these models; for all models if there are none."""
     pool: JsonValue = {
         "name": "all",
         "roles": ["control", "io", "inference"],
@@ -31,13 +31,13 @@ def series(name: str, labels: str, values: str) -> JsonValue:
 
 
 def required(model: str, rate: float) -> list[JsonValue]:
-    """Return the required rate of a model, as two control workers show it."""
+    """Return the metric with the required rate of a model, as two control workers show it."""
     name = "model_required_results_per_second"
     return [series(name, f'model="{model}",pod="{pod}"', f"{rate}x60") for pod in ("a", "b")]
 
 
 def requests(model: str, seconds_per_minute: float, results_per_minute: float) -> list[JsonValue]:
-    """Return the counters of two workers that together have these seconds in flight and results."""
+    """Return the counters of two workers, which together have these seconds in flight and results."""
     counters = {
         "model_request_execution_duration_seconds_sum": ("", seconds_per_minute / 2),
         "request_results_total": (',result="success"', results_per_minute / 2),

@@ -1,6 +1,4 @@
-"""Each expression of the dashboards and rules returns data from a real Prometheus that observes a real
-stack.
-"""
+"""Each expression in the dashboards and rules returns data of a real stack from a real Prometheus."""
 
 import asyncio
 import json
@@ -26,7 +24,7 @@ RARE = re.compile(r'status=~?"(?:retry|exhausted|5\.\.)",?')
 
 
 def panels() -> list[tuple[str, str, str]]:
-    """Return dashboard, panel and expression of each panel. Grafana's variables are filled in."""
+    """Return dashboard, panel and expression of each panel. Grafana's variables are replaced by values."""
     return [
         (path.stem, panel["title"], _filled(target["expr"]))
         for path in DASHBOARDS
@@ -43,7 +41,7 @@ def _filled(expr: str) -> str:
 def prometheus() -> Iterator[Prometheus]:
     """A Prometheus that has observed a stack on which all documented events happened.
 
-    Two batches are still running.
+    Two batches on the stack are still in progress.
     """
     with (
         tempfile.TemporaryDirectory(prefix="batchwright-prometheus-") as folder,

@@ -1,4 +1,4 @@
-"""Reads the blocks of commands on the operator's pages, and runs them without changes."""
+"""Reads the blocks of commands from the operator's pages, and runs them unchanged."""
 
 import os
 import re
@@ -49,7 +49,7 @@ def blocks() -> list[Block]:
 
 
 def block(heading: str, place: int = 0) -> Block:
-    """Return the block number `place` below a heading, counted from 0, without those that need a cluster."""
+    """Return block number `place`, from 0, below a heading. Blocks that need a cluster do not count."""
     return [each for each in blocks() if each.heading == heading and not each.needs_a_cluster][place]
 
 
@@ -72,8 +72,9 @@ def run(block: Block, environment: dict[str, str], folder: Path) -> str:
 
 
 def environment(addresses: Addresses, **more: str) -> dict[str, str]:
-    """Return the environment of an operator's shell: the settings of a stack, and a PATH with all
-    programs of the guide.
+    """Return the environment of an operator's shell.
+
+    It contains the settings of a stack, and a PATH with all programs of the guide.
     """
     programs = (Path(sys.executable).parent, find_binaries(), find_binary().parent)
     return {

@@ -1,7 +1,7 @@
-"""Runs the shell and Python blocks of each how-to page, one after another, in one shell.
+"""Runs all shell and Python blocks of each how-to page, one after another, in one shell.
 
-Placeholders on the page, such as addresses, keys and directories, are replaced by those of the test.
-`NOT_RUN` lists blocks that cannot run in a test, by words in the block, with the reason.
+The test's own values replace the placeholders on the page, such as addresses, keys and directories. `NOT_RUN`
+lists blocks that cannot run in a test. It identifies a block by words in it, and gives the reason.
 """
 
 import re
@@ -47,9 +47,10 @@ class Followed:
     """A how-to page to run.
 
     Attributes:
-        here: What replaces each placeholder of the page.
+        here: replacement for each placeholder of the page.
         python: Python code that runs before each Python block.
-        is_held: The backend answers no requests, so that the page's commands find its batches in progress.
+        is_held: True if the backend answers no requests, so that the page's commands find batches in
+            progress.
     """
 
     page: str
@@ -60,7 +61,7 @@ class Followed:
     def script(self, here: Mapping[str, str]) -> str:
         """Return a bash script with all blocks of the page.
 
-        `here` has the replacements that apply to all pages.
+        `here` contains the replacements that apply to all pages.
         """
         text = "\n".join(_runnable(kind, text, self.python) for kind, text in blocks(self.page))
         for there, ours in {**self.here, **here}.items():
@@ -73,9 +74,7 @@ def pages() -> list[str]:
 
 
 def blocks(page: str) -> Iterator[tuple[str, str]]:
-    """Yield the kind and the text of each block that can run: shell, Python, and requests for a `.jsonl`
-    file.
-    """
+    """Yield the kind and the text of each block that can run: shell, Python, or lines of a `.jsonl` file."""
     for found in _FENCED.finditer((DOCS / "how-to" / page).read_text()):
         kind, text = found["kind"], found["text"]
         is_requests = kind == "json" and text.startswith('{"custom_id"')
@@ -84,7 +83,7 @@ def blocks(page: str) -> Iterator[tuple[str, str]]:
 
 
 def left_out(page: str) -> set[str]:
-    """Return the keys of `NOT_RUN` that occur in blocks of the page, which are therefore not run."""
+    """Return the keys of `NOT_RUN` that occur in blocks of the page. These blocks are not run."""
     text = "".join(found["text"] for found in _FENCED.finditer((DOCS / "how-to" / page).read_text()))
     return {words for words in NOT_RUN if words in text}
 

@@ -1,4 +1,4 @@
-"""Runs single processes of Batchwright with servers, code and settings that a test provides."""
+"""Runs single Batchwright processes with servers, code and settings of the test."""
 
 import asyncio
 import os
@@ -24,11 +24,11 @@ T = TypeVar("T")
 def process(
     module: str, *arguments: str, well: str, environment: dict[str, str], code: Path | None = None
 ) -> Generator[int]:
-    """Run `python -m batchwright.MODULE`, and yield its process id when it is ready.
+    """Context manager that runs `python -m batchwright.MODULE`. It yields the process id when it is ready.
 
     Args:
         well: URL that responds with 200 when the process is ready.
-        code: Directory whose modules take precedence over the installed ones.
+        code: directory whose modules take precedence over the installed ones.
     """
     variables = {**os.environ, **SETTINGS, **environment}
     paths = [*([str(code)] if code else []), variables.get("PYTHONPATH", "")]
@@ -49,9 +49,7 @@ def process(
 
 @asynccontextmanager
 async def beside(context: AbstractContextManager[T]) -> AsyncGenerator[T]:
-    """Enter and leave a context manager in a thread, so that servers in the test's event loop can respond
-    meanwhile.
-    """
+    """Enter and leave a context manager in a thread, so that servers in the test's event loop can respond."""
     entered = await asyncio.to_thread(context.__enter__)
     try:
         yield entered

@@ -1,4 +1,4 @@
-"""PostgreSQL with a primary server and a standby server that replicates it, as operators run it."""
+"""PostgreSQL with a primary server and a standby server that replicates it, as operators run them."""
 
 import os
 import shutil
@@ -14,9 +14,9 @@ _FAST = {"fsync": "off", "full_page_writes": "off"}
 
 
 class Replicated:
-    """A primary server and a standby server. A commit waits until the standby has it.
+    """A primary server and a standby server. A commit waits until the standby server has it.
 
-    Another operating-system user must be able to enter `folder`.
+    Other operating-system users must be able to enter `folder`.
     """
 
     def __init__(self, folder: Path) -> None:

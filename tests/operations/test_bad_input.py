@@ -1,4 +1,4 @@
-"""Wrong settings of an installation are reported in one sentence with the remedy, and nothing is lost."""
+"""A wrong setting of an installation is reported in one sentence with the remedy, and nothing is lost."""
 
 from pathlib import Path
 

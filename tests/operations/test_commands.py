@@ -222,9 +222,7 @@ async def delete(server: Client, run: str) -> None:
 
 
 def settings_of(stack: Stack) -> dict[str, str]:
-    """Return the settings of the operator's shell, by lower-case name, for commands that do not use the
-    API.
-    """
+    """Return the operator's shell settings by lower-case name, for commands that do not use the API."""
     return {
         name.removeprefix("BATCHWRIGHT_").lower(): value
         for name, value in shell(stack).items()
@@ -261,7 +259,7 @@ async def test_a_batch_failed_by_an_unknown_error_is_found_and_resumed_after_the
 
 
 async def shows(stack: Stack, line: str) -> bool:
-    """Return True if the metrics of any process have a line that matches the regular expression `line`."""
+    """Return True if the metrics of any process contain a line that matches the regular expression `line`."""
     async with http_client() as http:
         answers = [(await http.get(url)).text for url in stack.now.metrics]
     return any(re.search(line, answer) for answer in answers)

@@ -1,6 +1,4 @@
-"""PostgreSQL fails over while a batch runs: all connections are cut, and the standby takes over the
-address.
-"""
+"""PostgreSQL fails over while a batch runs: connections are cut, and the standby takes over the address."""
 
 import shutil
 import tempfile
@@ -33,7 +31,7 @@ class FailoverStack:
         return AsyncOpenAI(base_url=f"{self.api}/v1", api_key="none", max_retries=0)
 
     async def fail_over(self, hold: Hold) -> None:
-        """Lose the primary server, release held requests, and let the standby server take over."""
+        """Kill the primary server, release held requests, and let the standby server take over."""
         async with self._proxy.refusing():
             await self._replicated.lose_the_primary()
             await until(self.answers_503)
@@ -50,9 +48,9 @@ class FailoverStack:
 
 @pytest.fixture
 def open_folder() -> Generator[Path]:
-    """A directory outside of pytest's own, which other users cannot enter.
+    """A directory that other users can enter. They cannot enter pytest's own directories.
 
-    The server may run as another user.
+    PostgreSQL may run as another user.
     """
     folder = Path(tempfile.mkdtemp(prefix="batchwright-replicated-"))
     folder.chmod(0o755)

@@ -1,6 +1,4 @@
-"""Output files cannot be written to a directory: the state is shown, the cause is named, and nothing is
-lost.
-"""
+"""Output files cannot be written to a directory: state and cause are shown, and nothing is lost."""
 
 import re
 import signal
@@ -34,14 +32,14 @@ def stack() -> Iterator[Stack]:
 
 @contextmanager
 def full(stack: Stack, writer: Worker) -> Generator[None]:
-    """Make the disk look full to the process that writes the files."""
+    """Context manager that makes the disk look full to the process that writes the files."""
     with no_room_for([writer.process.pid]):
         yield
 
 
 @contextmanager
 def not_mounted(stack: Stack, writer: Worker) -> Generator[None]:
-    """Put a file in place of the storage directory during the `with` block."""
+    """Context manager that puts a file in place of the storage directory."""
     aside = stack.objects.with_name("aside")
     stack.objects.rename(aside)
     stack.objects.touch()
@@ -99,7 +97,7 @@ async def test_files_that_cannot_be_written_are_written_after_the_directory_is_f
 
 
 async def last_failures(stack: Stack, batch_id: str) -> str:
-    """Return the last failures of the batch's pending activities and their causes, as the Web UI shows
+    """Return the last failures of the batch's pending activities with their causes, as the Web UI shows
     them.
     """
     server = await connect(load(temporal_address=stack.now.temporal, temporal_namespace=stack.now.namespace))
@@ -111,7 +109,7 @@ def run(in_little_room: bool, stack: Stack) -> "subprocess.CompletedProcess[str]
     """Run the guide's command `batchwright storage check`.
 
     Args:
-        in_little_room: Forbid the command to write files, as on a full disk.
+        in_little_room: True to forbid the command to write files, as on a full disk.
     """
     limit = "ulimit -f 0; " if in_little_room else ""
     command = ["bash", "-c", f"{limit}batchwright storage check"]

@@ -24,7 +24,7 @@ def deployments() -> dict[str, Resource]:
 
 
 def words_of(command: str, program: str) -> tuple[list[str], dict[str, str]]:
-    """Parse a command up to ` -- `. Return its words, and its options that have a value."""
+    """Parse a command up to ` -- `. Return its words, and its options with their values."""
     ours = shlex.split(command.partition(" -- ")[0])
     assert ours[0] == program
     words: list[str] = []

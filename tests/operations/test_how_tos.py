@@ -61,7 +61,7 @@ def stack() -> Iterator[Stack]:
 
 
 async def a_key(stack: Stack, tenant: str) -> str:
-    """Create a key and return it as commands take it."""
+    """Create a key, and return it in the form that commands accept."""
     await batchwright("tenants", "create", tenant, database_url=stack.now.postgres)
     created = await batchwright("keys", "create", tenant, database_url=stack.now.postgres)
     key = parse_key(created.stdout[0])

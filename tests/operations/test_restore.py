@@ -26,7 +26,7 @@ async def one_model_is_unavailable(stack: Stack) -> None:
 
 
 async def submit_unending(client: AsyncOpenAI) -> Batch:
-    """Submit a batch that cannot end before the restart; wait until 30 of its lines have results."""
+    """Submit a batch that cannot end before the restart. Return it when 30 of its lines have results."""
     batch = await submit(client, LARGE)
     await settled(client, batch.id, 30)
     return batch
@@ -42,7 +42,7 @@ async def is_known(client: AsyncOpenAI, batch: Batch) -> bool:
 
 @contextmanager
 def objects_come_and_go(folder: Path) -> Generator[None]:
-    """Create and delete files in the folder during the `with` block, as workers do all the time."""
+    """Context manager that creates and deletes files in the folder repeatedly, as workers do."""
     is_over = threading.Event()
 
     def churn() -> None:

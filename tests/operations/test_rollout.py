@@ -1,4 +1,4 @@
-"""Workers of two releases run side by side while batches run, with and without versioning."""
+"""Workers of two releases run at the same time while batches run, with and without versioning."""
 
 import json
 import shutil
@@ -38,7 +38,7 @@ _SLEEPS_FIRST = f"        await workflow.sleep(0.001)\n{_FIRST}"
 def stack() -> Iterator[Stack]:
     """A stack without workers.
 
-    Slices are small and histories short, so that runs continue as new very often.
+    Slices are small and histories are short, so that workflow runs continue as new very often.
     """
     with dev("--workers", "0", data=None, **SHORT) as started:
         yield started
@@ -46,7 +46,7 @@ def stack() -> Iterator[Stack]:
 
 @pytest.fixture
 def newer_code(tmp_path: Path) -> Path:
-    """A copy of our code with workflows that cannot replay the histories of the original ones."""
+    """A copy of our code. Its workflows cannot replay the histories of the original workflows."""
     folder = tmp_path / "newer"
     shutil.copytree(ROOT / "batchwright", folder / "batchwright")
     path = folder / "batchwright" / "workflows" / "batch.py"
@@ -62,11 +62,11 @@ def shell(stack: Stack, **more: str) -> dict[str, str]:
 
 @asynccontextmanager
 async def worker(stack: Stack, build: str = "", code: Path | None = None) -> AsyncGenerator[str]:
-    """Run a worker, and yield the URL of its metrics.
+    """Context manager that runs a worker, and yields the URL of its metrics.
 
     Args:
-        build: Build id of the worker. Empty runs it without versioning.
-        code: Directory of other code. None uses ours.
+        build: build id of the worker; empty to run it without versioning.
+        code: directory of other code; None for ours.
     """
     port = free_port()
     arguments = environment(stack.now, BATCHWRIGHT_METRICS_PORT=str(port), **SHORT)
@@ -87,7 +87,7 @@ async def build_of(client: Client, batch: Batch) -> str:
 
 
 async def exchange(stack: Stack, build: str, folder: Path) -> str:
-    """Make `build` the current one, with the commands of the guide, once its workers poll all queues.
+    """When workers of `build` poll all queues, make it the current build with the commands of the guide.
 
     Return the output of the commands.
     """
@@ -102,7 +102,7 @@ async def exchange(stack: Stack, build: str, folder: Path) -> str:
 
 
 async def live(stack: Stack, build: str) -> int:
-    """Return the number of live batches that need the build, as `rollout show` prints it."""
+    """Return the number of live batches on the build, as `rollout show` prints it."""
     settings = {"temporal_address": stack.now.temporal, "temporal_namespace": stack.now.namespace}
     arguments = ("rollout", "show", "--deployment", DEPLOYMENT, "--json")
     found = json.loads((await batchwright(*arguments, **settings)).stdout[0])["builds"]
@@ -111,7 +111,10 @@ async def live(stack: Stack, build: str) -> int:
 
 @asynccontextmanager
 async def one_model_is_answered(stack: Stack) -> AsyncGenerator[None]:
-    """Let the backend hold the requests of all other models, so that no batch with `LINES` can end."""
+    """Let the backend answer only one model and hold all other requests.
+
+    So no batch with `LINES` can end.
+    """
     async with stack.backend.hold(MODELS[1]), stack.backend.hold(MODELS[2]):
         yield
 
@@ -136,7 +139,7 @@ async def finished(client: AsyncOpenAI, batch: Batch, lines: list[dict[str, obje
 
 
 async def continued(client: Client, batch: Batch) -> int:
-    """Return how many runs of the batch's models have continued as new."""
+    """Return how many workflow runs of the batch's models have continued as new."""
     query = f"WorkflowId STARTS_WITH '{batch.id}/'"
     found = [run async for run in client.list_workflows(query)]
     return sum(run.status is WorkflowExecutionStatus.CONTINUED_AS_NEW for run in found)
@@ -228,9 +231,7 @@ async def exchange_to_unversioned(stack: Stack) -> None:
 
 
 async def tasks_fail(metrics: str) -> bool:
-    """Return True if a worker's metrics show the failures on which the alert
-    BatchwrightWorkflowTasksFailing is based.
-    """
+    """Return True if a worker's metrics show failures for the alert BatchwrightWorkflowTasksFailing."""
     async with http_client() as http:
         shown = (await http.get(metrics)).text.splitlines()
     failed = [line for line in shown if line.startswith("temporal_workflow_task_execution_failed_total{")]

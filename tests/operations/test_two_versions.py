@@ -1,4 +1,4 @@
-"""Two releases of the API run at the same time. The tables of the newer one serve both."""
+"""Two releases of the API run at the same time. Both use the tables of the newer release."""
 
 import shutil
 import subprocess
@@ -34,7 +34,7 @@ CREATE TABLE newer (id text PRIMARY KEY);
 
 @dataclass
 class TwoReleases:
-    """A stack of the older release, beside which a newer API can be started."""
+    """A stack of the older release. A newer API can be started beside it."""
 
     environment: dict[str, str]
     newer_code: Path

@@ -1,1 +1,1 @@
-"""Tests of the whole stack with servers of other projects as backends."""
+"""Tests of whole stacks whose backends are servers of other projects."""

@@ -1,8 +1,7 @@
 """Embeddings server: LitServe with a model of the package WordLlama.
 
-It needs a Python that has both packages.
-
-`python embedder.py PORT` serves only /v1/embeddings. It does not list models.
+It needs a Python that has both packages. `python embedder.py PORT` serves only /v1/embeddings, and lists no
+models.
 """
 
 import importlib

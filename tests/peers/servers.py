@@ -34,8 +34,8 @@ class Peer:
         """Wait until the server answers.
 
         Raises:
-            AssertionError: it ended, or did not answer within four minutes. The message has the end of its
-                log.
+            AssertionError: the server ended, or did not answer within four minutes. The message contains the
+                end of its log.
         """
         until = time.monotonic() + _START_SECONDS
         while time.monotonic() < until and self.process.poll() is None:
@@ -57,7 +57,7 @@ class Engine(NamedTuple):
 
 @contextmanager
 def litellm(models: Mapping[str, Sequence[Engine]], folder: Path) -> Generator[Peer]:
-    """Run LiteLLM's proxy, and yield it. Requests for a model are distributed to its engines.
+    """Context manager that runs LiteLLM's proxy and yields it. The proxy has some engines for each model.
 
     The API key is `KEY`.
     """
@@ -87,7 +87,7 @@ def litellm(models: Mapping[str, Sequence[Engine]], folder: Path) -> Generator[P
 
 @contextmanager
 def embedder(folder: Path) -> Generator[Peer]:
-    """Run an embeddings server, and yield it. It does not list models."""
+    """Context manager that runs an embeddings server and yields it. The server does not list models."""
     port = free_port()
     program = Path(__file__).with_name("embedder.py")
     command = [str(TOOLS / "embedder/bin/python"), str(program), str(port)]
@@ -120,7 +120,7 @@ def _running(command: list[str], port: int, health: str, log: Path) -> Generator
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End the process and all processes that it started, which form a group."""
+    """End the process and all processes that it started. They form a process group."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Scenarios whose workflow histories are recorded, each named after what happens to the batch."""
+"""Scenarios whose workflow histories are recorded. Their names say what happens to the batch."""
 
 import asyncio
 from datetime import timedelta
@@ -95,7 +95,7 @@ async def moved_to_another_queue(workflows: WorkflowFixture) -> None:
 
 
 async def paused_while_validating(workflows: WorkflowFixture) -> None:
-    """Pause the batch during ingestion, so that its model run begins paused."""
+    """Pause the batch during ingestion, so that its model run is paused from the beginning."""
     batch = await _paused_in_ingestion(workflows)
     await until(lambda: _has_begun(batch))
     await batch.signal(BatchWorkflow.resume)
@@ -120,7 +120,7 @@ async def cancelled_while_paused(workflows: WorkflowFixture) -> None:
 async def waiting_reason_and_progress_reported(workflows: WorkflowFixture) -> None:
     """Let a slice be deferred because no backend accepts requests.
 
-    Workers signal the reason, and later progress.
+    Workers signal the waiting reason, and later the progress.
     """
     turns = 0
 
@@ -144,7 +144,7 @@ async def waiting_reason_and_progress_reported(workflows: WorkflowFixture) -> No
 
 
 async def progress_reported_by_a_model_run(workflows: WorkflowFixture) -> None:
-    """Let a model run take longer than ten seconds, after which it signals its progress to the batch."""
+    """Let a model run last more than ten seconds. After this time, it signals its progress to the batch."""
 
     async def takes_long(request: SliceRequest) -> SliceResult:
         for _ in range(110):
@@ -159,7 +159,7 @@ async def progress_reported_by_a_model_run(workflows: WorkflowFixture) -> None:
 
 
 async def continued_as_new_with_a_cancelled_slice(workflows: WorkflowFixture) -> None:
-    """Let a model run continue as new while a slice exceeds its time.
+    """Let a model run continue as new while a slice exceeds its time limit.
 
     The slice is cancelled and scheduled again.
     """

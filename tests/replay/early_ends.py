@@ -1,4 +1,4 @@
-"""Scenarios in which a batch ends early. Their histories are recorded like those of `batches`."""
+"""Scenarios in which a batch ends early. Their histories are recorded like those in `batches`."""
 
 import asyncio
 import contextlib
@@ -47,9 +47,7 @@ async def failed_in_ingestion(workflows: WorkflowFixture) -> None:
 
 
 async def cancelled_before_its_first_task(workflows: WorkflowFixture) -> None:
-    """Start a batch with a cancel signal, so that the signal is in the history before the first workflow
-    task.
-    """
+    """Start a batch with a cancel signal. The signal is in the history before the first workflow task."""
     order = await workflows.order()
     batch = await workflows.client.start_workflow(
         BatchWorkflow.run, order, id=order.batch_id, task_queue=CONTROL_QUEUE, start_signal="cancel"
@@ -67,9 +65,9 @@ async def cancelled_in_an_ingestion_that_does_not_end(workflows: WorkflowFixture
 
 
 async def expired_in_ingestion(workflows: WorkflowFixture) -> None:
-    """Let ingestion report that the window is over.
+    """Let ingestion report that the completion window is over.
 
-    The workflow's own clock, which is behind, does not show it yet.
+    The workflow's own clock is behind, so the window is not over for the workflow.
     """
     workflows.ingestion.result = ingested(share("m")).model_copy(update={"deadline_passed": True})
     await (await workflows.start()).result()
@@ -120,7 +118,7 @@ async def cancelled_while_it_would_continue_as_new(workflows: WorkflowFixture) -
 
 
 async def expired_by_its_slices(workflows: WorkflowFixture) -> None:
-    """Let a slice end because the window is over. A worker's clock may be ahead of the workflow's."""
+    """Let a slice end because the window is over by its worker's clock, which is ahead of the workflow's."""
 
     async def closes(request: SliceRequest) -> SliceResult:
         return SliceResult(completed=3)
@@ -146,14 +144,14 @@ async def results_that_cannot_be_written(workflows: WorkflowFixture) -> None:
 
 
 async def expired_without_storage(workflows: WorkflowFixture) -> None:
-    """Let a batch expire while storage is unavailable. Its files are written by a later attempt."""
+    """Let a batch expire while storage is unavailable. A later attempt writes its files."""
     workflows.execution.behaviours["m"] = until_cancelled
     workflows.finalization.failures = 2
     await (await workflows.start(await workflows.order(window=timedelta(seconds=1)))).result()
 
 
 async def expired_without_storage_for_good(workflows: WorkflowFixture) -> None:
-    """Let a batch expire while storage is unavailable, until the workflow gives up writing its files."""
+    """Let a batch expire while storage is unavailable, until the workflow stops trying to write its files."""
     workflows.execution.behaviours["m"] = until_cancelled
     workflows.finalization.failure = ApplicationError("no disk", type=Failure.STORAGE_UNAVAILABLE)
     policy: BatchPolicy = POLICY.model_copy(update={"finalize_patience_seconds": 60})
@@ -161,7 +159,7 @@ async def expired_without_storage_for_good(workflows: WorkflowFixture) -> None:
 
 
 async def cancelled_without_storage(workflows: WorkflowFixture) -> None:
-    """Cancel a batch that has all results, but waits for unavailable storage to write its files."""
+    """Cancel a batch that has all results but cannot write its files, because storage is unavailable."""
     workflows.finalization.failure = ApplicationError("no disk", type=Failure.STORAGE_UNAVAILABLE)
     batch = await workflows.start()
     await workflows.finalization.started.wait()
@@ -174,7 +172,7 @@ async def cancelled_without_storage(workflows: WorkflowFixture) -> None:
 async def expired_in_an_ingestion_that_takes_too_long(workflows: WorkflowFixture) -> None:
     """Let a batch expire during ingestion.
 
-    It ends at once, and its files are written when ingestion has ended.
+    The batch ends at once. Its files are written when ingestion has ended.
     """
     workflows.ingestion.released.clear()
     with mock.patch.object(options, "FILES_TIMEOUT", timedelta(seconds=1)):

@@ -1,6 +1,6 @@
-"""Lists the commands that workflows issue, in the order of the source: `python -m tests.replay.fingerprint`.
+"""`python -m tests.replay.fingerprint`: lists the commands that workflows issue, in the source's order.
 
-Replaying a history detects a changed order only on the paths that the history took. This list covers all
+The replay of a history detects a changed order only on the paths that the history took. This list covers all
 paths.
 """
 

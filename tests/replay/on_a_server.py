@@ -1,6 +1,4 @@
-"""Records histories that need a real server: those of runs pinned to a worker version, and of scheduled
-runs.
-"""
+"""Records histories that need a real server: of runs pinned to a worker version, and of scheduled runs."""
 
 from batchwright.settings import load
 from batchwright.temporal.schedules import SCHEDULES, PlannedSchedule, ensure_schedule
@@ -41,9 +39,7 @@ async def record_pinned(name: str) -> None:
 
 
 async def record_scheduled(name: str) -> None:
-    """Create the schedule as `setup temporal` does, trigger a run of it, and record the history of the
-    run.
-    """
+    """Create the schedule as `setup temporal` does, trigger a run of it, and record the run's history."""
     planned = SCHEDULED[name]
     async with server() as environment:
         workflows = WorkflowFixture(environment)

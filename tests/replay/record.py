@@ -1,7 +1,7 @@
-"""Records the histories of `test_replay.py`: `python -m tests.replay.record [name ...]`.
+"""`python -m tests.replay.record [name ...]`: records the histories of `test_replay.py`.
 
-Record a history again only if a change broke it on purpose and no run from before the change can still be
-open. Otherwise branch with `workflow.patched` and keep the old one.
+Record a history again only if a change breaks it on purpose, and if no run from before the change can still
+be open. Otherwise, branch with `workflow.patched` and keep the old history.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ Scenario = Callable[[WorkflowFixture], Awaitable[None]]
 
 
 async def everything_due(workflows: WorkflowFixture) -> None:
-    """Run retention with three turns for one kind of data, and a permanent failure for another kind."""
+    """Run retention. One kind of data needs three turns, and another kind fails permanently."""
     workflows.retention.turns[RetentionKind.UPLOADS] = 3
     workflows.retention.failing[RetentionKind.BATCHES] = FOREIGN
     with pytest.raises(WorkflowFailureError):

@@ -1,4 +1,4 @@
-"""Recorded runs must still replay: a red test here means that running batches would get stuck."""
+"""Recorded runs can still be replayed. If a test fails here, running batches would get stuck."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -48,9 +48,9 @@ def replayer(*workflows: type) -> Replayer:
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, Exception | None]:
-    """The error with which the replay of each history ended, or None.
+    """The error with which the replay of each history ended; None if it succeeded.
 
-    All are replayed by one worker, to save its start.
+    One worker replays all histories, because starting a worker takes time.
     """
     return asyncio.run(replayed())
 

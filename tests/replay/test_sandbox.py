@@ -1,4 +1,4 @@
-"""Restrictions and caching of the workflow sandbox. test_replay replays histories in it."""
+"""Restrictions and caching of the workflow sandbox. The tests in test_replay also use the sandbox."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ from tests.replay.written import HISTORIES
 async def replay_with(
     monkeypatch: pytest.MonkeyPatch, step: Callable[[BatchOrder], None]
 ) -> Exception | None:
-    """Return the failure of replaying a completed batch whose first step was replaced by `step`."""
+    """Replace the first step of a completed batch by `step`, replay the batch, and return the failure."""
     monkeypatch.setattr(batch, "ensure_search_attributes", step)
     recorded = WorkflowHistory.from_json("one", (HISTORIES / "batch_completed.json").read_text())
     replayer = Replayer(

@@ -17,7 +17,7 @@ def file_names(name: str, recorded: Iterable[str], prefix: str = "") -> Iterator
     """Yield the file names of a scenario's histories.
 
     Args:
-        recorded: Which histories of the scenario are recorded, as in `batches.WAYS`.
+        recorded: the recorded histories of the scenario, as in `batches.WAYS`.
     """
     for one in recorded:
         yield f"{prefix}batch_{name}" if one == BATCH else f"{prefix}model_run_{name}_{one}"
@@ -26,7 +26,7 @@ def file_names(name: str, recorded: Iterable[str], prefix: str = "") -> Iterator
 async def write_batch(workflows: WorkflowFixture, scenario: Scenario, prefix: str = "") -> None:
     """Write the histories of a scenario that are to be recorded.
 
-    For a model run, these are its first and last run.
+    Of a model run, these are the histories of its first and its last run.
     """
     batch = await workflows.client.get_workflow_handle("batch_1").fetch_history()
     first_runs = {
@@ -44,7 +44,7 @@ async def write_batch(workflows: WorkflowFixture, scenario: Scenario, prefix: st
 
 
 async def write_runs(workflows: WorkflowFixture, workflow_id: str, first_run: str | None, name: str) -> None:
-    """Write the history of the first run of a workflow and, if it continued as new, that of the last run."""
+    """Write the history of a workflow's first run, and that of its last run if it continued as new."""
     history = await write(workflows, workflow_id, first_run, name)
     if history.events[-1].HasField("workflow_execution_continued_as_new_event_attributes"):
         await write(workflows, workflow_id, None, f"{name}_last")

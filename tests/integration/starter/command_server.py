@@ -1,8 +1,7 @@
-"""Server that forks a process for each `batchwright` command, so that the libraries are imported only once.
+"""Server that forks a process for each `batchwright` command, so that libraries are imported only once.
 
-Python needs a second for these imports, and the tests run a hundred commands. Each command still runs in a
-process with its own arguments, environment, output and exit code. The server ends when its standard input
-closes.
+The imports take a second, and the tests run a hundred commands. Each command still runs in its own process,
+with its own arguments, environment, output and exit code. The server ends when its standard input closes.
 """
 
 import json
@@ -18,9 +17,9 @@ from typing import Never, TypedDict
 
 
 class Command(TypedDict):
-    """Request to run a command. The file descriptors for its output and errors are sent along.
+    """Request to run a command. The file descriptors for its output and its errors are sent along.
 
-    The response is its exit code.
+    The response is the command's exit code.
     """
 
     arguments: list[str]
@@ -46,8 +45,9 @@ def serve(path: str) -> None:
 
 
 def _answer(connection: socket.socket, main: Callable[[], Never]) -> None:
-    """Handle one connection in a forked child of the server: run the command in a further child, and send
-    its exit code.
+    """Handle one connection in a forked child of the server: run the command, and send its exit code.
+
+    The command runs in a further child.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     text, outputs, _, _ = socket.recv_fds(connection, 1 << 20, 2)

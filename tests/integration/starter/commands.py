@@ -52,10 +52,7 @@ def _run(command: Command) -> Ended:
 
 
 class _Server:
-    """Server of the commands of this test process.
-
-    It ends with the test process, because its standard input closes then.
-    """
+    """The command server of this test process. It ends with the process, which closes its standard input."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="batchwright-commands-")

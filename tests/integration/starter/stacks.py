@@ -1,4 +1,4 @@
-"""Runs `batchwright dev` as a process, with small servers in place of the API and the workers."""
+"""Runs `batchwright dev` as a process. Small stand-in servers replace the API and the workers."""
 
 import json
 import os
@@ -43,13 +43,12 @@ _PORTS = {"api": "BATCHWRIGHT_API_PORT", "worker": "BATCHWRIGHT_METRICS_PORT"}
 
 
 def write_standins(folder: Path, **programs: str) -> Path:
-    """Write a package `batchwright` whose `api` and `worker` are stand-ins, to be put before ours on
-    PYTHONPATH.
+    """Write a package `batchwright` with stand-ins for `api` and `worker` to `folder`. Return `folder`.
 
-    Return `folder`.
+    It must come before the real package on PYTHONPATH.
 
     Args:
-        programs: Source code of `api` or `worker`. By default, a server that answers each GET request with
+        programs: source code of `api` or `worker`. By default, a server that answers each GET request with
             200.
     """
     ours = f"__path__.append({batchwright.__path__[0]!r})\n"
@@ -109,7 +108,7 @@ class Dev:
 
 
 def pids(info: StackInfo) -> set[int]:
-    """Return the pids of all processes except `dev` itself."""
+    """Return the process ids of the stack, except that of `dev` itself."""
     found = {info.pids.temporal, info.pids.postgres, *info.pids.api, *info.pids.worker}
     return found | ({info.pids.simulator} if info.pids.simulator else set())
 

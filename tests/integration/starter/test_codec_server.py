@@ -1,4 +1,4 @@
-"""The codec server, as used by the Web UI and the `temporal` CLI, and workers that lack a key."""
+"""The codec server, called as by the Web UI and the `temporal` CLI, and workers that lack a key."""
 
 import asyncio
 import base64

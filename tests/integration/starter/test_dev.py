@@ -1,4 +1,4 @@
-"""`batchwright dev`: starts, restarts services, stops, and rejects a second start."""
+"""`batchwright dev`: it starts, restarts services, stops, and rejects a second start."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def start_dev(tmp_path: Path, standins: Path) -> Generator[StartDev]:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, standins: Path) -> Generator[Dev]:
-    """A running `dev` for all tests that do not break it. `printed` holds its output."""
+    """A running `dev` for all tests that do not break it. `printed` contains its output."""
     dev = Dev(tmp_path_factory.mktemp("running") / "a stack", standins, "--workers", "2")
     dev.ready()
     yield dev
@@ -88,7 +88,7 @@ def test_no_other_user_reads_its_data(running: Dev) -> None:
 
 
 def is_open_to_others(path: str) -> bool:
-    """Return True if other users may use the file or directory, False if it was deleted meanwhile."""
+    """Return True if other users may access the file or directory. Return False if it was deleted."""
     with suppress(FileNotFoundError):
         mode = os.lstat(path).st_mode
         return not (stat.S_ISLNK(mode) or stat.S_ISSOCK(mode)) and bool(mode & 0o077)

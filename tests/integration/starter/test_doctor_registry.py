@@ -1,4 +1,4 @@
-"""Warnings of `batchwright doctor` for models registered at run time that are partly ignored."""
+"""Warnings of `batchwright doctor` about models that were registered at run time and are partly ignored."""
 
 from datetime import UTC, datetime
 
@@ -21,7 +21,7 @@ async def warned(database_url: str) -> list[Finding]:
 
 
 async def register(database: Database, **headers: str) -> str:
-    """Register the model without checks, as an older version did. Returns the URL of its stopped backend."""
+    """Register the model without checks, as an older version did. Return the URL of its stopped backend."""
     url = f"http://127.0.0.1:{free_port()}"
     backend = BackendConfig(url=url, headers=headers, send_dispatch_header=True)
     config = ModelConfig(backends=[backend])

@@ -1,4 +1,4 @@
-"""Commands for operators, on complete installations and on installations that lack something."""
+"""Commands for operators, on complete and on incomplete installations."""
 
 import json
 import os
@@ -26,7 +26,10 @@ pytestmark = pytest.mark.integration
 
 @asynccontextmanager
 async def backend(*models: str) -> AsyncGenerator[str]:
-    """Run a backend that lists these models, and yield its URL. Its responses have a Date header."""
+    """Context manager that runs a backend with these models, and yields its URL.
+
+    Its responses have a Date header.
+    """
 
     async def listed(_: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": name} for name in models]})
@@ -46,7 +49,10 @@ async def backend(*models: str) -> AsyncGenerator[str]:
 async def installation(
     tmp_path: Path, database_url: str, *, is_set_up: bool = True
 ) -> AsyncGenerator[Settings]:
-    """Yield the settings of a complete installation without workers."""
+    """Context manager that yields the settings of a complete installation without workers.
+
+    If `is_set_up` is False, the Temporal namespace is not set up.
+    """
     async with cluster(is_set_up=is_set_up) as address, backend("llama", "org/qwen:7b") as url:
         yield load(
             temporal_address=address,
@@ -57,7 +63,7 @@ async def installation(
 
 
 def nowhere(tmp_path: Path) -> Settings:
-    """Return the settings of an installation none of whose parts exists."""
+    """Return the settings of an installation of which no part exists."""
     storage = tmp_path / "file"
     storage.touch()
     return load(

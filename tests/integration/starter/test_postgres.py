@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL: starts, is adopted, recovers, and rejects wrong starts."""
+"""The embedded PostgreSQL: it starts, is used again, recovers, and rejects wrong starts."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ MakeServer = Callable[..., EmbeddedPostgres]
 
 @pytest.fixture
 def make_server() -> Generator[MakeServer]:
-    """A function that creates servers, all on the same directory. Its path has a space and an umlaut."""
+    """A function that creates servers in the same directory. Its path contains a space and an umlaut."""
     folder = Path(tempfile.mkdtemp())
     servers: list[EmbeddedPostgres] = []
 

@@ -1,4 +1,4 @@
-"""A storage on S3 behind a proxy in which tests cause faults."""
+"""A storage on S3 behind a proxy. Tests cause faults in the proxy."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -56,8 +56,9 @@ async def opened(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerato
 async def other(
     storage_fixture: S3Fixture, *, patience_seconds: float = MINUTES, **environment: str
 ) -> AsyncGenerator[Storage, None]:
-    """Yield a second storage, as another process would open it: with the same proxy and prefix, but other
-    settings.
+    """Context manager that yields a second storage with the same proxy and prefix, but with other settings.
+
+    It is opened as another process would open it.
     """
     with storage_fixture.environment.context() as changed:
         changed.setattr(_PATIENCE, patience_seconds)

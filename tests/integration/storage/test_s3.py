@@ -1,6 +1,4 @@
-"""Failures that only S3 has: throttling, broken connections, lost responses, and foreign objects in the
-bucket.
-"""
+"""Failures that only S3 has: throttling, broken connections, lost responses, and foreign objects."""
 
 import asyncio
 from collections.abc import AsyncGenerator

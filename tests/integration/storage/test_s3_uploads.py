@@ -22,7 +22,7 @@ async def storage_fixture(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Asyn
 
 
 async def break_off(storage: Storage, key: str) -> None:
-    """Begin to write an object, and fail after its first part was sent."""
+    """Begin to write an object, and fail when its first part has been sent."""
     async with storage.writer(key) as writer:
         await writer.write(b"x" * PART)
         raise ZeroDivisionError

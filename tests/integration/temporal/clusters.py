@@ -21,11 +21,11 @@ async def started(
 ) -> WorkflowEnvironment:
     """Start a Temporal server with the namespace `default`. It ends when the returned environment is closed.
 
-    The port is chosen here, because a port that the SDK chooses could be taken by an outgoing connection in
-    the meantime.
+    This function chooses the port. If the SDK chose it, an outgoing connection could take the port before the
+    server does.
 
     Args:
-        is_set_up: Create Batchwright's search attributes.
+        is_set_up: True to create Batchwright's search attributes.
     """
     return await WorkflowEnvironment.start_local(  # pyright: ignore[reportUnknownMemberType] - a generic without its argument
         port=free_port(),
@@ -40,10 +40,10 @@ async def started(
 
 @asynccontextmanager
 async def cluster(*arguments: str, is_set_up: bool = False) -> AsyncGenerator[str]:
-    """Run a Temporal server with the namespace `default`, and yield its address.
+    """Context manager that runs a Temporal server with the namespace `default`, and yields its address.
 
     Args:
-        is_set_up: Create Batchwright's search attributes.
+        is_set_up: True to create Batchwright's search attributes.
     """
     async with await started(*arguments, is_set_up=is_set_up) as environment:
         yield environment.client.service_client.config.target_host
@@ -51,9 +51,9 @@ async def cluster(*arguments: str, is_set_up: bool = False) -> AsyncGenerator[st
 
 @asynccontextmanager
 async def server() -> AsyncGenerator[WorkflowEnvironment]:
-    """Run a Temporal server that is set up for our workflows, and yield it.
+    """Context manager that runs a Temporal server that is set up for our workflows, and yields it.
 
-    Its client uses our data converter.
+    The server's client uses our data converter.
     """
     async with await started(is_set_up=True, data_converter=DATA_CONVERTER) as environment:
         yield environment

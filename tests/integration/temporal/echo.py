@@ -1,4 +1,4 @@
-"""A workflow that needs both kinds of tasks."""
+"""A workflow that needs workflow tasks and activity tasks."""
 
 from datetime import timedelta
 

@@ -53,9 +53,7 @@ class CountingExecution(Execution):
 
 
 class RatedFleet:
-    """Workers that record each turn (one run of a slice) in `turns`, and the model of each request in
-    `sends`, in order.
-    """
+    """Workers that record each turn (one run of a slice) in `turns`, and each request's model in `sends`."""
 
     def __init__(self, address: str, **settings: object) -> None:
         self._address, self._settings = address, settings
@@ -67,9 +65,9 @@ class RatedFleet:
 
     @asynccontextmanager
     async def workers(self, number: int = 2) -> AsyncGenerator[Client]:
-        """Run `number` workers, which poll the queues of all models, and yield a Temporal client.
+        """Context manager that runs `number` workers, and yields a Temporal client.
 
-        The rate limits are set before the first worker polls.
+        The workers poll the queues of all models. The rate limits are set before the first worker polls.
         """
         async with AsyncExitStack() as stack:
             clients = [await self._connect() for _ in range(number)]
@@ -82,9 +80,7 @@ class RatedFleet:
             yield clients[0]
 
     async def change(self, model: str, rate: float | None) -> None:
-        """Set the rate of a model as the API does, and apply it to Temporal as each worker does every few
-        seconds.
-        """
+        """Set the rate of a model as the API does, and apply it to Temporal as workers do regularly."""
 
         def anything(changes: list[RateChange]) -> None: ...
 
@@ -94,7 +90,7 @@ class RatedFleet:
     async def follow(self) -> None:
         """Apply the rates to the task queues, and wait until Temporal reports them.
 
-        It may report the old limits for a moment.
+        For a moment, it may still report the old limits.
         """
         await asyncio.gather(*(keeper.sync() for keeper in self._keepers))
         for limits, rates in self._limits:
@@ -103,9 +99,9 @@ class RatedFleet:
                     await asyncio.sleep(0.02)
 
     async def run(self, client: Client, model: str, *, slices: int, lines: int) -> ModelRunResult:
-        """Run the workflow of a model with `slices` slices of `lines` lines each, and return its result.
+        """Run the workflow of a model, and return its result. It has `slices` slices of `lines` lines each.
 
-        The slices are planned as for a model without a rate.
+        The slices are planned as for a model without a rate limit.
         """
         await self._plan(model, slices, lines)
         run = ModelRun(
@@ -122,9 +118,7 @@ class RatedFleet:
         return await client.execute_workflow(ModelRunWorkflow.run, run, id=model, task_queue=RUNS)
 
     async def _connect(self) -> Client:
-        """Open a connection of its own for a worker, because the SDK allows one worker per task queue and
-        connection.
-        """
+        """Open and return a connection. The SDK allows one worker per task queue and connection."""
         return await Client.connect(self._address, data_converter=DATA_CONVERTER)
 
     def _tools(self, client: Client) -> WorkerContext:
@@ -172,9 +166,9 @@ class RatedFleet:
 
 
 def _is_limited(limit: QueueRateLimit | None, pacing: Pacing | None) -> bool:
-    """Return True if the limit of the task queue is the one that follows from `pacing`.
+    """Return True if the limit of the task queue is the one that `pacing` requires.
 
-    Without a pacing, return True if the queue has no limit that Batchwright has set.
+    If there is no pacing, return True if Batchwright has set no limit for the queue.
     """
     if pacing is None:
         return limit is None or not limit.is_ours

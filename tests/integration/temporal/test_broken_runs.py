@@ -1,4 +1,4 @@
-"""Batches whose workflow was ended from outside are found on a real server."""
+"""Batches whose workflow run was ended from outside: they are found on a real server."""
 
 from collections.abc import AsyncGenerator
 

@@ -1,4 +1,4 @@
-"""Connections to a Temporal frontend that requires certificates or keys, while these change."""
+"""Connections to a Temporal frontend that requires certificates or keys. The credentials change meanwhile."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -26,7 +26,7 @@ LIMIT_SECONDS = 240
 
 
 class Files:
-    """Files with certificates and a key, which a test replaces as in a mounted Kubernetes secret."""
+    """Files with certificates and a key. A test replaces them, as Kubernetes replaces a mounted secret."""
 
     def __init__(self, folder: Path, server: Authority) -> None:
         self.ca, self.cert, self.key, self.api_key = (folder / name for name in ("ca", "crt", "key", "api"))
@@ -69,7 +69,10 @@ async def before(address: str) -> AsyncGenerator[Proxy]:
 
 @asynccontextmanager
 async def polling(settings: Settings) -> AsyncGenerator[tuple[Client, TemporalConnection]]:
-    """Run a worker that reconnects when credentials change. Yield its client and its connection."""
+    """Context manager that runs a worker which reconnects when credentials change.
+
+    It yields the worker's client and its connection.
+    """
     client, connection = await open_connection(settings)
     worker = ReconnectingWorker(echo_worker(client), connection)
     running = asyncio.create_task(worker.run())

@@ -43,9 +43,7 @@ async def temporal() -> AsyncGenerator[Client]:
 
 
 class Hears(Enum):
-    """How an attempt learns that it must end: from the reply to its own heartbeats, from the SDK's, or
-    from both.
-    """
+    """Source from which an attempt learns that it must end: its own heartbeats, the SDK's, or both."""
 
     BOTH = auto()
     BEATS = auto()
@@ -55,7 +53,8 @@ class Hears(Enum):
 class Observed(ExecutionFixture):
     """An execution fixture with a real Temporal server.
 
-    `words` are the replies to its heartbeats. The backend answers the line `HELD` only when `release` is set.
+    `words` contains the replies to its heartbeats. The backend answers the line `HELD` only when `release` is
+    set.
     """
 
     def __init__(self, client: Client, hears: Hears = Hears.BOTH) -> None:

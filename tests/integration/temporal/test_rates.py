@@ -1,6 +1,4 @@
-"""Rate limits on a real Temporal server: two workers keep them, follow changes, and keep limits set by
-hand.
-"""
+"""Rate limits on a real Temporal server: two workers keep them, follow changes, and keep manual limits."""
 
 import asyncio
 import time
@@ -48,9 +46,9 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def most_turns(pacing: Pacing, seconds: float) -> float:
-    """Return the most turns that may start within `seconds`.
+    """Return the maximum number of turns that may start within `seconds`.
 
-    The server may start those of one second at once.
+    The server may start all turns of one second at once.
     """
     return pacing.turns_per_second * (seconds + 1) + 1
 
@@ -150,7 +148,7 @@ async def test_a_server_without_queue_limits_is_reported() -> None:
 
 
 async def _set_by_hand(address: str, queue: str, turns_per_second: float) -> None:
-    """Set the limit of a task queue with Temporal's own command, as an operator does."""
+    """Set the limit of a task queue with Temporal's own command-line tool, as an operator does."""
     process = await asyncio.create_subprocess_exec(
         str(find_binary()),
         *("task-queue", "config", "set", "--address", address, "--task-queue", queue),

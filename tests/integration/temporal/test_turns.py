@@ -1,6 +1,4 @@
-"""Turns on fair task queues of a real server: queued slices of one tenant do not delay another tenant's
-batch.
-"""
+"""Turns on a real server with fair task queues: one tenant's queued slices do not delay another tenant."""
 
 from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import Worker
@@ -38,7 +36,7 @@ def _order(order: BatchOrder, tenant: str, name: str) -> BatchOrder:
 
 
 async def _begun(client: Client, batch_id: str) -> float:
-    """Wait for the run's first task; return when it began, in Unix seconds."""
+    """Wait for the first task of the run. Return the Unix time at which it began."""
     found: list[WorkflowHistory] = []
 
     async def has_begun() -> bool:

@@ -1,4 +1,4 @@
-"""Activities that fail with an unknown exception in each attempt, on a real Temporal server."""
+"""Activities that fail with an unknown exception in every attempt, on a real Temporal server."""
 
 from collections.abc import AsyncGenerator
 
@@ -24,9 +24,7 @@ FAILURES = 2
 
 
 class Counter(ActivityMetricsInterceptor, Interceptor):
-    """Metrics interceptor that is attached to a client, so that each worker created with the client has
-    it.
-    """
+    """Metrics interceptor of a Temporal client. All workers that are created with this client have it."""
 
 
 class BrokenIngestion(stub_activities.StubIngestion):

@@ -67,7 +67,7 @@ async def test_a_batch_of_a_versioned_worker_is_pinned_to_its_build(server: Work
 
 
 async def make_current(client: Client) -> None:
-    """Make the version current, as an operator does after its workers poll."""
+    """Make the version current, as an operator does when its workers poll."""
     async for attempt in AsyncRetrying(
         retry=retry_if_exception_type(RPCError),
         stop=stop_after_delay(240),

@@ -69,7 +69,10 @@ async def ready(port: int) -> httpx.Response:
 
 
 async def ready_as(port: int, status: int) -> dict[str, str]:
-    """Wait until /readyz has the status, and return its checks. A check that a busy machine delays fails."""
+    """Wait until /readyz has the status `status`, and return its checks.
+
+    On a busy machine, a check may fail only because it is late.
+    """
     while (answer := await ready(port)).status_code != status:  # noqa: ASYNC110 - another process's
         await asyncio.sleep(0.1)
     return answer.json()["checks"]
@@ -140,7 +143,7 @@ async def test_a_second_signal_ends_a_worker_that_is_still_draining() -> None:
 
 
 async def said_by(process: Process, sentence: str) -> str:
-    """Return the first line of the log with this text."""
+    """Return the first line of the log that contains the text `sentence`."""
     assert process.stderr is not None
     output: list[bytes] = []
     async for line in process.stderr:
