@@ -106,17 +106,18 @@ class BatchWorkflow:
 
     @workflow.signal
     def abandon(self) -> None:
-        """End the batch without output files, because they cannot be written. Its results are kept.
+        """End the batch without output files. An operator sends this signal if the files cannot be written.
 
-        The signal has an effect only while the files are being written or are pending.
+        The results in storage are kept. The signal has an effect only while the files are being written, or
+        while they are pending.
         """
         self._abandoned = self._is_finalizing or self._files_pending
 
     @workflow.signal
     def waiting(self, waiting: WaitingReason) -> None:
-        """Record a worker's report of why a model's slices wait. An empty reason clears the earlier reason.
+        """Record a worker's report of why a model's slices wait. An empty reason clears an earlier reason.
 
-        A model can have two reasons at once: a fleet-wide reason, and a reason of one of its slices. A report
+        A model can have two reasons at once: one for the whole fleet, and one for a single slice. A report
         replaces or clears only the reason of its own kind.
         """
         self._waiting.pop((waiting.model, waiting.fleet_wide), None)
@@ -194,8 +195,8 @@ class BatchWorkflow:
     async def _ingest(self) -> IngestResult | None:
         """Run the ingestion activity, even after the deadline, and return its result.
 
-        Return None if the activity failed, the batch was cancelled, or an operator abandoned its files. An
-        invalid input is not such a failure: the activity returns a result for it.
+        Return None if the activity failed, the batch was cancelled, or an operator abandoned its files. If
+        the input is invalid, the activity does not fail: its result says so.
         """
         step = workflow.start_activity_method(
             IngestionActivities.ingest, self._order, **ingestion_options(self._order, workflow.now())
@@ -233,8 +234,8 @@ class BatchWorkflow:
     def _on_progress(self, progress: ModelProgress) -> None:
         """Record the progress of a model.
 
-        If more slices are done than before, also clear the reason that a slice of the model reported for
-        waiting. The worker that reported it may have died, and then it would never clear it.
+        If more slices are done than before, also clear the waiting reason that a slice of the model reported.
+        The worker that reported the reason may have crashed, and would then never clear it.
         """
         before = self._progress.get(progress.model)
         if before is not None and progress.slices_done > before.slices_done:
@@ -336,12 +337,13 @@ class BatchWorkflow:
     async def _end_in_time(self, status: BatchStatus, step: workflow.ActivityHandle[T]) -> None:
         """Wait for `step`. If it takes too long, set the batch's final status before its files are written.
 
-        The same happens if `step` fails because storage is unavailable. If an operator abandons the files,
-        return at once.
+        Do the same if `step` fails because storage is unavailable. If an operator abandons the files, return
+        at once.
 
         Args:
             status: the final status.
-            step: the running ingestion or finalization. It gets FILES_TIMEOUT, and is not cancelled after it.
+            step: the running ingestion or finalization. If it takes longer than FILES_TIMEOUT, it is not
+                cancelled.
         """
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(

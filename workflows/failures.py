@@ -70,8 +70,8 @@ def abandoned(*, results_kept: bool) -> str:
 def gave_up_on_storage(error: BaseException | None) -> bool:
     """Return True if an activity has failed, without retries, because storage is unavailable.
 
-    Return False for every other failure, and for None. An activity that waits for storage is retried instead
-    of failing in this way.
+    Return False for every other failure, and for None. Only activities that do not wait for storage fail in
+    this way; the others are retried.
     """
     if not isinstance(error, ActivityError) or error.retry_state != RetryState.NON_RETRYABLE_FAILURE:
         return False

@@ -65,8 +65,8 @@ def unlimited_retries(longest: timedelta = timedelta(minutes=1)) -> RetryPolicy:
 def ingestion_options(order: BatchOrder, now: datetime) -> ActivityConfig:
     """Return the options of the ingestion activity.
 
-    Ingestion may continue after the deadline, because the lines must be counted, for as long as the batch's
-    policy permits.
+    Ingestion may continue after the deadline, because the lines must be counted. The batch's policy limits
+    how long.
     """
     patience = timedelta(seconds=order.policy.finalize_patience_seconds)
     key = fairness_key_of(order.tenant, order.priority)

@@ -220,8 +220,8 @@ class SliceScheduler:
     async def _stop(self) -> None:
         """Cancel the scheduled slices and wait until they return, or until a time limit.
 
-        The limit is the grace period, which requests in flight may still take, plus a margin. It is needed
-        because a worker may be dead.
+        The time limit is the grace period for requests in flight, plus a margin. It is needed because a
+        worker may have crashed.
         """
         self._cancel_all()
         if not self._scheduled:
@@ -254,8 +254,8 @@ class SliceScheduler:
     async def _continue_as_new(self) -> None:
         """Wait until the scheduled slices have returned, then continue as new with the state of this run.
 
-        Slices that have not returned after the time of one turn are cancelled. If the run is to end, or if no
-        slices are left to schedule, return without continuing as new.
+        Slices that have not returned after the time of one turn are cancelled. Return without continuing as
+        new if the run has to end, or if no slices are left to schedule.
         """
         turn = timedelta(seconds=self._run.policy.slice_seconds)
         await self._wait_until_returned(turn, "turn of the last slices of this run")
