@@ -111,9 +111,10 @@ def require_share(worker: WorkerContext, request: SliceRequest) -> None:
 def require_need(held: HeldSlice, request: SliceRequest) -> None:
     """Check that the worker still needs the slice. If not, give the slice back to its queue.
 
-    The worker does not need a slice that it got by chance, while it searched for one of another tenant or
-    batch (`HeldSlice.is_surplus`). Such a slice runs all the same if its deadline has passed, or if its last
-    attempt crashed: a new attempt that ends early would hide the crash.
+    A worker sometimes takes a slice in order to find one of a certain tenant or batch. If it gets a different
+    slice, it may not need this slice (`HeldSlice.is_surplus`). The slice still runs if its deadline has
+    passed. It also runs if its last attempt crashed, because a new attempt that ends early would hide the
+    crash.
 
     Raises:
         TurnOver: benign; the slice returns to its queue, behind the slices of the other tenants.
@@ -131,7 +132,7 @@ async def target_queue(rates: EffectiveRates, request: SliceRequest) -> str:
 
     The model's rate limits decide which queue is right, so a changed limit can move a running slice. The
     first move happens at once, and each further move waits longer. Otherwise workers with different settings,
-    for example during a rollout, could move a slice back and forth.
+    for example during a rollout, could keep moving a slice back and forth.
 
     Raises:
         TurnOver: benign; the slice has to wait before it moves. The next turn checks the rates again.
@@ -148,7 +149,7 @@ async def target_queue(rates: EffectiveRates, request: SliceRequest) -> str:
 async def _run_attempt(attempt: SliceAttempt) -> SliceResult:
     """Run the attempt in its own task and return its result.
 
-    If the activity is cancelled, the attempt is asked to stop but is not interrupted, so that it can store
+    If the activity is cancelled, the attempt gets a signal to stop. It is not interrupted, so it can store
     its results.
     """
     running = asyncio.create_task(attempt.run())

@@ -236,9 +236,10 @@ class SliceAttempt:
     def _may_still_store(self) -> bool:
         """Return True if the attempt may try again to store results.
 
-        Return False if another attempt owns the slice, or if more than `LAST_FLUSH_SECONDS` have passed since
-        the end of the grace period. The workflow stops waiting soon after that time. At the cap on the cost,
-        the workflow waits until the slice reports it, so that results may be stored until the deadline.
+        The result is False if another attempt owns the slice. It is also False when more than
+        `LAST_FLUSH_SECONDS` have passed since the end of the grace period, because the workflow then soon
+        stops waiting for the slice. If the batch has reached the cap on its cost, the workflow waits longer.
+        In this case, the grace period after the deadline counts.
         """
         if self._stop.reason is StopReason.OVER_CAP:
             remaining = self._stop.deadline.grace_remaining(time.time())
@@ -250,9 +251,9 @@ class SliceAttempt:
         """Merge the small segments of the slice into one if there are too many of them.
 
         A segment is a stored object with results. A finished slice has too many if merging at least halves
-        their number. An unfinished slice has too many from `_COMPACT_BETWEEN_TURNS` on. Nothing is merged if
-        the turn was told to stop (by a cancel, the deadline, the cap on the cost, a shutdown or the loss of
-        the lease), because finalization may already be reading the segments.
+        their number. An unfinished slice has too many if it has at least `_COMPACT_BETWEEN_TURNS`. Nothing is
+        merged after a signal to stop, such as a cancel or a shutdown, because finalization may already be
+        reading the segments.
 
         Args:
             reason: why the turn ended.

@@ -96,7 +96,8 @@ class SliceDispatcher:
         """Wait for the requests in flight to end, as long as `reason` allows. Return why the turn ends.
 
         The result is COMPLETED if all lines have a result and the lease is not lost. Otherwise it is the
-        reason with which the turn was told to stop, perhaps only while this method waited, or else `reason`.
+        reason of the stop signal, which may have come while this method waited. Without a stop signal, the
+        result is `reason`.
         """
         self._held.drain()
         self._queue.free_lines(sent.line for sent in self._state.in_flight)
@@ -172,10 +173,11 @@ class SliceDispatcher:
     def _is_time_over(self) -> bool:
         """Return True if the turn has used its time and another slice waits for its place on the worker.
 
-        The time counts from the first line that is sent. Until then, it counts from the start of the turn, so
-        that a turn ends too if other slices get all permits. If the slice waits for a limit that other slices
-        of this worker can use up (`SliceDemand.is_spare`), the time is only `MAX_BLOCKED_SECONDS`, counted
-        from the start of the turn.
+        The time is counted from the first line that the turn sends. If it has sent no line, the time is
+        counted from the start of the turn. So a turn also ends if other slices get all permits.
+
+        If the slice waits for a limit that other slices of this worker can use up (`SliceDemand.is_spare`),
+        the turn has only `MAX_BLOCKED_SECONDS`, counted from its start.
         """
         now = time.monotonic()
         if self._started_at is None:
@@ -193,13 +195,13 @@ class SliceDispatcher:
     def _count_ready(self) -> int:
         """Return how many lines of the slice could be sent now if they had permits.
 
-        If this number is low, the worker takes another slice from its queue. The result is therefore 0 in two
-        cases, so that the worker takes slices that can send lines:
+        If this number is low, the worker takes another slice from its queue. So the result is 0 if only other
+        slices can send lines now:
 
         - The tenant has reached a cap or a rate.
         - The model has reached a rate, and the slice is on a queue that several models share.
 
-        Lines of full prefix groups do not count if the groups have a `width`. All this is ignored if this
+        If prefix groups have a `width`, lines of full groups do not count. These rules do not apply if this
         worker already runs many slices of the tenant (`SliceDemand.is_replaceable` is False).
         """
         if self._is_exclusive or self._held.is_yielding:
@@ -278,13 +280,16 @@ class SliceDispatcher:
         return PermitRequest(*place, self._on_permit, request.caller.key_id, priority, self._yields_permit)
 
     def _yields_permit(self) -> bool:
-        """Return True if all lines of this slice are of full prefix groups, and the groups have a `width`."""
+        """Return True if another slice should get the next permit instead of this slice.
+
+        That is so if all lines of this slice belong to full prefix groups, and the groups have a `width`.
+        """
         line = None if self._is_exclusive else self._state.waiting_line
         has_width = self._router.prefixes.width < math.inf
         return line is not None and has_width and self._queue.should_wait(line)
 
     def _follow_priority(self) -> None:
-        """Wait for permits with the priority that the batch has now, if an operator has changed it.
+        """If an operator has changed the priority of the batch, wait for permits with the new priority.
 
         Requests that are in flight already are not affected.
         """

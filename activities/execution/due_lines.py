@@ -1,4 +1,7 @@
-"""The due lines of a slice, in an order that lets backends reuse their prefix caches."""
+"""The due lines of a slice, in an order that lets backends reuse their prefix caches.
+
+A line is due if it may be sent now.
+"""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -20,8 +23,9 @@ Line = TypeVar("Line", bound=GroupedLine)
 class DueLines(Generic[Line]):
     """The lines of a slice that may be sent now, by prefix group (lines with the same system prompt).
 
-    The groups are in the order of the plan, and so are the lines of a group. Lines of full groups are passed
-    over while there are others. Lines without a group are in group 0, which is never full.
+    The groups are in the order of the plan, and so are the lines of a group. A group is full if its next line
+    should wait for a response to an earlier line. `pop` returns lines of full groups only if there are no
+    others. Lines without a group are in group 0, which is never full.
     """
 
     def __init__(self, prefixes: PrefixGroups) -> None:
@@ -77,5 +81,5 @@ class DueLines(Generic[Line]):
         return sum(min(len(lines), room(group)) for group, lines in self._groups.items() if lines)
 
     def only_full_groups(self) -> bool:
-        """Return True if no line can be sent whose group is not full."""
+        """Return True if all lines belong to full groups."""
         return all(self._prefixes.is_full(group) for group, lines in self._groups.items() if lines)

@@ -100,7 +100,7 @@ class RequestExecutor:
             self._complete(sent)
 
     def _resume_job(self, line: SliceLine) -> Dispatch | None:
-        """Return a dispatch to the backend that already runs the line's job.
+        """Return a dispatch to the backend that already runs the line as a job.
 
         If that backend is no longer configured, forget the job and return None.
         """
@@ -349,10 +349,12 @@ class RequestExecutor:
 async def _is_backend_up(line: SliceLine, dispatch: Dispatch) -> bool | None:
     """Return True if the backend responds now, False if not, and None if this is unknown.
 
-    Call this before resending a line whose last request got no response. The result shows whether the line or
-    the backend was at fault (decision 0005). The backend is asked for its list of models, unless it has
-    answered another line since the last try: the result is then True at once. If the backend does not
-    respond, but has answered lines before and never a request for its list of models, the result is None.
+    Call this before a line is sent again after a request without a response. The result shows whether the
+    line or the backend was at fault (decision 0005).
+
+    If the backend has answered another line since the last try, return True at once. Otherwise request its
+    list of models. If there is no response, the result is False. Only if the backend has answered lines
+    before, but never a request for its list of models, the result is None.
     """
     circuit, backend = dispatch.upstream.circuit, dispatch.upstream.backend
     if line.tried_at is not None and circuit.succeeded_since(line.tried_at):

@@ -1,4 +1,4 @@
-"""Requests that backends run as jobs.
+"""Run requests as jobs at backends.
 
 A job is submitted once. Then its status is polled, or the backend calls back. The job's id is stored before
 the first poll. If the worker crashes or the turn ends, the next attempt of the slice reads the id and waits
@@ -45,7 +45,7 @@ _FAILURE_RESULTS = {LineCode.JOB_LOST: "lost", LineCode.REQUEST_TIMEOUT: "overdu
 
 
 def forwarded_headers(request: SliceRequest) -> list[Header]:
-    """Return those headers of the request that created the batch that are sent on with each line.
+    """Return the headers to send with each line. They are copied from the request that created the batch.
 
     A line for `/v1/messages` always has the header `anthropic-version`, which Anthropic's API requires.
     """
@@ -128,8 +128,8 @@ class JobRunner:
     async def cancel(self) -> None:
         """Cancel the running jobs at their backends if their results would come too late.
 
-        That is so if the deadline has passed, the batch was cancelled, or the batch has reached the cap on
-        its cost. In the last case, the turns that have not seen it themselves are cancelled by the workflow.
+        Results come too late if the deadline has passed, the batch was cancelled, or the batch has reached
+        the cap on its cost. If a turn has not noticed the cap itself, the workflow cancels it.
 
         If the turn stops for another reason, for example because the batch is paused, the jobs keep running.
         The next attempt of the slice then waits for them.

@@ -87,9 +87,9 @@ class SliceLease:
 def is_fresh_attempt(info: activity.Info, now: datetime) -> bool:
     """Return True if the slice's first attempt has just started, so that its first heartbeat can wait.
 
-    Return False if a heartbeat has to be sent at once. A later attempt has a crash history to report. A first
-    attempt that started long ago, in a frozen process, must check that it still owns the slice. If the
-    worker's clock is wrong, the result may be wrongly False, which only costs one heartbeat.
+    Return False if a heartbeat has to be sent at once: A later attempt has a crash history to report. A first
+    attempt that started long ago, in a process that was frozen, must check that it still owns the slice. If
+    the worker's clock is wrong, the result may be False by mistake. This only costs one heartbeat.
     """
     return info.attempt == 1 and abs((now - info.started_time).total_seconds()) < HEARTBEAT_SECONDS
 

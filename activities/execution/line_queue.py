@@ -114,9 +114,10 @@ class LineQueue:
         return self._ready.pop()
 
     def reselect(self, line: SliceLine) -> SliceLine:
-        """Return the line to send now instead of `line`, an earlier result of `next`. It may be the same.
+        """Return the line that should be sent now instead of `line`, which `next` returned before.
 
-        Groups may have become full or not full since then.
+        The result may be `line` itself. It is another line if prefix groups have become full, or are no
+        longer full, since then.
         """
         if not line.prefix_group or line.attempt.job is not None or line.attempt.crashes:
             return line
@@ -216,7 +217,8 @@ async def read_line_queue(
 
     Args:
         prefixes: the model's prefix groups.
-        is_grouped: False if the plan is in the order of the file, in which all lines are then sent.
+        is_grouped: True to send lines by prefix group. False if the plan has the order of the input file, so
+            that lines are sent in this order.
 
     Raises:
         PlanDamaged: plan and shard do not match.

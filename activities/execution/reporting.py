@@ -21,8 +21,8 @@ _PROBE_SECONDS = 60.0  # at least as long as a deferral with the same reason
 class SliceReporter:
     """Reports how many lines a slice attempt has settled, and why the slice waits.
 
-    The counts go to the batch's row in the database. The reasons go to `WaitingReasons`, which publishes
-    them. Both are reported with each heartbeat and at the end of the attempt.
+    The reporter writes the counts to the batch's row in the database, and passes the reasons to
+    `WaitingReasons`, which publishes them. It does both with each heartbeat and at the end of the attempt.
     """
 
     def __init__(
@@ -34,9 +34,9 @@ class SliceReporter:
         self._settled: int | None = None  # number of settled lines at the last heartbeat
 
     def counts(self) -> SliceResult:
-        """Return the slice's counts for a heartbeat. Report them, and why the slice waits.
+        """Return the slice's counts for a heartbeat. Also report the counts, and why the slice waits.
 
-        Until the results of earlier turns are read, the counts are too low, and nothing is reported.
+        Before the results of earlier turns are read, the counts are too low, so nothing is reported.
         """
         writer, request = self._writer, self._request
         if writer.is_restored:
@@ -59,8 +59,8 @@ class SliceReporter:
     def turn_finished(self, *, another_follows: bool) -> None:
         """Clear the slice's waiting reason and its deferral metric after a turn that has sent lines.
 
-        While the model's circuit allows only trial requests, the waiting reason is not cleared. The deferral
-        metric is then cleared only if no other turn follows.
+        If the model's circuit allows only trial requests, keep the waiting reason. If another turn follows,
+        keep the deferral metric as well.
         """
         is_open = self._open_circuit() is not None
         if not is_open:

@@ -47,10 +47,7 @@ class _SegmentRecord(NamedTuple):
 
 
 class SegmentNames:
-    """Generates the storage keys for one attempt's segments.
-
-    No other attempt or process generates the same keys.
-    """
+    """Generates the storage keys for one attempt's segments. The keys are unique."""
 
     def __init__(self, folder: str, generation: int, attempt: int) -> None:
         self._folder, self._generation, self._attempt = folder, generation, attempt

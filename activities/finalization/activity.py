@@ -270,7 +270,7 @@ def _errors_of_slices(
 def _usage_of_models(request: FinalizeRequest, selected: SelectedResults) -> list[ModelUsage]:
     """Return the requests that succeeded in slices and their tokens, by model.
 
-    Results that ingestion took over from another batch are in segments of no model, and do not count.
+    Results that ingestion copied from another batch do not count, because their segments belong to no model.
     """
     order = request.order
     root, used = (

@@ -37,8 +37,7 @@ class MissingLines:
         found: number of planned lines that have a result.
         models: counts of each planned model. A line without a result counts as failed.
         by_model: number of lines without a result, by model.
-        first_of: by model, the offset of one line without a result: the first one in the model's plan. Models
-            whose lines all have results are not included.
+        first_of: for each model with such lines, the offset of the first one in the model's plan.
     """
 
     def __init__(self) -> None:
@@ -240,7 +239,7 @@ class _LineCutter:
         return lines
 
     def rest(self) -> list[tuple[int, bytes]]:
-        """Return the last line of the input as [(offset, line)] if it has neither a newline nor a result.
+        """Return the last line of the input as [(offset, line)] if it has no newline and no result.
 
         Otherwise return an empty list. Call this at the end of the input.
 
@@ -268,7 +267,7 @@ def _custom_id(offset: int, line: bytes) -> str:
 
 
 async def whole_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
-    """Yield the lines in a stream of bytes, without newlines. Each list has the lines that end in a piece."""
+    """Yield the lines of a stream of bytes, without newlines. Each list has the lines that end in a piece."""
     rest = b""
     async for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")

@@ -219,10 +219,10 @@ class Ingestion(IngestionActivities):
             _log.warning("objects of a failed ingestion not deleted", extra={"error": str(error)})
 
     async def _check_turn(self, context: IngestionContext) -> None:
-        """Check that a batch that has waited for its tenant's quota need not wait any longer.
+        """Check that the batch no longer has to wait for its tenant's quota.
 
-        Call this before the input is read again. Nothing is checked if the batch has not waited, or if its
-        deadline has passed.
+        Call this before the input is read again. Nothing is checked if the batch has not waited for a quota,
+        or if its deadline has passed.
 
         Raises:
             ApplicationError (OVER_QUOTA): the batch must continue to wait.
@@ -351,7 +351,7 @@ class Ingestion(IngestionActivities):
 def _began_at() -> datetime:
     """Return when the first attempt of this activity began.
 
-    A later attempt does not know this time. It returns when the first attempt was scheduled.
+    A later attempt does not know this time, and returns when the first attempt was scheduled.
     """
     info = activity.info()
     return info.started_time if info.attempt == 1 else info.scheduled_time

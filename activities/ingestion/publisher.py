@@ -197,9 +197,9 @@ class Publisher:
     def _slicer(self, model: str, lines: int) -> Slicer:
         """Return the object that divides a model's lines into slices.
 
-        If the model has a rate limit, a worker sends a slice in several turns of limited time. A turn that is
-        partly used counts against the rate like a full turn. Therefore a slice has as many lines as a whole
-        number of full turns sends.
+        If the model has a rate limit, a worker sends a slice in several turns of limited time. A turn that
+        sends fewer lines than it may counts against the rate like a full turn. Therefore the number of lines
+        of a slice is a multiple of the lines that one full turn sends.
         """
         pacing = self._rates.pacing_of(model)
         if pacing is None:

@@ -64,7 +64,9 @@ class ResultReader:
         self._advance()
 
     def pop(self) -> bytes:
-        """Return the next result, a line without its newline. Also read the result after it, for `id`.
+        """Return the next result, a line without its newline.
+
+        Also read the result that follows, so that `id` becomes the id of that result.
 
         Raises:
             ResultDamaged: the line after the returned result is not a result.

@@ -52,8 +52,8 @@ def line_limits(settings: Settings, *, is_message_batch: bool = False) -> InputL
 class UnservedLines:
     """Positions and counts of the lines that fail in ingestion, and are never sent.
 
-    Their model is not available, because no backend serves it or because the tenant may not use it. Or they
-    are requests of a message batch that are not valid.
+    A line fails in ingestion if no backend serves its model, or if the tenant may not use its model. In a
+    message batch, a line that is not valid also fails in this way.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Forecast of a batch before its first line is sent, and whether it is admitted."""
+"""Forecast when a batch will be done, before its first line is sent, and decide whether to admit it."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -19,9 +19,9 @@ async def check_window(
 ) -> ValidationError | None:
     """Forecast when a validated batch will be done. Return an error if the batch is refused, otherwise None.
 
-    A batch is refused if the forecast says that it cannot be done within its completion window, and the
-    tenant's quotas demand a refusal in this case. The forecast is stored. The first attempt of ingestion that
-    stores one decides for all later attempts.
+    A batch is refused if two conditions are met: it cannot be done within its completion window, by the
+    forecast, and the tenant's quotas demand a refusal in this case. The forecast is stored. The first attempt
+    of ingestion that stores a forecast decides for all later attempts.
     """
     lines = {model: len(planned) for model, planned in scanner.models.items() if len(planned)}
     if scanner.deadline_passed or not lines:

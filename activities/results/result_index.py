@@ -313,7 +313,7 @@ class ResultIndex:
         return bisect_right(self._firsts, entry) - 1
 
     def _usages_without(self, others: "array[int]") -> list[SegmentUsage]:
-        """Return what the entries of each segment have used, except the entries `others`."""
+        """Return the tokens that the entries of each segment have used. Entries in `others` do not count."""
         left, width = array("Q", self._usages), len(_NO_USAGE)
         for entry in others:
             head = self._read(TOKENS_BYTES, self._position[entry] - TOKENS_BYTES)

@@ -1,8 +1,8 @@
 """Delete what has expired: files, uploads, intermediate objects of batches, old rows, idempotency keys,
 webhook deliveries and entries of the audit log.
 
-An object is deleted before the row that names it. If the process crashes between the two, the next turn still
-finds the row, and through the row the object.
+An object is deleted before the row that names it. If the process crashes between these two steps, the next
+turn still finds the row, and tries to delete the object again.
 """
 
 from functools import partial

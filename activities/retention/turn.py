@@ -26,7 +26,7 @@ T = TypeVar("T")
 class RetentionTurn:
     """One turn that deletes data of one kind. When `is_over` is True, the turn stops at the next position.
 
-    A position is a point in the data at which another turn can continue.
+    A position is a point in the data from which another turn can continue.
 
     Attributes:
         cutoffs: for each kind of data, the time before which it is deleted.

@@ -156,8 +156,8 @@ class CachedPermissions(Permissions):
 class LineAuthorizer:
     """Checks before each send if lines of one slice may be sent.
 
-    A positive result is remembered until the permissions change: while the permissions' `version` is
-    `allowed_version`, every line of the slice may be sent without a check.
+    If lines may be sent, the result is cached until the permissions change. While the permissions have the
+    `version` that is stored in `allowed_version`, every line of the slice may be sent without a check.
     """
 
     def __init__(self, permissions: Permissions, metrics: Metrics, request: SliceRequest) -> None:

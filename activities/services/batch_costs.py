@@ -1,8 +1,8 @@
 """The cost so far of the batches whose slices run in this process, compared with their caps.
 
-A process knows the cost of its own slices at once, and the cost of slices elsewhere from its last refresh.
-So a batch may cost more than its cap: by the requests in flight when the cap is reached, and by those that
-other workers send until they have reported and read again, which takes about three seconds.
+A process knows the cost of its own slices at once. It knows the cost of slices on other workers from its last
+refresh. So a batch may cost a little more than its cap, for two reasons: some requests are in flight when the
+cap is reached, and other workers notice this only about three seconds later.
 """
 
 import time
@@ -21,7 +21,11 @@ _REPORTED_SECONDS = 10.0
 
 @dataclass(eq=False)
 class _BatchSpending:
-    """Cost of one batch: of the slices of this process, and `elsewhere` of its other slices, as read last."""
+    """Cost of one batch.
+
+    `here` is the cost of its slices in this process. `elsewhere` is the cost of its other slices, as it was
+    last read from the database.
+    """
 
     cap: int | None = None
     elsewhere: int = 0
@@ -37,8 +41,8 @@ class SliceCost:
     """Cost of the lines of one slice that have succeeded. All amounts are as in `rules/costs.py`.
 
     Attributes:
-        amount: cost of the slice, with its earlier turns.
-        counted_elsewhere: part of `amount` that is also in the amount which was read for the other slices.
+        amount: cost of the slice, including its earlier turns.
+        counted_elsewhere: the part of `amount` that the batch's amount `elsewhere` also contains.
         ended_at: when the turn ended; None while it runs.
     """
 
@@ -103,11 +107,11 @@ class BatchCosts:
         return cost
 
     def end(self, cost: SliceCost) -> None:
-        """Count the slice only until the database certainly has its last report."""
+        """Stop counting the slice as soon as the database certainly has its last report."""
         cost.ended_at = self._clock()
 
     async def refresh(self) -> None:
-        """Read the caps of all tracked batches, and what their slices elsewhere have cost.
+        """Read the caps of all tracked batches, and the cost of their slices on other workers.
 
         Raises:
             DatabaseUnavailable: the database does not respond. The last known amounts stay in use.

@@ -12,7 +12,7 @@ _MAX_DISPLAY_NAME = 256
 
 
 class ModelAccess(NamedTuple):
-    """The models that the lines of a batch may use. They are determined once, when ingestion starts.
+    """Decides which models the lines of a batch may use. Its data is read once, when ingestion starts.
 
     Attributes:
         served: models that backends have reported; None if no backend has reported any. With None, every
@@ -27,8 +27,8 @@ class ModelAccess(NamedTuple):
     def rejection_code(self, model: str) -> LineCode | None:
         """Return the error code for lines of this model if they cannot run; None if they can run.
 
-        The tenant's permission is checked first. Otherwise the error would reveal if a model that the tenant
-        may not use is served.
+        The tenant's permission is checked first. Otherwise the error would reveal whether a forbidden model
+        exists.
 
         Args:
             model: name of the model; empty if the line names no model and there is no default model.

@@ -42,8 +42,8 @@ class HeldSlice:
         queue: task queue from which the slice came, as in `SliceDemand`.
         model: model of the slice's lines.
         ready: returns how many lines the slice could send now; None while its lines are not read yet.
-        is_yielding: True if the slice gives up its place to another slice that waits.
-        is_surplus: True if the slice must return to its queue, because a search for other slices found it.
+        is_yielding: True if the slice has to end, because another slice waits for its place.
+        is_surplus: True if the slice must return to its queue, because the worker searched for another slice.
         memory: memory for its lines; None until the slice requests it.
     """
 
@@ -83,15 +83,18 @@ class _Queue:
         ended: number of slices that have ended but are still in `slots`.
         lines: average number of unsettled lines of the slices read so far.
         rate: responses per second of the model, computed from `answered` at the time `measured_at`.
-        sought: time of the last search for a slice of a tenant, by tenant.
-        sought_batches: time of the last search for a batch that goes first in its tenant, by batch.
+        sought: by tenant, when the worker last searched for a slice of the tenant.
+        sought_batches: by batch, when the worker last searched for this batch, which goes first in its
+            tenant.
         seek_after: earliest time of the next search for a tenant, after `_MAX_MISSES` misses.
         seek_more_after: earliest time of the next search for one more batch of a tenant.
-        is_seeking: True from the start of a search, for a tenant or a batch, until the next slice arrives.
-        seeking: tenant of the search, if it has no slice with lines on this worker; otherwise empty.
+        is_seeking: True while a search for a tenant or a batch runs. A search ends when the next slice
+            arrives.
+        seeking: the tenant that the worker searches for, if none of its slices here has lines; otherwise
+            empty.
         misses: number of wrong slices in a row that came in searches for such tenants (`_end_search`).
-        is_checked: True if no tenant is searched for until `set_waiting` is called or such a search ends.
-        is_first_checked: True if no batch that goes first is searched for until `set_waiting` is called.
+        is_checked: True if no tenant needs a search now. `set_waiting` and the end of a search reset it.
+        is_first_checked: True if no batch that goes first needs a search now. `set_waiting` resets it.
     """
 
     slots: set[object] = field(default_factory=set[object])
@@ -117,7 +120,7 @@ class _Queue:
 
 
 class SliceDemand:
-    """The slices that one worker process holds, and the decision if it should take another one.
+    """The slices that one worker process holds. It decides whether the worker should take another one.
 
     In all methods, a task queue is named by its model, or by `ALL_MODELS` for the queue that models share.
     """
@@ -196,9 +199,12 @@ class SliceDemand:
     def _end_search(self, name: str, here: _Queue, found: HeldSlice) -> bool:
         """End a search with the slice that it found. Return True if the slice must return to its queue.
 
-        A wrong slice must return if the worker has enough lines without it. A slice whose tenant has no slice
-        with lines here is never wrong. Any other slice is wrong in a search for such a tenant. In other
-        searches, it is wrong if its batch has lines here or another batch of its tenant goes first.
+        A wrong slice must return, unless the worker needs its lines. These rules decide if a slice is wrong:
+
+        - If no other slice of its tenant has lines here, it is right.
+        - If the search was for such a tenant, every other slice is wrong.
+        - In all other searches, it is wrong if its batch already has lines here, or if another batch of its
+          tenant goes first.
         """
         sought, here.seeking, here.is_seeking = here.seeking, "", False
         with_lines = here.with_lines()
@@ -229,8 +235,8 @@ class SliceDemand:
     def must_yield(self, held: HeldSlice) -> bool:
         """Return True if the slice has to stop sending, because a slice waits for its place or its memory.
 
-        No more slices yield at the same time than there are waiting ones, because a place becomes free only
-        with the last response of a yielding slice. Once the result is True, it stays True.
+        A place becomes free only with the last response of a yielding slice. Therefore only as many slices
+        yield at the same time as there are waiting slices. Once the result is True, it stays True.
         """
         if not held.is_yielding:
             queue = self._queues[held.queue]
@@ -241,9 +247,10 @@ class SliceDemand:
         return held.is_yielding
 
     def is_spare(self, held: HeldSlice, limit: Limit) -> bool:
-        """Return True if other slices on this worker can use up `limit`, for which this slice waits.
+        """Return True if this slice waits for `limit`, and other slices on this worker can use it up.
 
-        They can if it and at least `_MAX_BLOCKED_SLICES` others are under the limit, all from `ALL_MODELS`.
+        They can if it and at least `_MAX_BLOCKED_SLICES` others are under the limit, and come from
+        `ALL_MODELS`.
         """
         if held.queue != ALL_MODELS:
             return False
@@ -255,7 +262,7 @@ class SliceDemand:
     def is_replaceable(self, held: HeldSlice) -> bool:
         """Return True if the worker holds at most `_MAX_BLOCKED_SLICES` slices of the same tenant and queue.
 
-        If some of them may not send now, the worker takes other slices in addition.
+        If these slices may not send now, the worker takes other slices in addition.
         """
         here = self._queues[held.queue].slices
         return sum(other.tenant == held.tenant for other in here) <= _MAX_BLOCKED_SLICES
@@ -263,8 +270,8 @@ class SliceDemand:
     def _must_free_memory(self, held: HeldSlice) -> bool:
         """Return True if this slice must free its memory, because another slice waits for memory.
 
-        Slices that already yield will soon free their memory. Therefore the result is True only if there are
-        more waiting slices than such slices.
+        Slices that already yield will free their memory soon. Therefore the result is True only if more
+        slices wait for memory than yield.
         """
         waiting = self._budget.waiting
         if not waiting or not held.holds_memory:
@@ -326,7 +333,7 @@ class SliceDemand:
         return min(_MAX_YIELDING, sum(missing))
 
     def _uncapped(self, model: str) -> Mapping[str, int]:
-        """Return how many batches wait for a model, by tenant, without the tenants at a cap here."""
+        """Return how many batches wait for a model, by tenant. Tenants at a cap here are left out."""
         waiting = self._waiting.get(model, {})
         return {
             tenant: batches
@@ -337,9 +344,9 @@ class SliceDemand:
     def _seeks_tenant(self, name: str, queue: _Queue) -> bool:
         """Return True if the worker should take another slice, to find one of a tenant that needs it.
 
-        Such a tenant has a waiting batch of which this worker runs no slice with lines. If the worker runs no
-        slice with lines of the tenant at all, it searches at once, otherwise every `_SEEK_SECONDS`.
-        `_end_search` decides about the slice that is found.
+        A tenant needs a slice if it has a waiting batch without a slice that has lines on this worker. If no
+        slice of the tenant has lines here, the worker searches at once. Otherwise it searches every
+        `_SEEK_SECONDS`. `_end_search` decides what happens to the slice that is found.
         """
         now = self._clock()
         if queue.is_checked or now < queue.seek_after:
@@ -369,8 +376,8 @@ class SliceDemand:
         """Return True if the worker should take another slice to find one of a batch that goes first.
 
         Such a batch goes first in its tenant and priority, but has no slice here. Without a search, it would
-        wait until this worker has sent its present lines. After a search without success, the next one
-        follows after `_SEEK_SECONDS`.
+        wait until this worker has sent all lines that it has now. The worker repeats a search after
+        `_SEEK_SECONDS`.
         """
         if queue.is_first_checked:
             return False

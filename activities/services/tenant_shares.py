@@ -1,4 +1,4 @@
-"""Weights, caps and rates of tenants, caps of API keys, holds, and the order of batches, from the tables."""
+"""Read weights, caps and rates of tenants, caps of API keys, holds, and the order of batches."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ class StoredShares(TenantShares):
     Everything is read from the database every two seconds.
 
     The cap of a tenant is divided between the workers that run slices of the tenant. The cap of an API key is
-    divided between the workers that run slices of the key's batches. Workers find each other by their
+    divided between the workers that run slices of the key's batches. A worker sees other workers by their
     heartbeats. When another worker begins its first such slice, the parts of all workers together may
     therefore exceed the cap for a few seconds.
 

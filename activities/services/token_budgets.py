@@ -1,8 +1,8 @@
 """Daily token budgets of tenants, API keys and budget groups.
 
 A process knows the usage of its own lines at once, and the usage of other processes from its last refresh.
-Therefore the usage may exceed a budget: by the lines in flight when the budget runs out, and by the lines
-that other workers send between two refreshes.
+Therefore the usage may exceed a budget a little: lines are in flight when the budget runs out, and other
+workers may send more lines until their next refresh.
 """
 
 import os
@@ -201,7 +201,7 @@ class TokenBudgets:
         return others + (of(own) if own is not None else 0)
 
     def _today(self) -> date:
-        """Return the current date in UTC. It is cached, because each response needs it."""
+        """Return the current date in UTC. It is cached, because every response of a backend needs it."""
         days = int(self._clock() // _DAY_SECONDS)
         if days != self._days:
             self._days, self._date = days, datetime.fromtimestamp(days * _DAY_SECONDS, UTC).date()

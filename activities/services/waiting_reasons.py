@@ -46,7 +46,7 @@ _CREDENTIAL_REASONS = {
 
 
 def waiting_reason(circuit: CircuitBreaker | None, tenant: str = "") -> str:
-    """Return why a model waits, as the part of a sentence that follows the model's name.
+    """Return why a model waits. The text continues a sentence that begins with the model's name.
 
     The text quotes the last error that the backend returned for this tenant. It never quotes an error of
     another tenant.
@@ -91,7 +91,7 @@ def deferral_seconds(circuit: CircuitBreaker | None, lines_wait: float, attempt:
 
     The result is at most 60 s. If no backend serves the model, it begins at 5 s and doubles with each
     attempt. If the circuit is open, it begins at about 5 s and grows with the time of the outage. If the
-    lines only wait for a retry, it is the time until the first line is due, but at least 1 s.
+    lines only wait for a retry, it is the time until the first retry is due, but at least 1 s.
 
     Args:
         circuit: circuit breaker that represents the model's backends; None if no backend serves the model.
@@ -142,7 +142,7 @@ class DeferralMetrics:
 
 
 class ReasonSignal(Protocol):
-    """Sends a waiting reason to the batch's workflow. Nothing is raised if Temporal does not accept it."""
+    """Sends a waiting reason to the batch's workflow. If Temporal does not accept it, nothing is raised."""
 
     async def __call__(self, batch_id: str, reason: WaitingReason) -> None: ...
 
@@ -152,7 +152,7 @@ class _Published:
     """The waiting reason that was last published for one model of a batch.
 
     Attributes:
-        reason: the reason that was last sent to the workflow; empty if none is in effect.
+        reason: the reason that was last sent to the workflow; empty if none was sent, or if it was withdrawn.
         signals_left: number of signals that could be sent without a pause at the time `signalled_at`.
     """
 

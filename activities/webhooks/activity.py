@@ -33,8 +33,8 @@ class WebhookDeliveries(WebhookActivities):
     async def deliver_webhook(self, request: AttemptRequest) -> AttemptResult:
         """Send the event to its endpoint once, and record the attempt. Return its result, even if it failed.
 
-        If the worker crashes before the attempt is recorded, it is made again: receivers get the event twice,
-        with the same `webhook-id`.
+        If the worker crashes before the attempt is recorded, the attempt is repeated. The receiver then gets
+        the event twice, with the same `webhook-id`.
 
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.
