@@ -17,9 +17,9 @@ _Work = Callable[[], Coroutine[None, None, None]]
 
 
 class BackgroundTaskFailing(Exception):
-    """Background tasks ended, and have not run for long enough since then.
+    """At least one background task has ended, and has not run long enough since its restart.
 
-    The message has the name and the error of each of these tasks.
+    The message has the name and the error of each such task.
     """
 
 
@@ -31,8 +31,8 @@ class BackgroundTasks:
     """Runs the endless tasks of one process, and restarts each task that ends.
 
     The first restart comes after `first_pause` seconds. Each further pause is twice as long, up to a minute.
-    `check` raises an error until the restarted task has run for `steady_seconds`. Then the task counts as
-    recovered, and its next pause is the first one again.
+    After a restart, `check` raises an error until the task has run for `steady_seconds`. Then the task counts
+    as recovered, and the next pause after a failure is the first one again.
 
     Args:
         report: called with the name of the task and the error, each time a task ended.
