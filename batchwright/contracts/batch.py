@@ -23,7 +23,7 @@ class Caller(Message):
 class BatchPolicy(Message):
     """Operator settings that apply to one batch.
 
-    They are copied when the batch is created, because workflows must not read settings.
+    The values are copied when the batch is created, because workflows must not read settings.
     """
 
     profile: Profile = Profile.RELAXED

@@ -86,8 +86,8 @@ class ModelRun(Message):
 class SliceRequest(Message):
     """Argument of the activity `run_slice`: the slice number `number` of a model, and how to send its lines.
 
-    Temporal counts the attempts of an activity from 1 again when the slice is scheduled anew. Each time,
-    `generation` is greater than before.
+    When the workflow schedules the slice again, Temporal counts its attempts from 1 again, and `generation`
+    is greater than before.
     """
 
     batch_id: str

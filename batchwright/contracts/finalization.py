@@ -27,7 +27,7 @@ class FinalizeRequest(Message):
 class FinalizeResult(Message):
     """Final status and counts of the batch, as they are in its database row.
 
-    If an earlier attempt has already ended the batch, the status can be another one than in the request.
+    If an earlier attempt has already ended the batch, the status can differ from the status in the request.
     """
 
     status: BatchStatus

@@ -321,8 +321,8 @@ def prices_of(models: Mapping[str, ModelConfig]) -> dict[str, PriceConfig]:
 def describe_duplicate_backend(backends: Sequence[BackendConfig], model: str = "") -> str:
     """Return a message about the first backend that occurs twice in `backends`, or "" if all are different.
 
-    Two backends are the same if they have the same URL, model name and credentials. `model` is the name that
-    counts for a backend without its own; "" if it is not known.
+    Two backends are the same if they have the same URL, model name and credentials. If a backend has no model
+    name of its own, `model` is used; "" if it is not known.
     """
     found = _first_duplicate(
         (
@@ -383,7 +383,8 @@ def check_model_names(models: dict[str, ModelConfig], elsewhere: frozenset[str] 
 def check_header_name(name: str) -> None:
     """Raise ValueError if operators are not allowed to configure a header with this name.
 
-    That is so if the name is invalid, if the header is for credentials, or if Batchwright sets it itself.
+    A name is not allowed if it is invalid, if the header is for credentials, or if Batchwright sets the
+    header itself.
     """
     if not _HEADER_NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a header name")

@@ -89,8 +89,8 @@ class SweepResult(Message):
 class RetentionOrder(Message):
     """Start argument of a retention run.
 
-    When the run continues as new, `kinds` are the remaining kinds of data, `position` is where the first of
-    them continues, and `deleted` and `errors` are the results so far.
+    When the run continues as new, `kinds` are the remaining kinds of data. The first of them continues at
+    `position`. `deleted` and `errors` are the results so far.
     """
 
     kinds: list[RetentionKind] = EXPIRED_KINDS

@@ -20,8 +20,8 @@ def model_run_id(batch_id: str, safe_model: str) -> str:
 
 
 def webhook_delivery_id(delivery_id: str, replays: int) -> str:
-    """Return the id of the workflow that sends a delivery after this number of replays.
+    """Return the id of the workflow that sends a webhook delivery.
 
-    Each replay is a workflow of its own.
+    Each replay of a delivery has a workflow of its own. `replays` is the number of replays so far.
     """
     return f"{delivery_id}/{replays}"
