@@ -85,7 +85,7 @@ async def create_driver_pool(database_url: str, size: int) -> Pool:
 async def _configure(session: Session) -> None:
     """Configure a new connection: turn off JIT compilation, and limit the time of idle transactions.
 
-    If a client disappears in the middle of a transaction, the time limit ends the transaction and releases
+    If a client disappears during a transaction, PostgreSQL ends the transaction after this time and releases
     its locks.
     """
     await session.execute(f"SET jit = off; SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class StorableSession(Session):
-    """Database session that replaces those characters in arguments that PostgreSQL cannot store."""
+    """Database session that replaces characters that PostgreSQL cannot store, in all arguments."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

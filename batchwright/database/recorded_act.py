@@ -22,8 +22,8 @@ async def recorded(
 ) -> AsyncGenerator[None]:
     """Context manager around an act. If the beginning cannot be recorded, the act does not happen.
 
-    If the process ends within the act, or the outcome cannot be recorded, the outcome is `unknown`. The act
-    is then not undone, and its caller gets no error.
+    If the process ends during the act, or the outcome cannot be recorded, the outcome stays `unknown`. If the
+    act succeeds but its outcome cannot be recorded, the act is not undone, and its caller gets no error.
 
     Args:
         read_after: returns the target after a successful act, without secrets; None if there is none.

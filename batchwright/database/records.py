@@ -84,9 +84,9 @@ class BatchRow(Message):
 
 
 class EndedBatch(NamedTuple):
-    """Row of a batch after a call to end the batch or to add its files.
+    """Row of a batch after a method has tried to end the batch or to add its files.
 
-    `moved` is True if the call changed the row. It is False, for example, if the batch had already ended.
+    `moved` is True if the method changed the row. It is False, for example, if the batch had already ended.
     """
 
     row: BatchRow

@@ -85,8 +85,8 @@ class AuditFilters:
         actor: the key, the user or the tenant of the actor.
         target: id of the target.
         tenant: tenant to which the target belongs.
-        created_after: the earliest time.
-        created_before: the first time that is too late.
+        created_after: select acts at or after this time.
+        created_before: select acts before this time.
     """
 
     action: AuditAction | None = None

@@ -10,16 +10,17 @@ from batchwright.database.sql import queries
 
 
 class BatchDeletions(Protocol):
-    """Deletes ended batches. The caller deletes the objects in storage between `begin` and `remove`.
+    """Deletes ended batches in two steps, so that an interrupted deletion can be repeated.
 
-    So the row of the batch is deleted last, and an interrupted deletion can be repeated.
+    Call `begin`, then delete the objects in storage, then call `remove`. The row of the batch is therefore
+    deleted last.
     """
 
     async def begin(self, tenant: str, batch_id: str, *, keep_files: bool) -> None:
         """Delete the rows of the batch's output and error files, so that clients no longer find them.
 
-        If `keep_files` is True, these rows stay. If results of the batch are kept for a resumption, they are
-        no longer kept, so that none can be claimed while the objects are deleted.
+        If `keep_files` is True, these rows stay. If results of the batch are kept for a resumption, record
+        that they are no longer kept. So no other batch can claim them while the caller deletes the objects.
 
         Raises ResultsInUse, and changes nothing, if another batch resumes this batch and has not read the
         results of this batch yet.

@@ -1,7 +1,7 @@
 """Convert records of the table of batches to BatchRow, and combine the counts of a batch by model.
 
-The row of a batch counts only lines that got their result during ingestion. Workers report the counts of all
-other lines in another table. These counts are added when the row of a live batch is read.
+While a batch is live, its row counts only the lines that got their result during ingestion. Workers report
+the counts of all other lines to another table. When the row of a live batch is read, these counts are added.
 """
 
 from datetime import datetime
@@ -49,8 +49,8 @@ def final_counts(models: list[ModelCounts], planned: list[ModelCounts] | None) -
 
     Args:
         models: counts in the row of the batch.
-        planned: final counts of the models that have slices. For a model without slices, ingestion gave every
-            line a result: those of its lines that are not completed have failed.
+        planned: final counts of the models that have slices. If a model has no slices, ingestion has given
+            every line a result. So all of its lines that are not completed have failed.
     """
     if planned is None:
         return models
@@ -197,7 +197,7 @@ def dump_usages(usages: list[ModelUsage]) -> str:
 
 
 def parse_costs(usages: str | None, prices: str) -> tuple[list[ModelUsage], dict[str, PriceConfig]]:
-    """Return usage and prices by model in two JSON texts. If there is no usage, the list is empty."""
+    """Return usage and prices by model, parsed from two JSON texts. Without usage, the list is empty."""
     return [] if usages is None else _USAGES.validate_json(usages), _PRICES.validate_json(prices)
 
 

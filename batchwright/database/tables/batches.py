@@ -44,8 +44,8 @@ from batchwright.rules.planning.estimate import OutputHistory
 class BatchesTable(Protocol):
     """Batches of all tenants. A batch is live until it has ended.
 
-    If a method needs a certain status and the row has another one, nothing changes, for example in a repeated
-    call. A change never gets an earlier time than the changes of the same row before it.
+    Some methods require a certain status. If the row has another status, for example in a repeated call, they
+    change nothing. The time of a change is never earlier than the times of earlier changes of the same row.
     """
 
     async def upsert(self, order: BatchOrder) -> BatchRow:
@@ -82,9 +82,9 @@ class BatchesTable(Protocol):
         Args:
             after: id of the last batch of the previous page; None for the first page.
             filters: selects the batches.
-            before: id of a batch. The result is the batches right before it in the list, which are newer, and
-                True if there are more before them. Filters must then select a model, an endpoint or metadata.
-                None for pages in the order of the list.
+            before: id of a batch. If it is set, return the batches right before it in the list, which are
+                newer, and True if more come before them. The filters must then select a model, an endpoint or
+                metadata.
         """
         ...
 
@@ -109,9 +109,10 @@ class BatchesTable(Protocol):
     async def output_history(
         self, tenant: str, endpoint: Endpoint, models: Collection[str]
     ) -> dict[str, OutputHistory]:
-        """Return requests and output tokens of these models in the tenant's latest 100 batches, by model.
+        """Return numbers of requests and output tokens in the tenant's latest 100 batches, by model.
 
-        Only ended batches of this endpoint count. Models without requests are left out.
+        Only ended batches of this endpoint count. Only `models` are included, and models without requests are
+        left out.
         """
         ...
 
@@ -153,9 +154,9 @@ class BatchesTable(Protocol):
         ...
 
     async def add_attempt(self, tenant: str, batch_id: str, prefix: str, size: int) -> None:
-        """Count objects of a batch as stored bytes of its tenant. A quota limits the stored bytes.
+        """Count objects of a batch as stored bytes of its tenant, which a quota limits.
 
-        An attempt of ingestion wrote these objects below the key prefix `prefix`; their total is `size`
+        An attempt of ingestion wrote these objects below the key prefix `prefix`. Their total size is `size`
         bytes. They count until `remove_attempt` is called or the batch ends.
         """
         ...
@@ -188,16 +189,17 @@ class BatchesTable(Protocol):
     async def finish(self, tenant: str, batch_id: str, outcome: BatchOutcome, at: datetime) -> EndedBatch:
         """End a live batch with the files, counts and token usage of `outcome`, and return its row.
 
-        The row is unchanged if the batch has already ended, or if it would end as completed although a client
-        requested a cancel in the last ten minutes. Raises UnknownBatch if the batch has no row.
+        The row stays unchanged if the batch has already ended. It also stays unchanged if the batch would end
+        as completed although a client requested a cancel in the last ten minutes. Raises UnknownBatch if the
+        batch has no row.
         """
         ...
 
     async def add_files(self, tenant: str, batch_id: str, outcome: BatchOutcome) -> EndedBatch:
         """Add files, counts and token usage to a batch that ended before its files were written.
 
-        Return the row, which is unchanged if no files of the batch are pending. Raises UnknownBatch if the
-        batch has no row.
+        Return the row. It is unchanged if no files of the batch are pending. Raises UnknownBatch if the batch
+        has no row.
         """
         ...
 
@@ -212,12 +214,13 @@ class BatchesTable(Protocol):
     ) -> EndedBatch:
         """Record that the pending files of an ended batch will never be written.
 
-        Return the row, which is unchanged if no files of the batch are pending. Raises UnknownBatch if the
-        batch has no row.
+        Return the row. It is unchanged if no files of the batch are pending. Raises UnknownBatch if the batch
+        has no row.
 
         Args:
             errors: why the files cannot be written. They replace the errors of the batch.
-            total: number of lines of the input; 0 if unknown. If the row has a greater number, it stays.
+            total: number of lines of the input; 0 if unknown. If the row has a greater number, the row keeps
+                it.
             keep_until: time until which results stay in storage; None if they are not kept.
         """
         ...

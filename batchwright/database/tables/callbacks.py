@@ -22,10 +22,7 @@ class ReceivedCallback(NamedTuple):
 
 
 class CallbacksTable(Protocol):
-    """Received callbacks. Of several callbacks with the same id, only the first is stored.
-
-    `accept` refuses the others.
-    """
+    """Received callbacks. Each id has at most one callback: `accept` refuses a second one."""
 
     async def accept(self, id: str, body: bytes | None, size: int, expires_at: datetime) -> bool:
         """Store a callback and return True. If the id was used before, store nothing and return False.

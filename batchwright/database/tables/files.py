@@ -20,8 +20,8 @@ _PARSE_INLINE_LIMIT = 500  # rows, which take about 5 ms
 class FilesTable(Protocol):
     """Files of tenants.
 
-    An expired file counts as missing. But while it is the input of a batch that has not ended or has pending
-    files, `get` and `page` still return it.
+    `get` and `page` do not return an expired file, with one exception: the file is the input of a batch that
+    has not ended or has pending files.
     """
 
     async def insert(self, row: FileRow) -> None:
@@ -31,7 +31,7 @@ class FilesTable(Protocol):
     async def get(self, tenant: str, file_id: str) -> FileRow | None: ...
 
     async def get_all(self, tenant: str, ids: Sequence[str]) -> dict[str, FileRow]:
-        """Return those of the files that exist, by id."""
+        """Return the files with these ids, by id. Files that do not exist are left out."""
         ...
 
     async def page(

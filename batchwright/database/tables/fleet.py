@@ -32,8 +32,8 @@ class LiveBatches(Protocol):
     async def awaited_models(self, now: datetime) -> dict[str, dict[str, int]]:
         """Return the models of batches in progress, each with its number of batches by tenant.
 
-        Only batches count that may send lines to the model now, as in `lines_due`. If there is none, the
-        inner dict of the model is empty.
+        The numbers include only batches that may send lines to the model now, as in `lines_due`. If there is
+        no such batch, the inner dict of the model is empty.
 
         The models are in the order in which workers should poll their queues. The order is fair to tenants:
         the first model of every tenant comes before the second model of any tenant. Within a tenant, models

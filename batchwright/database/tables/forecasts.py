@@ -83,7 +83,7 @@ class ForecastsTable(Protocol):
         ...
 
     async def speeds(self, models: Collection[str], at: datetime) -> dict[str, ModelSpeed]:
-        """Return those of the models' speeds that were measured less than SPEED_AGE before the time `at`."""
+        """Return the speeds of these models that were measured less than SPEED_AGE before the time `at`."""
         ...
 
     async def record_start(self, tenant: str, batch_id: str, forecast: StartForecast) -> StartForecast | None:

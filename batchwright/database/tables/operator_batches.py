@@ -19,7 +19,8 @@ class BatchFilters:
 
     Args:
         statuses: statuses as users see them, including `cancelling`.
-        model: select batches that have lines for this model. Batches whose input was not read yet have none.
+        model: select batches that have lines for this model. A batch whose input was not read yet is not
+            selected.
         forecast: select batches whose forecast says this about the completion window, for example late.
         forecast_since: forecasts made at this time or earlier are ignored.
     """
@@ -57,7 +58,7 @@ class OperatorBatches(Protocol):
     async def set_priority(self, tenant: str, batch_id: str, priority: int) -> int | None:
         """Set the priority of a batch, and return its previous priority.
 
-        Return None without a change if there is no such batch, or if it has ended or is being cancelled.
+        If there is no such batch, or if it has ended or is being cancelled, change nothing and return None.
         """
         ...
 

@@ -27,7 +27,7 @@ class SliceKey(NamedTuple):
 
 
 class BatchSpending(NamedTuple):
-    """Cap on the cost of a batch, and an amount that lines of it have cost; both as in `rules/costs.py`."""
+    """Cap on the cost of a batch, and the cost of some of its lines. Amounts are as in `rules/costs.py`."""
 
     cap: int
     amount: int
@@ -56,9 +56,10 @@ class ProgressTable(Protocol):
         ...
 
     async def spending(self, batches: Mapping[BatchKey, Sequence[SliceKey]]) -> dict[BatchKey, BatchSpending]:
-        """Return the caps of those of `batches` that have a cap on their cost, and their cost so far.
+        """Return the cap and the cost so far of each batch in `batches` that has a cap on its cost.
 
-        The cost is as workers have reported it. For each batch, the slices in the list are left out.
+        The cost is the sum of the costs that workers have reported for the slices of the batch. The slices
+        that `batches` lists for the batch are left out.
         """
         ...
 

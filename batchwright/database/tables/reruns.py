@@ -22,9 +22,9 @@ class RerunsTable(Protocol):
     async def claim(self, order: BatchOrder, origin: SourceBatch, file: FileRow | None = None) -> BatchOrder:
         """Store `order` as the rerun of an ended batch, insert its input file, and return `order`.
 
-        If the batch already has a rerun of this kind, change nothing and return the order of that rerun.
-        If results of the ended batch are stored, they are kept at least until the deadline of the returned
-        order.
+        If the batch already has a rerun of this kind, change nothing and return the order of the existing
+        rerun. If results of the ended batch are stored, they are kept at least until the deadline of the
+        returned order.
 
         Args:
             order: start argument of the rerun.

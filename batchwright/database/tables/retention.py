@@ -44,8 +44,8 @@ class RetentionTable(Protocol):
     async def expired_files(self, before: datetime, after: SweepPosition, limit: int) -> list[FileRow]:
         """Return files that expired by `before`, sorted by time of expiry.
 
-        A file is left out if it is the input of a batch that had not ended by `before`, or whose output files
-        are still to be written.
+        A file is left out if a batch still needs it as its input: the batch had not ended by `before`, or its
+        output files are still to be written.
         """
         ...
 
@@ -108,7 +108,7 @@ class RetentionTable(Protocol):
         ...
 
     async def open_uploads(self, tenant: str, ids: Sequence[str]) -> frozenset[str]:
-        """Return those of the uploads `ids` whose parts may still be in storage."""
+        """Return the ids of those uploads in `ids` whose parts may still be in storage."""
         ...
 
     # Returns the ids of batches whose objects must stay: live ones, and ended ones whose results are kept or

@@ -83,7 +83,7 @@ class ListedDelivery(NamedTuple):
 
 class WebhookDeliveriesTable(Protocol):
     async def insert_test(self, row: WebhookDelivery) -> None:
-        """Insert the delivery of a test event, which no batch caused.
+        """Insert the delivery of a test event. No batch caused this event.
 
         If the tenant has no such endpoint, nothing is inserted.
         """
@@ -108,7 +108,7 @@ class WebhookDeliveriesTable(Protocol):
     async def keep_body(self, tenant: str, id: str, body: bytes) -> bytes:
         """Store the request body of a delivery, unless one is stored already. Return the stored body.
 
-        So all attempts send the same body.
+        Each attempt sends the stored body, so all attempts send the same one.
         """
         ...
 
@@ -130,9 +130,9 @@ class WebhookDeliveriesTable(Protocol):
     async def replay(self, tenant: str, id: str, *, lost_before: datetime) -> bool:
         """Make a delivered or failed delivery pending, so that it is sent again, and return True.
 
-        Return False without a change if it is pending already, or if the tenant has no such delivery. A
-        pending delivery is nevertheless replayed if its workflow was started at the time `lost_before` or
-        earlier. `lost_before` must be so early that this workflow can no longer run.
+        If the tenant has no such delivery, change nothing and return False. Do the same if the delivery is
+        already pending, unless its workflow was started at the time `lost_before` or earlier. Choose
+        `lost_before` so early that such a workflow can no longer run.
         """
         ...
 
@@ -164,9 +164,9 @@ class WebhookDeliveriesTable(Protocol):
     async def remove_old(self, before: datetime, limit: int) -> int:
         """Delete old deliveries and old endpoints, at most `limit` of each. Return the number of both.
 
-        Old are those that were created at the time `before` or earlier. A pending delivery is deleted only if
-        its workflow was also started by then, or never: it can then no longer run. An endpoint is deleted
-        only if it belongs to one batch, and this batch has no row.
+        A row is old if it was created at the time `before` or earlier. A pending delivery is deleted only if
+        its workflow was also started by that time, so that the workflow can no longer run, or was never
+        started. An endpoint is deleted only if it belongs to one batch, and this batch has no row.
         """
         ...
 

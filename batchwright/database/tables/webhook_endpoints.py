@@ -64,7 +64,7 @@ class EndpointChanges(NamedTuple):
 class WebhookEndpointsTable(Protocol):
     """Endpoints of all tenants.
 
-    `get`, `change`, `rotate` and `delete` return None or False if the tenant has no such endpoint.
+    If the tenant has no such endpoint, `get`, `change` and `rotate` return None, and `delete` returns False.
     """
 
     async def insert(self, row: WebhookEndpoint, limit: int) -> bool:

@@ -25,9 +25,9 @@ class WorkersTable(Protocol):
         traffic: Sequence[UpstreamTraffic] = (),
         started_at: datetime | None = None,
     ) -> None:
-        """Replace the stored heartbeat of a worker. Delete other workers without a heartbeat for a day.
+        """Replace the stored heartbeat of a worker. Delete workers that have sent no heartbeat for a day.
 
-        The database's clock gives the time of the heartbeat, and the other methods compare it with the same
+        The time of the heartbeat comes from the clock of the database, and the other methods use the same
         clock. All processes therefore agree on which workers are live, even if their own clocks differ.
 
         Args:

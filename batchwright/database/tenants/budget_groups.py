@@ -91,9 +91,10 @@ class BudgetGroupsTable(Protocol):
         ...
 
     async def remove(self, group: BudgetGroup, members: Sequence[str]) -> set[str]:
-        """Remove members from a group. Return those of `members` that were members before.
+        """Remove members from a group. Return the removed members.
 
-        Raises UnknownBudgetGroup if there is no such group.
+        Names or ids in `members` that were not members are ignored. Raises UnknownBudgetGroup if there is no
+        such group.
         """
         ...
 

@@ -1,6 +1,6 @@
 """Tables of quotas, and of how much of each quota the tenants use.
 
-The enqueued lines and tokens of a tenant are not stored. They are computed from its live batches.
+The numbers of enqueued lines and tokens are not stored. They are computed from the tenant's live batches.
 """
 
 import asyncio
@@ -90,9 +90,9 @@ class QuotasTable(Protocol):
         If a limit would be exceeded, reserve nothing and return the exceeded quota. Lines without a result in
         the tenant's other live batches count too. If the batch is not in validation, nothing changes.
 
-        If `waits` is True, a batch that gets no reservation is recorded as waiting, unless it alone exceeds
-        the limit. It then loses its reservation from an earlier call. Batches that were created later must
-        wait until it has a reservation or has ended, except those that have a reservation already.
+        If `waits` is True, a batch that gets no reservation is recorded as waiting, and loses a reservation
+        from an earlier call. It is not recorded if it alone exceeds the limit. While a batch waits, later
+        batches of the tenant must wait too, except batches that have a reservation already.
         """
         ...
 
@@ -119,7 +119,8 @@ class QuotasTable(Protocol):
     async def release(self, tenant: str, id: str) -> None:
         """Stop counting what `admit_batch` or `admit_bytes` counted for the batch, file or upload `id`.
 
-        Call it when the batch, file or upload has a row, which then counts itself, or when it will get none.
+        Call this when the batch, file or upload has a row, because the row then counts itself. Also call it
+        when no row will be inserted.
         """
         ...
 
@@ -300,9 +301,9 @@ class PostgresQuotas(QuotasTable):
         *,
         waits: bool,
     ) -> QuotaExcess | None:
-        """Return the quota that forbids the work `requested` for a batch now; None if no quota forbids it.
+        """Return the quota that a batch would exceed now with the work `requested`; None if it exceeds none.
 
-        If `waits` is True, a quota also forbids the work while earlier batches of the tenant wait.
+        If `waits` is True, a quota is also returned while earlier batches of the tenant wait for it.
         """
         waiting = await session.fetchrow(self._sql.waiting_before, tenant, batch_id) if waits else None
         used = await self._enqueued(session, tenant, batch_id)
