@@ -98,7 +98,7 @@ class AdaptiveLimits:
     def has_room(self, urls: Collection[str]) -> bool:
         """Return True if at least one of the backends `urls` may get another request, or if `urls` is empty.
 
-        Permits without a backend yet are counted as if they used these backends.
+        Permits that have no backend yet are counted as if their requests went to these backends.
         """
         if not urls:
             return True
@@ -117,15 +117,18 @@ class AdaptiveLimits:
         return use.in_flight >= use.most
 
     def has_used_share(self, url: str) -> bool:
-        """Return True if this process may send no further request to the backend now.
+        """Return True if this process has used up its part of the backend's fleet-wide limit.
 
-        Its part of the backend's fleet-wide limit is then used up.
+        This process may then send no further request to the backend until one of its requests ends.
         """
         use = self._uses.get(url) or self._usage_of(url)
         return use.in_flight >= use.share
 
     def has_share(self, url: str) -> bool:
-        """Return False if the backend has a fleet-wide limit and the part of this process is 0."""
+        """Return True if this process may send requests to the backend at all.
+
+        It may not if the backend has a fleet-wide limit and the part of this process is 0.
+        """
         return self._shares.get(url, 1) > 0
 
     def limit_of(self, url: str) -> int:
@@ -191,7 +194,7 @@ class AdaptiveLimits:
                 family.remove_by_labels({"backend": url})
 
     def share(self, urls: Collection[str]) -> None:
-        """Set the URLs of the backends that also serve interactive traffic, instead of those set before.
+        """Replace the set of backends that also serve interactive traffic. `urls` has their URLs.
 
         The limits of these backends are lowered sooner when responses get slower. If `policy.shared` is True,
         this holds for every backend.

@@ -1,7 +1,7 @@
-"""Catalog: all models with the sources of their settings. Reading it sends no request to a backend.
+"""Catalog: all models, and where their settings come from. Reading it sends no request to a backend.
 
-Models come from the registry file (the file in which the operator lists models and backends), from the stored
-model lists of backends, and from changes at run time in the database.
+Models have three sources: the registry file, in which the operator lists models and backends; the stored
+model lists of backends; and changes at run time, which the database stores.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -79,7 +79,7 @@ class CatalogEntry:
         changed_at: time of the change, if the source is a change at run time; otherwise None.
         seen_at: when a backend last listed the model, if the source is such a list; otherwise None.
         problems: parts of the change that are not applied, each with a remedy.
-        base: the model without the change; None if nothing was changed, or if the change added the model.
+        base: the model before the change; None if nothing was changed, or if the change added the model.
         base_source: the source of `base`.
     """
 
@@ -137,8 +137,8 @@ class Catalog:
     ) -> list[CatalogEntry]:
         """Return all models, sorted by name.
 
-        If a model has several sources, a change at run time overrides the registry file, and the file
-        overrides the model lists of backends.
+        If a model has several sources, a change at run time overrides the registry file. The file overrides
+        the model lists of backends.
 
         Args:
             changes: the stored changes made at run time.
@@ -186,7 +186,7 @@ class ResolvedModel(NamedTuple):
 class ChangeResolver:
     """Applies changes made at run time to the settings of models.
 
-    Parts of a change that the registry file or the settings do not allow are left out.
+    If the registry file or the settings do not allow a part of a change, this part is left out.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -198,7 +198,7 @@ class ChangeResolver:
     def resolve(self, change: RuntimeChange, base: ModelConfig | None) -> ResolvedModel:
         """Return the model after the change.
 
-        If the change is a patch (only some settings) and no longer fits the model, it is not applied, and the
+        A patch changes only some settings. If a patch no longer fits the model, it is not applied, and the
         result names the problem.
 
         Args:

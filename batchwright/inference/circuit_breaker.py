@@ -1,8 +1,8 @@
 """Circuit breaker of one model at one backend: it stops requests while the backend fails.
 
 An open circuit lets only trials through. A trial is a single request that shows if the backend has recovered.
-The circuit closes when a trial succeeds. The circuit breaker also decides if the backend or the line is at
-fault for a failure.
+The circuit closes when a trial succeeds. The circuit breaker also decides whether a failure is the fault of
+the backend or of the line.
 """
 
 import time
@@ -43,8 +43,8 @@ class CircuitBreaker:
     """Stops the requests of one model to one backend while the backend fails.
 
     The circuit opens after `failures_to_open` failures in a row, if they are at least half as many as the
-    requests in flight. If only lines of one tenant fail, opening may be delayed for some seconds, until a
-    line of another tenant has a result. All times are seconds of `clock`.
+    requests in flight. If only lines of one tenant fail, the circuit may wait some seconds for the result of
+    another tenant's line before it opens. All times are seconds of `clock`.
     """
 
     failures_to_open: int
@@ -78,7 +78,8 @@ class CircuitBreaker:
         """Return the seconds until a line of the tenant may be sent; 0 if a line may be sent now.
 
         If the circuit is open, the call also records that the tenant waits. If the last failed trial was a
-        line of this tenant and other tenants wait, the tenant waits longer, so that they may send first.
+        line of this tenant and other tenants wait, this tenant waits longer, so that the other tenants may
+        send first.
         """
         if not self._pause:
             return 0.0
@@ -117,8 +118,9 @@ class CircuitBreaker:
     def _between_trials(self) -> float:
         """Return the seconds between two trials while the first one has no response yet.
 
-        The backend refused earlier requests quickly. If it does not refuse a trial as quickly, it probably
-        processes it. So the result gets shorter with every trial that is sent while another is in flight.
+        This method is for a backend that has refused requests quickly. If such a backend does not refuse a
+        trial as quickly, it probably processes the trial. So the time gets shorter with every trial that
+        takes longer than a quick refusal.
         """
         return max(_SOON / 2.0 ** min(self._outlived, 10), _MIN_BETWEEN_TRIALS)
 
@@ -168,8 +170,7 @@ class CircuitBreaker:
             at_once: True to open the circuit after this one failure.
             pause: seconds for which the backend asked the client to wait; 0 if it did not ask.
             others_wait: True if a line of another tenant is waiting.
-            steady: True to keep the pauses between trials short, because the backend still answers other
-                requests.
+            steady: True to keep the pauses between trials short, because the backend still answers probes.
         """
         attempt.is_recorded = True
         self._in_flight.discard(attempt)
@@ -272,8 +273,8 @@ class CircuitBreaker:
     def _should_open(self, others_wait: bool, now: float) -> bool:
         """Return True if there are enough failures in a row to open the circuit.
 
-        If only lines of one tenant have failed, a line of another tenant may show that the backend works. If
-        such a line was just sent or is waiting, the result is therefore False for some seconds.
+        If only lines of one tenant have failed, a line of another tenant may show that the backend works.
+        Therefore the result is False for some seconds if such a line was just sent or is waiting.
 
         Args:
             others_wait: True if a line of another tenant is waiting.

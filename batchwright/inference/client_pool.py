@@ -1,7 +1,7 @@
 """Clients and transports of one process.
 
-Backends with equal settings share a client. Clients with equal TLS and connect settings share a transport,
-which holds the connections.
+Backends with equal settings share a client. A transport holds the connections. Clients with equal TLS and
+connect settings share a transport.
 """
 
 import logging

@@ -33,7 +33,7 @@ class PermitRequest:
         weight: weight of the tenant relative to other tenants; `TenantShares` may override it.
         key_id: id of the API key that created the batch; empty if there was none.
         on_granted: called once with the permit. It must not raise.
-        must_yield: returns True if another slice of the batch should get the next permit, if one waits.
+        must_yield: returns True if another waiting slice of the batch should get the next permit instead.
     """
 
     model: str
@@ -118,11 +118,11 @@ class Permit(Struct, eq=False):
 class ConcurrencyLimiter:
     """Grants the permits of one process to waiting slices, within the limits of models and backends.
 
-    The limit of a model is its own limit or the sum of its backends' adaptive limits, whichever is lower. A
-    slice waits for one permit at a time. The next permit goes to the model that uses the fewest permits.
-    Within a model, `FairShare` selects the tenant by weight and time in flight. Within a tenant, `FairQueue`
-    selects the priority and the batch. Tenants, API keys and models that have reached one of their
-    `SendLimits` are skipped.
+    The limit of a model is the lower of two limits: its own limit, and the sum of its backends' adaptive
+    limits. A slice waits for one permit at a time. The next permit goes to the model that uses the fewest
+    permits. Within a model, `FairShare` selects the tenant by weight and time in flight. Within a tenant,
+    `FairQueue` selects the priority and the batch. Tenants, API keys and models that have reached one of
+    their `SendLimits` are skipped.
     """
 
     def __init__(
@@ -141,8 +141,8 @@ class ConcurrencyLimiter:
             model_limit: returns the limit of a model, which may change at any time.
             backends: adaptive limits of the backends.
             has_room: returns False while there is no memory for another request. No permit is granted then.
-                Slices do not check memory themselves, because the slice that frees memory would always take
-                it again.
+                If slices checked the memory themselves, the slice that frees memory would always take it
+                again.
             limits: caps and rates of tenants, API keys and models; None for no limits.
         """
         self.clock, self._has_room = backends.clock, has_room
@@ -377,7 +377,10 @@ class ConcurrencyLimiter:
         self._waiting[model.name] = model
 
     def _stop_waiting(self, model: _Model, tenant: str) -> None:
-        """Remove the tenant's queue from the queues of the model: from `capped` or else from `waiting`."""
+        """Remove the tenant's queue from the queues of the model.
+
+        The queue is in `capped` if the tenant is at a limit, otherwise in `waiting`.
+        """
         if model.capped.pop(tenant, None) is not None:
             del model.capped_by[tenant]
             self._capped[tenant].remove(model)
@@ -390,7 +393,7 @@ class ConcurrencyLimiter:
             model.full_since = math.inf
 
     def _retry_capped(self, model: _Model, tenant: str) -> None:
-        """If a tenant that was at a limit is below it now, put it back among the tenants that wait.
+        """If a tenant that was at a limit is below it now, let the tenant wait for permits again.
 
         The tenant starts like any tenant that begins to wait. The time at the limit gives it no advantage.
         """

@@ -38,7 +38,7 @@ class EffectiveBackend(NamedTuple):
 
 
 def effective_settings(entry: CatalogEntry, settings: Settings) -> dict[str, SettingWithSource]:
-    """Return the effective settings of a model, each with its source. Keys are names like `limits.in_flight`.
+    """Return the settings of a model that are in effect, each with its source, by name (`limits.in_flight`).
 
     Settings of `jobs` are included only if the model's requests run as jobs, and `prices` only if it has any.
 

@@ -23,12 +23,12 @@ class Reservation:
 
 
 class MemoryBudget:
-    """Limits the memory of one process: one half for shards, one half for requests and their responses.
+    """Limits the memory of one process: one half for shards, the other for requests and their responses.
 
-    A shard is a stored object with input lines. The halves are separate, because waiting shards could
-    otherwise use the memory that slices need for sending, and only sending frees memory. Shards get memory in
-    the order of their reservations, so small shards cannot delay a large one forever. The size of a response
-    that has not arrived yet is estimated from recent responses.
+    A shard is a stored object with input lines. Only sending frees memory, so sending must always find some.
+    Therefore shards that wait cannot use the half for requests. Shards get memory in the order of their
+    reservations, so small shards cannot delay a large one forever. The size of a response that has not
+    arrived yet is estimated from recent responses.
     """
 
     def __init__(self, total: int) -> None:

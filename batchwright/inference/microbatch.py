@@ -1,8 +1,8 @@
 """Microbatching: send several lines of one model in one request, if the model's settings allow it.
 
 If the backend fails to process such a request, its lines are sent once more together, then in halves, and at
-last one by one. If the backend refuses the request as invalid, they are sent one by one at once. A line loses
-an attempt only if it is sent alone.
+last one by one. If the backend refuses the request as invalid, the lines are sent one by one at once. A
+failure costs a line one of its attempts only if the line was sent alone.
 """
 
 import asyncio
@@ -316,7 +316,7 @@ class MicrobatchSender:
     async def _repeat(
         self, key: _MicrobatchKey, members: Sequence[_Member], repetitions: int, category: Category
     ) -> None:
-        """Send a failed request again after a pause: the first time unchanged, later in two halves.
+        """Send a failed request again after a pause: first unchanged, later in two halves.
 
         Args:
             repetitions: how often the request was already repeated.

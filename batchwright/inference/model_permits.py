@@ -21,7 +21,7 @@ class ModelPermits(Generic[Request]):
     Attributes:
         used: number of permits in use.
         grants: number of permits that were granted so far.
-        granted_at: number of the model's last grant; the grants of all models are numbered in order.
+        granted_at: number of the model's last grant. The grants of all models have one sequence of numbers.
         most: greatest number of permits that the model may use.
         urls: URLs of the model's backends.
         ranks: the order of each tenant's batches.
@@ -68,9 +68,10 @@ class ModelPermits(Generic[Request]):
     def is_starved(self, backends: AdaptiveLimits, now: float) -> bool:
         """Return True if the model may send one request although its backends are full.
 
-        Call this for a model that uses no permit. The result is True if the backends have been full for ten
-        seconds, and this process may send more under the fleet-wide limit of at least one of them. They may
-        be full of requests of another model that never get a response.
+        Call this for a model that uses no permit. Its backends may be full of another model's requests that
+        never get a response. The result is True if two conditions are met: the backends have been full for
+        ten seconds, and this process has not used up its part of the fleet-wide limit of at least one
+        backend.
         """
         is_long = now - self.full_since >= _STARVED_SECONDS
         return is_long and not all(map(backends.has_used_share, self.urls))
@@ -86,9 +87,9 @@ class ModelPermits(Generic[Request]):
         return limits.model_limit(self.name, now)
 
     def record_waits(self, limits: SendLimits, now: float) -> None:
-        """Record in the metrics for how long limits have made lines of the model wait since the last call.
+        """Record in the metrics how long limits have made lines of the model wait since the last call.
 
-        If the last call was more than a second ago, the time since then is not recorded.
+        If the last call was more than a second ago, nothing is recorded for the time since then.
         """
         seconds, self.sampled_at = now - self.sampled_at, now
         if seconds > _MAX_SAMPLE_SECONDS:

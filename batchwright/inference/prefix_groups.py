@@ -1,8 +1,8 @@
 """Prefix groups of one model: lines with the same system prompt, which backends keep in their prefix caches.
 
-If lines of a group leave together before any of them has a response, each of them makes the backend compute
-the system prompt again. So the first line of a group is sent alone, and the permits go to lines of other
-groups until it has a response.
+If a backend gets several lines of a group before the first has a response, it computes the system prompt
+again for each of them. Therefore the first line of a group is sent alone. Until it has a response, the
+permits go to lines of other groups.
 """
 
 import math
@@ -35,14 +35,14 @@ class PrefixGroups:
         self._warm: OrderedDict[int, float] = OrderedDict()  # time of the last response, in this order
 
     def set_width(self, in_flight: Sequence[int | None], *, is_affine: bool) -> None:
-        """Set `width` from the number of requests that each backend of the model takes at once.
+        """Set `width` from the number of requests that each backend of the model processes at once.
 
-        There is no limit if one of the numbers is None: the backend may take fewer requests than this process
-        sends. The others wait in the backend's own queue, and there lines of one group must follow each
-        other.
+        If one of the numbers is None, `width` is infinity. Such a backend may process fewer requests than
+        this process sends. The other requests wait in the backend's own queue, where lines of one group
+        should follow each other.
 
         Args:
-            in_flight: the number of each backend, as an operator has stated it.
+            in_flight: the number of each backend, as an operator has stated it; None if not stated.
             is_affine: True if all lines of a group go to the same backend.
         """
         stated = [number for number in in_flight if number is not None]
@@ -81,7 +81,10 @@ class PrefixGroups:
                 self._warm.popitem(last=False)
 
     def end(self, group: int) -> None:
-        """Record that a line is no longer in flight. If it was the first and failed, another one follows."""
+        """Record that a line of the group is no longer in flight.
+
+        If it was the first line of the group and failed, another line of the group may be sent.
+        """
         if group:
             in_flight = self._in_flight[group] - 1
             if in_flight:

@@ -38,9 +38,9 @@ class StoredRates(Protocol):
 class EffectiveRates(Protocol):
     """The rate limits in effect now, which may change at any time.
 
-    `allocation` has the rate at which one turn may send lines of each model. A turn is the limited time in
-    which a worker sends the lines of one slice. When the limits change, `allocation` is replaced, so read it
-    again for each line.
+    `allocation` says how fast one turn may send lines of each model. A turn is the limited time in which a
+    worker sends lines of one slice. When the limits change, `allocation` is replaced. Therefore read it again
+    for each line.
     """
 
     allocation: RateAllocation
@@ -138,8 +138,8 @@ class FleetRates(EffectiveRates):
     async def try_refresh(self) -> bool:
         """Refresh the rates and return True.
 
-        If `refresh` raises, keep the last rates and return False. The error is logged, unless the call before
-        had the same error.
+        If `refresh` raises, keep the last rates and return False. The error is logged, except if the previous
+        call failed with the same error.
         """
         try:
             await self.refresh()

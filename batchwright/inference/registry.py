@@ -120,7 +120,7 @@ class BackendRegistry:
         """Return the names and aliases of the served models.
 
         If the models were never read before, the call first reads them, as `refresh` does. If the database is
-        unreachable then, it raises the exception that the constructor got as `unavailable`.
+        then unreachable, the call raises `unavailable`, an argument of the constructor.
         """
         if not self._read:
             await self.refresh()
@@ -129,8 +129,8 @@ class BackendRegistry:
     async def served_now(self) -> frozenset[str]:
         """Return the names and aliases of the served models, read again from the database.
 
-        The result includes models that other processes added. If the database is unreachable, this raises the
-        exception that the constructor got as `unavailable`.
+        The result includes models that other processes added. If the database is unreachable, the call raises
+        `unavailable`, an argument of the constructor.
         """
         if self._read:
             await self._read_lists()
@@ -212,7 +212,7 @@ class BackendRegistry:
         """Reload API keys and certificates, and read all model lists and changes again.
 
         The model lists are requested from the backends and read from the database. If the database is
-        unreachable, this raises the exception that the constructor got as `unavailable`.
+        unreachable, the call raises `unavailable`, an argument of the constructor.
         """
         if self._read:
             await self.refresh_changes()
@@ -230,7 +230,7 @@ class BackendRegistry:
         """Store the model list of a backend in the database.
 
         If the database rejects the names, the request for the list counts as failed. If the database is
-        unreachable, this raises the exception that the constructor got as `unavailable`.
+        unreachable, the call raises `unavailable`, an argument of the constructor.
         """
         try:
             await self._models.replace_models(backend.url, names, datetime.now(UTC))
@@ -246,7 +246,7 @@ class BackendRegistry:
     async def refresh_changes(self) -> None:
         """Read and apply the changes made at run time. No request is sent to a backend.
 
-        If the database is unreachable, this raises the exception that the constructor got as `unavailable`.
+        If the database is unreachable, the call raises `unavailable`, an argument of the constructor.
         """
         self._apply(await self._changes.all())
         for notify in self.on_refresh:  # before any `await`, so that a new backend's limit applies at once
@@ -345,8 +345,8 @@ class BackendRegistry:
     async def _list_models(self, backend: Backend) -> list[str] | None:
         """Request the model list of a backend. Return the names of its models; None if that fails.
 
-        Also record in `backend` if it was reachable and how long its response took. If it lists its models
-        again after a failure, allow trial requests through its open circuits.
+        Also record in `backend` if it was reachable and how long its response took. If the request succeeds
+        after a failure, allow trial requests through the backend's open circuits.
         """
         began = time.monotonic()
         try:

@@ -105,12 +105,12 @@ class ModelRouter:
 
     @property
     def only_trials_allowed(self) -> bool:
-        """True if all circuits of own and fallback backends are open, so that only single trials are sent."""
+        """True if the circuits of all own and fallback backends are open, so that only trials are sent."""
         return self.is_open and all(upstream.circuit.is_open for upstream in self._reachable())
 
     @property
     def circuit(self) -> CircuitBreaker:
-        """The circuit breaker, of the model's own backends, that lets a request through first."""
+        """The circuit breaker that will let a request through first, among the model's own backends."""
         return min(
             self.upstreams, key=lambda upstream: (upstream.circuit.is_open, upstream.circuit.wait_seconds())
         ).circuit
@@ -126,9 +126,9 @@ class ModelRouter:
 
     @property
     def urls(self) -> Sequence[str]:
-        """URLs of the backends that may get a request now; those of all own backends if none may.
+        """URLs of the backends that may get a request now. If none may, URLs of all own backends.
 
-        Backends of fallback models are included while the circuits of all own backends are open.
+        While the circuits of all own backends are open, backends of fallback models may get requests too.
         """
         for upstream in self.upstreams:
             if upstream.circuit.is_open:
@@ -303,8 +303,9 @@ class ModelRouter:
         """Return the upstreams (models at backends) from which `select` may choose; empty if there are none.
 
         The result is usually the model's own upstreams with a closed circuit. If an upstream may get a trial
-        request now, the result is only this one. If all own circuits are open and none may get a trial, the
-        first fallback with a usable upstream takes the model's place, by the same rules.
+        request now, the result is only this upstream. If all own circuits are open and none may get a trial,
+        the same rules apply to the fallback models: the result is from the first fallback that has a usable
+        upstream.
 
         Args:
             exclude: upstreams that are never returned.

@@ -110,7 +110,7 @@ class BatchWeights(TenantShares):
 
 @dataclass(slots=True, eq=False)
 class _Buckets:
-    """What one tenant or model may still send at its `rates`."""
+    """How many requests and tokens one tenant or model may still send at its `rates`."""
 
     rates: Rates
     requests: MinuteRate | None
@@ -123,7 +123,7 @@ class _Buckets:
 
 
 class Charge(NamedTuple):
-    """What one request was charged, so that `SendLimits.correct` can correct it.
+    """The requests and tokens that were charged for one request. `SendLimits.correct` corrects them.
 
     Attributes:
         line_bytes: length of the request's line.
@@ -181,7 +181,7 @@ class SendLimits:
         self._further_tokens: dict[tuple[str, str], float] = {}
 
     def forget_idle(self) -> None:
-        """Remove the tenants and keys without a request in flight from `of_tenants` and `of_keys`."""
+        """Remove tenants and keys that have no request in flight from `of_tenants` and `of_keys`."""
         for counts in (self.of_tenants, self.of_keys):
             for name in [name for name, in_flight in counts.items() if not in_flight]:
                 del counts[name]
@@ -228,8 +228,8 @@ class SendLimits:
         """Return in words why lines wait. The text continues a sentence that begins with the model.
 
         Args:
-            limit: the cap or rate for which the lines wait. It is not a hold: control workers report holds,
-                because holds also apply to slices that no worker runs.
+            limit: the cap or rate for which the lines wait. It must not be a hold. Control workers report
+                holds, because holds also apply to slices that no worker runs.
         """
         match limit:
             case Limit.TENANT_IN_FLIGHT:
@@ -272,9 +272,9 @@ class SendLimits:
     def correct(self, charge: Charge, used: int) -> None:
         """Replace the estimated tokens of a charge by the number of tokens that were used.
 
-        Later estimates for the same model and tenant improve. An estimate is one token per four bytes of the
-        line, plus the average number of tokens that earlier requests used in addition. If `used` is 0, the
-        average does not change.
+        This also improves later estimates for the same model and tenant. An estimate is one token per four
+        bytes of the line, plus the average number of tokens that earlier requests used beyond that. If `used`
+        is 0, the average does not change.
         """
         for buckets in charge.buckets:
             if buckets.tokens is not None:

@@ -137,6 +137,6 @@ class Transport(Protocol):
     async def aclose(self) -> None:
         """Close all idle connections.
 
-        Connections in use are closed, too, if the implementation keeps a list of them.
+        If the implementation has a list of the connections in use, it closes them too.
         """
         ...

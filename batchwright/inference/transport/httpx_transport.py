@@ -58,8 +58,8 @@ class HttpxTransport(Transport):
     def _to_httpx(self, request: BackendRequest, seconds: float) -> httpx.Request:
         """Return the request as an httpx request.
 
-        Its connect timeout is always shorter than `seconds`, so that a slow connection is reported as a
-        request that was never sent.
+        Its connect timeout is always shorter than `seconds`. So if connecting takes too long, the error shows
+        that the request was never sent.
         """
         connect = min(self._connect_seconds, seconds * 0.9)
         waits = {"connect": connect, "read": None, "write": None, "pool": connect}

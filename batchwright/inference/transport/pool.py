@@ -199,8 +199,8 @@ class PooledTransport(Transport):
 class Timeout(Struct, eq=False):
     """Timeout of one request. If the request has not ended in time, `on_timeout` is called once.
 
-    The timeout may expire during an await. Therefore check after each await that `expired` is False, before
-    you set `on_timeout`.
+    The timeout may expire while the caller awaits. Therefore check after each await that `expired` is False,
+    before you set `on_timeout`.
     """
 
     siblings: "dict[Timeout, None]"  # running timeouts of the same duration, the next to expire first
@@ -286,7 +286,8 @@ def enable_tcp_keepalive(connected: socket.socket) -> None:
 async def _open_connection(origin: Origin) -> BackendConnection:
     """Connect to the first address of a host that responds. Raise OSError if no address responds.
 
-    Addresses of the same IP version are tried in random order, so that connections spread over all servers.
+    Addresses of the same IP version are tried in random order. So connections spread over all servers of the
+    host.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
