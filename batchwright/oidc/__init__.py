@@ -1,1 +1,1 @@
-"""Tokens of an OpenID Connect issuer: fetching and caching its public keys, and checking tokens with them."""
+"""Check tokens of an OpenID Connect issuer, with the issuer's public keys, which are fetched and cached."""

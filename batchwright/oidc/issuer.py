@@ -100,7 +100,7 @@ def _check_discovery(issuer: str, discovery: _Discovery) -> None:
     """Check that the document is the issuer's own, and that its keys are fetched as safely as the document.
 
     Raises:
-        IssuerUnavailable: it is not.
+        IssuerUnavailable: one of these checks fails.
     """
     if discovery.issuer != issuer:
         raise IssuerUnavailable(
@@ -117,8 +117,8 @@ def _check_discovery(issuer: str, discovery: _Discovery) -> None:
 def _usable_keys(document: _KeySet, url: str) -> tuple[IssuerKey, ...]:
     """Return the keys that can verify signatures of tokens.
 
-    A set may also contain keys of other kinds, which are left out: keys for encryption, symmetric and short
-    ones, and those that this version cannot read.
+    A set may also contain other keys, which are left out: keys for encryption, symmetric keys, short keys,
+    and keys that this version cannot read.
 
     Raises:
         IssuerUnavailable: no key is usable.

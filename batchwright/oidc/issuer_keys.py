@@ -22,10 +22,15 @@ MIN_REFRESH_SECONDS = 10.0  # tokens with unknown keys cause at most one fetch i
 class IssuerKeys:
     """Public keys of one issuer.
 
-    They are fetched when the first token arrives, again in the background when they are older than
-    `REFRESH_SECONDS`, and again when a token names an unknown key. There is one fetch at a time, for all
-    callers, and never two within `MIN_REFRESH_SECONDS`, so that forged tokens neither overload the issuer nor
-    delay other callers. If a fetch fails, the known keys are used until they are older than `KEYS_SECONDS`.
+    They are fetched:
+
+    - when the first token arrives,
+    - in the background when they are older than `REFRESH_SECONDS`,
+    - when a token names an unknown key.
+
+    All callers share one fetch at a time. Two fetches are at least `MIN_REFRESH_SECONDS` apart, so that
+    forged tokens neither overload the issuer nor delay other callers. If a fetch fails, the known keys are
+    used until they are older than `KEYS_SECONDS`.
     """
 
     def __init__(
@@ -60,8 +65,8 @@ class IssuerKeys:
         """Return the key that a token names, or None if the issuer has no such key.
 
         Args:
-            kid: id of the key. None if the token names none; then the issuer's only key for the algorithm is
-                returned.
+            kid: id of the key. If the token names no key, this is None, and the issuer's only key for the
+                algorithm is returned.
             algorithm: name of the token's algorithm.
 
         Raises:
@@ -79,7 +84,7 @@ class IssuerKeys:
         return None
 
     def _start_fetching(self) -> None:
-        """Start to fetch the keys, unless a fetch is running or the latest one began a moment ago."""
+        """Start to fetch the keys. Do nothing if a fetch is running or the latest one began a moment ago."""
         now = self._monotonic()
         if self._fetching is None and now - self._attempted_at >= MIN_REFRESH_SECONDS:
             self._attempted_at = now
@@ -103,7 +108,10 @@ class IssuerKeys:
 
 
 def _select(keys: tuple[IssuerKey, ...], kid: str | None, algorithm: str) -> IssuerKey | None:
-    """Return the key with this id that fits the algorithm, by its type, its curve and its declared use."""
+    """Return the key with this id that fits the algorithm; None if there is none.
+
+    A key fits by its type, its curve and its declared use. If `kid` is None, exactly one key must fit.
+    """
     fitting = [key for key in keys if (kid is None or key.kid == kid) and _fits(key, algorithm)]
     return fitting[0] if len(fitting) == 1 or (fitting and kid is not None) else None
 

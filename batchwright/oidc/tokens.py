@@ -54,7 +54,7 @@ class UnusableClaim(Exception):
 
 
 class TokenIdentity(NamedTuple):
-    """Sender of a token. Values of the claim of scopes that are no scopes are left out."""
+    """Sender of a token. Unknown scopes in the token's claim are left out."""
 
     tenant: str
     user: str
@@ -68,7 +68,7 @@ class _CheckedToken(NamedTuple):
 
 
 class _Header(BaseModel):
-    """Header of a token. Keys and addresses of keys in it are ignored: the sender chose them."""
+    """Header of a token. Keys in it, and addresses of keys, are ignored, because the sender chose them."""
 
     alg: str
     kid: str | None = None
