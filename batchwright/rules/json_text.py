@@ -82,7 +82,7 @@ class JsonMember(NamedTuple):
 
 
 def object_members(text: bytes) -> Iterator[JsonMember]:
-    """Yield the members (keys and values) of a JSON object. Time and memory grow linearly with their number.
+    """Yield the members (keys and values) of a JSON object. Time and memory are linear in their number.
 
     Nothing is yielded if `text` is not an object. In invalid JSON, the iteration ends at the error.
     """

@@ -38,7 +38,7 @@ class EnqueuedWork(NamedTuple):
 
 
 class QuotaExcess(NamedTuple):
-    """The reason why a batch cannot be enqueued now: a quota, and the amounts of work that count for it.
+    """The quota that keeps a batch from being enqueued now, and the amounts of work that count for it.
 
     Usually the batch would exceed the quota: `used` plus `requested` is more than `limit`. `before` is the
     number of earlier batches that wait for the quota. If it is not 0, the batch must wait for them, even if
@@ -73,8 +73,8 @@ class QuotaExcess(NamedTuple):
 def find_excess(limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork) -> QuotaExcess | None:
     """Return the quota that the `requested` work would exceed; None if it may be enqueued.
 
-    If it would exceed both quotas (of lines and of tokens), the result is the quota of lines. It is the quota
-    of tokens if only that one is too small for the requested work alone.
+    If the work would exceed both quotas (of lines and of tokens), the result is usually the quota of lines.
+    It is the quota of tokens if only that quota is too small even without other work.
 
     Args:
         used: work of the tenant that is already enqueued.
@@ -98,8 +98,8 @@ def queue_behind(
 ) -> QuotaExcess | None:
     """Return the quota for which a batch has to wait; None if it may be enqueued.
 
-    A batch that exceeds no quota also has to wait if earlier batches of the tenant wait, unless the tenant's
-    lines and tokens are unlimited.
+    A batch that exceeds no quota also has to wait if earlier batches of the tenant wait. This does not apply
+    if both the lines and the tokens of the tenant are unlimited.
 
     Args:
         limits: limits of the tenant.

@@ -98,8 +98,8 @@ class KnownObjects:
 def orphaned_keys(objects: Iterable[WrittenObject], known: KnownObjects, before: datetime) -> list[str]:
     """Return the keys of those `objects` that may be deleted because no database row refers to them.
 
-    Left out are objects that have changed since `before`, objects that a live batch may still be writing, and
-    objects whose key has an unknown form.
+    The result does not include objects that have changed since `before`, objects that a live batch may still
+    be writing, and objects whose key has an unknown form.
     """
     spared = {derived_file_id(batch, kind) for batch in known.live_batches for kind in OUTPUT_KINDS}
     return [

@@ -53,7 +53,10 @@ class ChatExecutor(Protocol):
         ...
 
     def split(self, response: bytes, count: int) -> Sequence[ChatResult]:
-        """Return the results of the `count` chats in a response, in the order in which they were joined."""
+        """Return the results of the chats in a response, in the order in which the chats were joined.
+
+        `count` is the number of chats. The result must have one item for each.
+        """
         ...
 
 

@@ -20,7 +20,7 @@ _integer = msgspec.json.Decoder(int)
 
 
 class MicrobatchPart(NamedTuple):
-    """The part that one line contributes to a shared request.
+    """The part of a shared request that comes from one line.
 
     Attributes:
         shared: lines may share a request if these bytes are equal.

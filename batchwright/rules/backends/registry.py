@@ -1,8 +1,8 @@
 """The model registry in effect: the models in the registry file, plus changes made at run time.
 
 A change is either the whole configuration of a model, or a patch with only some settings. A patch is merged
-key by key. Lists are replaced, and null undoes an earlier change. `backends` is the complete new list. A
-backend that was in the old list keeps the settings that the patch does not contain.
+key by key. Lists are replaced, and null undoes an earlier change. `backends` in a patch is the complete new
+list. A backend that is also in the old list keeps the settings that the patch does not contain.
 """
 
 import json
@@ -75,8 +75,8 @@ class _Gateways(RegistryEntry):
 def merge_settings(before: Mapping[str, JsonValue], patch: Mapping[str, JsonValue]) -> ModelSettings:
     """Return the settings `before` with the settings in `patch` merged into them.
 
-    Objects are merged key by key, and null removes a setting. Lists are replaced. `backends` is replaced,
-    too, but a backend that was in the old list keeps the settings that the patch does not contain.
+    Objects are merged key by key, and null removes a setting. Lists are replaced. The list `backends` is
+    replaced, too. But a backend that is in both lists keeps the settings that the patch does not contain.
     """
     result = dict(before)
     for name, value in patch.items():

@@ -60,8 +60,8 @@ class ResolvedHeaders(NamedTuple):
 def resolve_conflicts(model: str, config: ModelConfig, dispatch_header: str) -> ResolvedHeaders:
     """Return the model without headers that conflict with Batchwright's own, and one message per conflict.
 
-    A registered model can get a conflict when the setting `dispatch_header` changes. A conflicting
-    `jobs.callback_header` is not removed, but gets its default value.
+    This is needed because a change of the setting `dispatch_header` can cause a conflict in a model that was
+    registered before. A conflicting `jobs.callback_header` is not removed, but gets its default value.
 
     Args:
         model: name of the model, for the messages.
@@ -137,7 +137,7 @@ def _dispatch_mark_of(backends: Iterable[BackendConfig], dispatch_header: str) -
 
 
 def reserved_for(name: str, dispatch_mark: str = "") -> str:
-    """Return what Batchwright itself uses a header for, in words; empty if it does not use the header.
+    """Return the purpose for which Batchwright itself uses a header, in words; empty if it does not use it.
 
     Args:
         name: name of the header.

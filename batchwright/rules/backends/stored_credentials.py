@@ -45,8 +45,8 @@ def find_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> Creden
 def without_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> tuple[ModelConfig, list[str]]:
     """Return the model without credentials that it must not use, and one message for each changed backend.
 
-    A backend that would misuse one credential loses all its settings of keys and TLS. A registered model can
-    become invalid when the registry file changes.
+    A backend that would misuse one credential loses all its settings of keys and TLS. This is needed because
+    a change of the registry file can make a model invalid that was registered at run time.
 
     Args:
         trusted: the backends in the registry file and in the settings.
@@ -77,10 +77,10 @@ def _find_in_backend(backend: BackendConfig, trusted: Sequence[BackendConfig]) -
 
 
 def _find_unknown(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> tuple[str, str] | None:
-    """Return the first credential that a changed backend must not name, as (field, message); None if none.
+    """Return (field, message) of the first credential that a changed backend must not name; None if none.
 
-    These are the names of keys and certificate files that the registry file does not use, and all settings
-    for key files and for environment variables with keys.
+    A change at run time may name only keys and certificate files that the registry file uses. It must not
+    name files or environment variables that contain an API key.
     """
     for name in _ONLY_IN_THE_FILE:
         if getattr(backend, name):
@@ -112,8 +112,9 @@ def _find_other_host(backend: BackendConfig, trusted: Sequence[BackendConfig]) -
 def _has_secret(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> bool:
     """Return True if requests to the backend may contain a credential.
 
-    A gateway (a backend for all models) counts, because it gets the key BATCHWRIGHT_BACKEND_API_KEY. A header
-    that the registry file sets for the same URL counts as well, because it may contain a credential.
+    The result is True for a gateway (a backend for all models), because it gets the key
+    BATCHWRIGHT_BACKEND_API_KEY. It is also True if the registry file sets a header for the same URL, because
+    the header may contain a credential.
     """
     headers = backend.headers.items()
     return any(other.url == backend.url and headers & other.headers.items() for other in trusted) or bool(
@@ -130,7 +131,7 @@ def _secrets(backend: BackendConfig) -> list[object]:
 
 
 def _is_same_host(backend: BackendConfig, other: BackendConfig) -> bool:
-    """Return True if the credentials of `other` may be sent to `backend`, because both have the same host.
+    """Return True if `backend` may get the credentials of `other`, because both have the same host.
 
     The ports may differ. Return False if `backend` uses http and `other` uses https, because the credentials
     would be sent unencrypted.

@@ -1,10 +1,10 @@
 """Adaptive concurrency limit: how many requests a backend gets at once, derived only from its responses.
 
 Rejections and timeouts lower the limit immediately, but only once for all requests that were in flight
-together. Rejections that occur at any concurrency do not lower it (`backend_load.py`). Every other change is
-a trial, which is judged by its effect on response times. If requests queue in the backend, fewer requests in
-flight make responses faster, and more requests make them slower. If the backend has room, response times stay
-the same.
+together. If a backend rejects requests at any concurrency, its rejections do not lower the limit
+(`backend_load.py`). Every other change is a trial. Its effect on response times decides if it is kept. If
+requests queue in the backend, fewer requests in flight make responses faster, and more requests make them
+slower. If the backend has room, response times stay the same.
 
 There are three kinds of trial:
 
@@ -66,7 +66,7 @@ class LimitChange(StrEnum):
 class LimitBounds:
     """Bounds of an adaptive limit, in requests in flight, and its tolerance of slow responses.
 
-    If responses take more than `tolerance` times as long as usual, a lower limit is tried.
+    If responses take more than `tolerance` times as long as usual, the limit is lowered as a trial.
     """
 
     floor: int = 1
@@ -185,9 +185,10 @@ class AdaptiveLimit:
         return self._lower(lower, congestion.used, now, LimitChange.REJECTED)
 
     def _on_timeout(self, sent_at: float, now: float) -> LimitChange | None:
-        """Lower the limit, and return the change; None if the last decrease may be enough.
+        """Lower the limit after a timeout, and return the change; None if the limit stays.
 
-        That is the case less than a window after the decrease, and for requests sent before it.
+        The limit stays if the request was sent before the last decrease, or if less than a window has passed
+        since that decrease. In both cases, the decrease may have been enough.
         """
         if sent_at < self._lowered_at or now - self._lowered_at < self._meter.window_seconds:
             return None
@@ -236,15 +237,18 @@ class AdaptiveLimit:
         return math.log(max(self._meter.window.peak, 1) / trial.used)
 
     def _effect(self, trial: LimitTrial) -> float:
-        """Return the least change of the latency level in the trial if requests queue in the backend."""
+        """Return how much the latency level changes at least if requests queue in the backend.
+
+        The change is an effect of this trial.
+        """
         return _QUEUED_SHARE * abs(self._change(trial)) or _DECREASE_EFFECT
 
     def _may_probe(self, now: float) -> bool:
         """Return True if the limit may be lowered now as a probe, without a sign of overload.
 
-        A probe that finds nothing costs throughput. Its cost is expressed in seconds of full throughput. The
-        probe is allowed if it costs at most `_CHEAP_PROBE_SECONDS`, or at most the fraction `_PROBE_COST` of
-        the time since the last measured change.
+        A probe that finds nothing costs throughput. The cost is measured in seconds of full throughput. The
+        probe is allowed if the cost is at most `_CHEAP_PROBE_SECONDS`. It is also allowed if the cost is at
+        most the fraction `_PROBE_COST` of the time since the last measured change.
         """
         meter = self._meter
         rate = meter.window.responses / max(now - meter.window.since, 1e-6)
@@ -340,11 +344,11 @@ class AdaptiveLimit:
         return self._end_trial(now)
 
     def _undo_decrease(self, trial: LimitTrial, now: float) -> LimitChange:
-        """React to a decrease that did not make responses faster, and return the change.
+        """React to a decrease that did not make responses faster, and return the change of the limit.
 
-        A probe is undone. After slow responses, a second decrease is tried first, if the limit is not at its
-        minimum. If that does not help either, the backend is slow but not crowded: the limit is restored, and
-        the slow latency becomes the baseline.
+        If the decrease was a probe, restore the limit. If it was a reaction to slow responses, first decrease
+        the limit a second time, unless it is at its minimum. If that does not help either, the backend is
+        slow but not crowded. Then restore the limit, and make the slow latency the baseline.
         """
         level, slow = self._meter.window.level, trial.change is LimitChange.SLOW
         trial.failures += 1
@@ -373,7 +377,7 @@ class AdaptiveLimit:
     def _used(self) -> float:
         """Return the highest number of requests in flight in this window, but at most the limit.
 
-        If that number is not known, return the limit.
+        If the number is not known, return the limit.
         """
         return max(1.0, min(self._limit, self._meter.window.peak or self._limit))
 

@@ -3,10 +3,11 @@
 Response times are compared with the usual response times of the same backend, corrected for the sizes of the
 responses.
 
-A backend with capacity C that gets L requests at once, with L above C, rejects the fraction 1 - C/L of them.
-With fewer requests in flight, the fraction falls to zero. A gateway that fails now and then rejects the same
-fraction at any L. Fewer requests in flight would then only cost throughput. To distinguish the two cases,
-requests sent at high concurrency are compared with requests sent at low concurrency.
+There are two reasons for rejections. A backend with the capacity C that gets more requests at once, L,
+rejects the fraction 1 - C/L of them. With fewer requests in flight, this fraction falls to zero. But a
+gateway that fails now and then rejects the same fraction at any L, so that fewer requests in flight would
+only cost throughput. To distinguish the two cases, requests sent at high concurrency are compared with
+requests sent at low concurrency.
 """
 
 import math
@@ -81,8 +82,8 @@ class LatencyBaseline:
     A kind is a group of comparable responses: the same model and about the same length. The logarithm of a
     response's seconds is modelled as a sum: the level of the backend, the usual offset of the response's
     kind, and noise. All kinds share one level. So ten long responses after ten short responses do not look
-    like a slowdown, and responses of one model also show how slow the other models are. The baseline follows
-    lower levels quickly and higher levels slowly.
+    like a slowdown. Responses of one model also show how slow the backend is for other models. The baseline
+    follows lower levels quickly and higher levels slowly.
     """
 
     def __init__(self) -> None:
@@ -111,10 +112,11 @@ class LatencyBaseline:
     def end_window(self, level: float, error: float = 0.0) -> None:
         """End the window of responses: update the baseline, and the usual offsets of the kinds in the window.
 
-        The baseline moves towards `level`: quickly if the level is clearly lower, very slowly if it is
-        clearly higher. "Clearly" means by more than two standard errors. A smaller difference may be chance,
-        so it moves the baseline slowly. The same applies to the first two standard errors of a clearly lower
-        level.
+        The baseline moves towards `level`. How fast it moves depends on the difference between them:
+
+        - At most two standard errors: slowly, because the difference may be chance.
+        - `level` is lower by more than that: quickly, except for the first two standard errors.
+        - `level` is higher by more than that: very slowly.
 
         Args:
             level: mean latency level of the window's responses.
@@ -156,8 +158,9 @@ class LatencyBaseline:
 class _FirstRequests:
     """The requests that were sent before the first response arrived.
 
-    Those with short responses end first. If the usual response time were measured before the others have
-    ended, it would be too low, and all later responses would look slow.
+    Requests with short responses end first. If only these requests were measured, the usual response time
+    would be too low, and all later responses would look slow. So the measurement begins when most of the
+    first requests have ended.
 
     Attributes:
         until: time of the first response.
@@ -201,7 +204,7 @@ class ResponseMeter:
         return age >= _MIN_WINDOW_SECONDS and age >= self.window_seconds
 
     def record_early_end(self, in_flight: int, sent_at: float, now: float, *, has_response: bool) -> None:
-        """Count the end of a request sent at `sent_at`. Call it for all requests until `noise` is known."""
+        """Count the end of a request sent at `sent_at`. Call this for each request until `noise` is known."""
         if self._first is None and has_response:
             self._first = _FirstRequests(now, in_flight * _FIRST_SHARE)
         if self._first is not None and sent_at <= self._first.until:
@@ -233,16 +236,16 @@ class ResponseMeter:
         return math.sqrt((self.noise or 0.0) / self.window.responses)
 
     def responses_to_tell(self, difference: float) -> float:
-        """Return how many responses a window needs to distinguish its level from the baseline.
+        """Return how many responses a window needs to show that its level differs from the baseline.
 
-        `difference` is how far the level is from the baseline.
+        `difference` is the distance between the level and the baseline.
         """
         return (self.noise or 0.0) * (_CERTAINTY / difference) ** 2
 
     def responses_to_see(self, effect: float) -> float:
-        """Return how many responses each of two windows needs to show a difference between their levels.
+        """Return how many responses each of two windows needs to show that their levels differ.
 
-        `effect` is the smallest difference of the latency levels that has to be seen.
+        `effect` is the smallest difference of the latency levels that must be visible.
         """
         return max(TRIAL_RESPONSES, 2 * (self.noise or 0.0) * (_CERTAINTY / effect) ** 2)
 
@@ -347,10 +350,11 @@ class RejectionHistory:
     def ineffective_decrease_from(self) -> int:
         """Return the highest recorded concurrency if a lower one did not reduce rejections; otherwise 0.
 
-        Concurrency is the number of requests in flight when a request was sent. A lower one did not help if
-        the backend rejects about the same fraction of requests at low and at high concurrency. This fraction
-        is then stored in `usual`, and the recorded outcomes are deleted. The result is also 0 if there are
-        too few outcomes to decide.
+        Concurrency is the number of requests in flight when a request was sent. A lower concurrency did not
+        help if the backend rejects about the same fraction of requests at low and at high concurrency. Then
+        this fraction is stored in `usual`, and the recorded outcomes are deleted.
+
+        The result is also 0 if there are too few outcomes to decide.
         """
         peak = max((in_flight for in_flight, _ in self._seen), default=0)
         high = [

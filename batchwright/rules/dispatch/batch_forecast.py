@@ -30,7 +30,7 @@ _SHORTEST_REPORT = timedelta(seconds=60)
 
 
 class _Progress:
-    """Progress of one model of a batch: lines that have settled, and lines that were expected to settle.
+    """Progress of one model of a batch: how many lines have settled, and how many were expected to settle.
 
     The expected number follows from the part of the model's capacity that the batch gets.
     """
@@ -87,7 +87,7 @@ class _ModelRate:
         return sum(each.left for each in self.waiting) > self.pending
 
     def begin_anew(self) -> None:
-        """Reduce the weight of past measurements, because the lines may differ from now on."""
+        """Reduce the weight of past measurements, because future lines may differ from past lines."""
         self._work *= _PAST_WEIGHT
         self._seconds *= _PAST_WEIGHT
         self.steady.reset()
@@ -98,8 +98,8 @@ class _ModelRate:
         Args:
             done: work of the lines that settled, in average lines.
             started: how many more requests are in flight than at the last measurement; negative if fewer. A
-                part of the work of these requests counts as done. The more durations differ, the smaller this
-                part is, because short requests end first.
+                part of their work counts as done. This part is smaller if the durations of requests differ
+                more, because short requests end first.
             passed: seconds since the last measurement.
         """
         if passed <= 0:
@@ -142,9 +142,9 @@ class _ModelRate:
 class Forecaster:
     """Forecasts when all live batches will end. It learns from each call of `observe`.
 
-    If the responses of a batch take longer than other responses of its model, the batch settles fewer lines
-    in the same time. The forecaster compares the lines that this batch and other batches settle, and so
-    learns how much work a line of the batch is.
+    If responses for a batch take longer than usual for the model, the batch settles fewer lines than other
+    batches in the same time. The forecaster compares these numbers. So it learns how much work one line of
+    the batch is.
     """
 
     def __init__(self) -> None:
@@ -239,8 +239,8 @@ class Forecaster:
     ) -> dict[ModelOfBatch, float]:
         """Return how many lines each batch was expected to settle since the last call of `observe`.
 
-        Each priority of a tenant is expected to do its part of `done`. Within a priority, this part is
-        divided like the lines that the batches really settled, because their order may have changed
+        Each priority of a tenant is expected to do its part of `done`. Within a priority, the batches get
+        this part in proportion to the lines that they really settled, because their order may have changed
         meanwhile.
 
         Args:
@@ -302,7 +302,7 @@ def window_fit(remaining: RemainingTime, seconds_left: float) -> WindowFit:
 
 
 def is_news(reported: BatchForecast, forecast: BatchForecast, window: timedelta) -> bool:
-    """Return True if a forecast differs enough from the last reported one to be reported as well.
+    """Return True if a forecast differs so much from the last reported one that it must be reported too.
 
     Each report adds an event to the history of the batch's workflow, so the number of reports is limited.
 

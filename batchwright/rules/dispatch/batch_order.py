@@ -31,8 +31,8 @@ def fairness_key_of(key: str, priority: int, group: str = "") -> str:
     """Return the fairness key with which Temporal schedules the tasks of a batch.
 
     Temporal starts tasks with the same key in the order in which they were scheduled. Between keys, it
-    divides the workers by weight. Batches of different priorities or of different size classes get different
-    keys, so that they never wait for each other's tasks. Each key has the weight of the tenant.
+    divides the workers by weight. Batches get different keys if their priorities or size classes differ, so
+    that they never wait for each other's tasks. Each key has the weight of the tenant.
 
     Args:
         key: fairness key of the tenant.
@@ -110,9 +110,9 @@ class BatchSchedule:
 
     Within a priority, the batch with the fewest lines left goes first, so small batches do not wait for large
     ones. Batches at risk of missing their deadline go before all others, and among them the batch with the
-    least time to spare. A batch is at risk if it would end with less than a quarter of its window to spare,
-    even at the present rate of its whole priority. A batch that can no longer be finished in time is ranked
-    by its lines, like a batch that is not at risk.
+    least time to spare. A batch is at risk if it would end in the last quarter of its window or later, even
+    at the present rate of its whole priority. If a batch can no longer end in time, it is ranked by its
+    lines, like a batch that is not at risk.
     """
 
     def __init__(self) -> None:
@@ -157,8 +157,9 @@ class BatchSchedule:
     def _measure(self, batches: Collection[WaitingBatch], now: float, paused: Collection[str]) -> None:
         """Add the lines that settled since the last update to the rates of the priorities.
 
-        If a batch is no longer listed, its last lines count as settled, unless the batch is paused or its
-        deadline has passed. Their number is limited, because the batch may have been cancelled instead.
+        If a batch is missing in `batches`, its last lines count as settled, except if the batch is paused or
+        its deadline has passed. The number of such lines is limited, because the batch may have been
+        cancelled.
         """
         seconds = max(0.0, now - self._updated_at)
         listed = {(batch.model, batch.batch_id): batch for batch in batches}

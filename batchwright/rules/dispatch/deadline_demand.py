@@ -18,7 +18,7 @@ class DueLines:
 
 
 def lines_within(due: Iterable[DueLines], horizon_seconds: float) -> int:
-    """Return the number of lines whose deadline is at most `horizon_seconds` away.
+    """Return the number of lines whose deadline is within the next `horizon_seconds`.
 
     Lines whose deadline has passed do not count, because they are no longer sent.
     """
@@ -28,9 +28,10 @@ def lines_within(due: Iterable[DueLines], horizon_seconds: float) -> int:
 def required_rate(due: Sequence[DueLines]) -> float:
     """Return the lowest constant rate, in lines per second, at which no line misses its deadline.
 
-    For each deadline, the number of lines due by then is divided by the time until then. The result is the
-    highest of these rates. It is sufficient if lines are sent in the order of their deadlines. A deadline
-    within the next minute counts as one minute away. Lines whose deadline has passed do not count.
+    Each deadline requires a rate: the number of lines due by the deadline, divided by the time until the
+    deadline. The result is the highest of these rates. It is sufficient if lines are sent in the order of
+    their deadlines. A deadline within the next minute counts as one minute away. Lines whose deadline has
+    passed do not count.
     """
     rate, lines = 0.0, 0
     for each in sorted(due, key=lambda each: each.seconds_left):

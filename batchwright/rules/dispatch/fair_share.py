@@ -24,7 +24,7 @@ _TENANT_BYTES, _DIGITS = 48, 12  # lengths of a fairness key's parts; Temporal a
 
 @dataclass(slots=True, eq=False)
 class _Usage:
-    """The requests that one tenant has in flight to a model, and a clock that adds up their time.
+    """The requests that one tenant has in flight to a model, and a clock that adds up their durations.
 
     Attributes:
         clock: sum of the seconds for which each request was in flight, divided by the tenant's weight, up to
@@ -48,9 +48,9 @@ class _Usage:
         self.since = now
 
     def reweigh(self, share: float, present: float) -> None:
-        """Set another `share`, and scale the clock's lead over the clock `present` in the same proportion.
+        """Set another `share`. Scale the lead of the clock over the clock `present` in the same proportion.
 
-        The lead then stands for the same number of requests as before.
+        So the lead stands for the same number of requests as before.
         """
         if share != self.share:
             self.clock = present + (self.clock - present) * share / self.share
@@ -64,7 +64,7 @@ class FairShare:
     So the requests in flight of tenants that always wait are in proportion to the tenants' weights. The
     durations of the requests do not matter, and nothing has to be estimated.
 
-    Whole numbers of requests rarely divide like the weights, and there may be more tenants than permits.
+    Whole numbers of requests rarely match the weights exactly, and there may be more tenants than permits.
     Therefore each tenant also has a clock. For each request in flight, the clock advances by 1 / weight
     seconds per second. The lead of a tenant is the difference between its clock and the clock of the tenant
     that got the last permit. A lead of 5 s counts as one more request in flight. A longer lead counts as
@@ -181,8 +181,9 @@ class QueuedRequest(Protocol):
         number: number of the slice among the slices of the batch for this model.
         key_id: id of the API key that created the batch; empty if there was none.
         weight: weight of the tenant.
-        must_yield: returns True if another slice of the batch should get the next permit, if one waits. If
-            all return True, the first slice gets it. None is like a function that returns False.
+        must_yield: returns True if another waiting slice of the batch should get the next permit. If it
+            returns True for all slices, the first slice gets the permit. None is like a function that returns
+            False.
     """
 
     batch_id: str
@@ -201,7 +202,8 @@ IsCapped = Callable[[str], bool] | None
 class _Priority(Generic[Request]):
     """Waiting requests of one priority, by batch. Each list is in descending order of slice numbers.
 
-    The batch that got its last permit longest ago comes first. `permits` is the number of permits so far.
+    The batches are in the order of their last permits, the oldest first. `permits` is the number of permits
+    granted so far.
     """
 
     __slots__ = ("batches", "permits")
@@ -325,7 +327,7 @@ class FairQueue(Generic[Request]):
         return self._priorities[int(name)].pop(found[name])
 
     def next_weight(self, is_capped: IsCapped) -> float | None:
-        """Return the tenant's weight, as stated by a waiting request whose API key has not reached its cap.
+        """Return the tenant's weight, taken from a waiting request whose API key has not reached its cap.
 
         Return None if there is no such request.
         """
@@ -347,8 +349,8 @@ class FairQueue(Generic[Request]):
 def fresh_fairness_key(tenant: str, stopped: str) -> str:
     """Return a new Temporal fairness key for a tenant after its batch with the id `stopped` ended early.
 
-    Temporal charges slices that were cancelled in the queue to their fairness key, as if they had run. With a
-    new key, the tenant's other batches do not wait because of these slices.
+    If slices are cancelled in the queue, Temporal charges them to their fairness key, as if they had run.
+    With a new key, the tenant's other batches do not have to wait for that reason.
     """
     name = tenant.encode()[:_TENANT_BYTES].decode(errors="ignore")
     return f"{name}~{hashlib.sha256(f'{tenant}/{stopped}'.encode()).hexdigest()[:_DIGITS]}"

@@ -6,8 +6,8 @@ from collections.abc import Collection
 def share_of(total: int, worker: str, workers: Collection[str]) -> int:
     """Return the part of the limit `total` that one worker may use; 0 if it is not one of `workers`.
 
-    All workers get equal parts. If a rest remains, the first workers in the order of their ids get one more.
-    So the parts add up to `total` if all workers have the same list of `workers`.
+    All workers get equal parts. If a remainder is left, the first workers in the order of their ids get one
+    more. The parts add up to `total` if all workers have the same list of `workers`.
     """
     if worker not in workers:
         return 0
@@ -19,8 +19,8 @@ def share_of_rate(per_minute: int, worker: str, users: Collection[str], live: in
     """Return the part of a fleet-wide rate per minute that one worker may use.
 
     The workers in `users` divide the rate, and all others get 0. If `users` is empty, each live worker may
-    begin with an equal part. So a worker that begins later gets its part when the others can see that it uses
-    the rate.
+    begin with an equal part. If other workers already use the rate, a worker that begins gets its part when
+    they can see it.
 
     Args:
         per_minute: rate of the whole fleet.

@@ -54,12 +54,12 @@ def prefix_affine(
 ) -> _Candidate:
     """Return a backend for a prompt prefix: always the same one, unless it is far busier than the others.
 
-    If a backend is removed, only its prefixes move to other backends. If a backend is added, only the
+    If a backend is removed, only the prefixes of this backend move to others. If a backend is added, only the
     prefixes that it takes over move.
 
     Args:
-        prefix_hash: hash of the prefix. If 0, there is no prefix, and the less busy of two random backends is
-            returned.
+        prefix_hash: hash of the prefix. If it is 0, there is no prefix, and the less busy of two random
+            backends is returned.
         draw: returns a random number from 0 to 1.
     """
     if not prefix_hash:

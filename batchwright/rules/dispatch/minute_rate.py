@@ -7,9 +7,10 @@ _BURST_SECONDS = 0.5  # unused capacity is kept for this time; waiting lines are
 class MinuteRate:
     """Limit of the requests or tokens that may be sent in any 60 seconds.
 
-    The limit is a bucket. It fills evenly, and holds at most what half a second adds. A request may be sent
-    while the bucket is not empty. Its cost may be larger than the level, which then becomes negative. So in
-    any 60 seconds, the limit can be exceeded only by the cost of the last request.
+    The limit works like a bucket. The bucket fills evenly, and holds at most what half a second adds. A
+    request may be sent while the bucket is not empty. If the request costs more than the bucket holds, the
+    level becomes negative. So in any 60 seconds, the limit is exceeded by at most the cost of the last
+    request.
     """
 
     def __init__(self, per_minute: float, now: float) -> None:
@@ -37,7 +38,7 @@ class MinuteRate:
         return self._level > 0 and self._capacity > 0
 
     def charge(self, cost: float) -> None:
-        """Take `cost` from the bucket. A negative cost returns what was charged too much."""
+        """Take `cost` from the bucket. A negative cost puts back what was charged too much."""
         self._level -= cost
 
     def _set(self, per_minute: float) -> None:

@@ -117,16 +117,17 @@ class QueueForecast:
     def _last_answers(self, work: UnsettledWork, probability: float) -> float:
         """Return the seconds from the sending of a batch's last line until all its requests have ended.
 
-        The result holds with the given probability. When its last line is sent, the batch is the first of its
-        priority, so its requests use the whole part of the priority.
+        All requests end within this time with the given probability. When its last line is sent, the batch is
+        the first of its priority. Therefore its requests in flight are as many as the whole priority may
+        have.
         """
         count = min(self._in_flight_of[work.tenant, work.priority], float(work.left))
         return longest_remaining(self._speed, count, probability)
 
     def _error(self, work: UnsettledWork, ahead: float) -> float:
-        """Return the relative error to expect in the forecast time until the last line of a batch is sent.
+        """Return the expected relative error of the forecast time until the last line of a batch is sent.
 
-        `ahead` is the number of lines of other batches that are sent before, in average lines.
+        `ahead` is the number of lines of other batches that are sent before it, in average lines.
         """
         speed = self._speed
         known = 1 / (speed.lines_measured + 1) + 1 / self._work(work).certainty + 1 / (work.left + ahead + 1)

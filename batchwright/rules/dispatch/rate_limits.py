@@ -147,7 +147,7 @@ def pacing_for(requests_per_second: float, turn_seconds: float = MAX_TURN_SECOND
 
 @dataclass(frozen=True)
 class RateAllocation:
-    """How fast each model may be sent.
+    """How fast each model may be sent requests, by its rate limit.
 
     Attributes:
         own: the pacing of each model that has a rate of its own.

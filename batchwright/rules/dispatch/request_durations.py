@@ -73,7 +73,8 @@ class RequestDurations(Spread):
 def longest_remaining(durations: Spread, count: float, probability: float) -> float:
     """Return the seconds within which `count` requests in flight have all ended, with this probability.
 
-    It is not known when each request began. Durations are assumed to have a lognormal distribution.
+    The calculation does not know when each request began. It assumes that durations have a lognormal
+    distribution.
 
     Args:
         probability: a number from 0 to 1.

@@ -19,8 +19,8 @@ class StartTime(NamedTuple):
     Attributes:
         p50: the batch is done within so many seconds with a probability of 50 %.
         p90: the batch is done within so many seconds with a probability of 90 %.
-        soonest: the batch is hardly done within so many seconds, even if it goes before all others of its
-            priority, and if its lines are much less work than average lines.
+        soonest: the batch is very unlikely to be done in less time. This is true even if it goes before all
+            others of its priority, and even if its lines are much less work than average lines.
     """
 
     p50: float
@@ -31,8 +31,8 @@ class StartTime(NamedTuple):
     def fit(self, seconds_left: float) -> StartFit:
         """Return FITS if the batch is done in time with a probability of 90 %, else AT_RISK or CANNOT.
 
-        CANNOT means that it is hardly done in time, whatever its place in the queue. `seconds_left` is the
-        rest of the batch's completion window.
+        CANNOT means that the batch is very unlikely to be done in time, even in the best place of the queue.
+        `seconds_left` is the rest of the batch's completion window.
         """
         if self.soonest > seconds_left:
             return StartFit.CANNOT

@@ -1,4 +1,4 @@
-"""Rate of a model while nothing but its own speed delays lines: the basis of forecasts for new batches."""
+"""Rate of a model while only the model's own speed delays lines. Forecasts for new batches need it."""
 
 import math
 
@@ -13,8 +13,8 @@ class SteadyRate:
     """Measures how fast a model settles lines, for forecasts of batches that begin later.
 
     Lines may settle slowly because no backend is available, because only tenants with caps have lines left,
-    or because most lines wait for a retry. Such a time says nothing about a batch that begins later.
-    Therefore the measurement begins again after it.
+    or because most lines wait for a retry. Such a period says nothing about batches that begin later.
+    Therefore the measurement starts again after it.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class SteadyRate:
             lines: how many lines were settled.
             pending: number of requests in flight at the end of the period.
             passed: length of the period in seconds.
-            limited: True if all lines that waited are of tenants or API keys with limits of their own.
+            limited: True if all waiting lines belong to tenants or API keys with limits of their own.
         """
         self._most_pending = max(float(pending), self._most_pending * math.exp(-passed / _PENDING_SECONDS))
         if lines <= 0 or limited or pending < _BUSY_PART * self._most_pending:

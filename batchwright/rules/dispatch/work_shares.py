@@ -1,6 +1,6 @@
-"""Compute how much work of all owners is done when one owner's work is done. Owners share by weight.
+"""Compute how much work all owners together have done when one owner's work is done.
 
-An owner is a tenant, a priority or a batch.
+An owner is a tenant, a priority or a batch. Owners share the capacity by weight.
 """
 
 from bisect import bisect_right
@@ -36,7 +36,7 @@ class SharedCapacity:
         self._weights = [0.0, *accumulate(share.weight for share in by_end)]
 
     def work_done_when(self, work: float, weight: float) -> float:
-        """Return how much work of all owners is done when an owner of this weight has done `work`.
+        """Return how much work all owners have done when an owner of this weight has done `work`.
 
         The owner is one of the owners that share the capacity. Its own work is included in the result.
         """
@@ -112,14 +112,14 @@ class WorkUntil:
         return self._in_all(work, self._in_priority[work.key])
 
     def last_line_if_first(self, work: UnsettledWork) -> float:
-        """Return how much work is done until this batch's last line is sent if it goes first in its priority.
+        """Return how much work is done until this batch's last line is sent if it is first in its priority.
 
         The unit is one average line of the model. The work of the batch itself is included.
         """
         return self._in_all(work, self._if_first[work.key])
 
     def _in_all(self, work: UnsettledWork, in_priority: float) -> float:
-        """Return how much work of all tenants is done when the batch's priority has done `in_priority`."""
+        """Return how much work all tenants have done when the batch's priority has done `in_priority`."""
         of_tenant = self._in_tenant[work.tenant].work_done_when(in_priority, priority_weight(work.priority))
         return self._in_model.work_done_when(of_tenant, work.weight)
 

@@ -27,7 +27,7 @@ _MAX_TEMPLATE_BYTES = 4 * 1024 * 1024  # limit for all templates together; a lar
 
 
 def ambiguous_keys(text: bytes, checked: frozenset[str]) -> Iterator[str]:
-    """Yield the top-level keys of a JSON object that are ambiguous: repeated, or not in lower case.
+    """Yield the ambiguous top-level keys of a JSON object: keys that are repeated, or not in lower case.
 
     Only keys whose lower case is a name in `checked` count. All other keys are ignored.
     """
@@ -119,6 +119,6 @@ class LineTemplates:
 def _quotes_before_body(fast: FastLine) -> int:
     """Return how many quote characters a line has before its body.
 
-    It assumes that `custom_id`, `method` and `url` all come before the body.
+    The result is correct only if `custom_id`, `method` and `url` all come before the body.
     """
     return 4 + 4 * (fast.method is not UNSET) + 4 * (fast.url is not UNSET)

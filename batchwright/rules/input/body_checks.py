@@ -95,7 +95,7 @@ def body_problems(endpoint: Endpoint, body: RequestBody) -> list[BodyProblem]:
 def meets_requirements_of(endpoint: Endpoint) -> Callable[[FastBody], bool]:
     """Return a fast check of bodies for this endpoint: a function that returns True for a valid body.
 
-    It returns True only if `body_problems` would certainly find no faults.
+    It may return False for a valid body. If it returns True, `body_problems` would find no faults.
     """
     rule = _RULES[endpoint]
     needs_model, needs_output, begin = rule.model, rule.needs_output, _BEGIN[rule.kinds]
@@ -175,7 +175,7 @@ def _required(field: str) -> BodyProblem:
 def count_inputs(value: RawValue, most: int) -> int:
     """Return the number of texts or token arrays in the `input` of an embeddings request.
 
-    A string or a single array of tokens counts as one. Counting stops at `most` + 1.
+    A string or a single array of tokens counts as one. Counting stops at `most` + 1, to save time.
     """
     if value is UNSET or kind_of(value) != "an array":
         return 1

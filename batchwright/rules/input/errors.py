@@ -99,7 +99,10 @@ def quota_exceeded(excess: QuotaExcess) -> ValidationError:
 def price_problem(
     order: BatchOrder, models: Iterable[str], prices: Mapping[str, PriceConfig]
 ) -> ValidationError | None:
-    """Return the error for a batch whose cost cannot be known or compared with its cap; None if it can.
+    """Return an error if the cost of a batch is not known or not comparable with its cap; otherwise None.
+
+    The prices of the models may have different currencies. If the batch has a cap on its cost, a model
+    without prices is an error too.
 
     Args:
         order: the batch, which may have a cap on its cost.

@@ -60,7 +60,7 @@ class AcceptedRequest(Struct, frozen=True, gc=False):
 
 
 class RejectedRequest(Struct, frozen=True, gc=False):
-    """A line whose body is not valid, in a batch in which such a line fails alone.
+    """A line with an invalid body, in a batch in which only this line fails and not the whole batch.
 
     `model` is None if the body names no model. `describe_body_problems` returns why the body is not valid.
     """
@@ -96,7 +96,8 @@ class LineChecker:
     ) -> AcceptedRequest | RejectedRequest | None:
         """Return the request in a line. If the line is not valid, record its errors and return None.
 
-        A body that is not valid is no error if the limits say that it fails alone.
+        If `bodies_fail_alone` is set in the limits, an invalid body is not an error of the batch. The result
+        is then a RejectedRequest.
 
         Args:
             fast: result of `fast_parse` for the line; None makes all strict checks.
@@ -222,7 +223,8 @@ class LineChecker:
     def _check_batch_limits(self, model: str | None, inputs: RawValue, number: int) -> None:
         """Record an error if this line breaks a limit that applies to all lines of the batch together.
 
-        These limits are a common model of all lines, and a maximum number of embedding inputs.
+        There are two such limits: all lines must have the same model, and the number of embedding inputs has
+        a maximum.
 
         Args:
             model: model of the line; None if it names none.

@@ -144,8 +144,8 @@ def _as_written(fields: LineFields, line: bytes, whole: bytes) -> LineFields:
 def read_fields_with_margin(line: bytes) -> LineFields:
     """Return the top-level fields of a new line. Reject a line that is nested almost too deeply.
 
-    The allowed depth depends on the free part of the call stack. This function parses with less free stack
-    than later readers have, so that they can read every line that it accepts.
+    The depth that can be parsed depends on the free part of the call stack. This function parses with less
+    free stack than later readers have. So later readers can parse every line that this function accepts.
 
     Raises:
         msgspec.ValidationError: the line is JSON but not an object.

@@ -36,7 +36,7 @@ class ValidationReport(NamedTuple):
 class InputValidator:
     """Validates an input in pieces. It yields the accepted lines, and collects all errors in `errors`.
 
-    It also yields lines that are not valid, if the limits say that they fail alone.
+    If `bodies_fail_alone` is set in the limits, it also yields lines with an invalid body.
     """
 
     def __init__(self, endpoint: Endpoint, profile: Profile, limits: InputLimits) -> None:

@@ -1,7 +1,7 @@
 """Dispatch order: sort a model's lines so that lines with the same prompt prefix are neighbours.
 
-Among lines that have nothing else in common, those whose responses may take longest go first, so that a batch
-does not end with a few long responses.
+Among lines that have only the prefix in common, the lines with the highest estimated cost go first, so that a
+batch does not end with a few long responses.
 
 A line takes 54 bytes of memory until it is written to the plan. Its text stays on disk, and is read again
 only if its sort key (`sort_keys.py`) is equal to the key of another line.
@@ -252,10 +252,11 @@ def _sorted_by_text(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | by
 
 
 def _longest_first(rows: Iterable[bytes | bytearray]) -> Iterator[bytes | bytearray]:
-    """Yield packed lines so that of lines with the same prefix, those with the highest cost go first.
+    """Yield packed lines. Among lines with the same prefix, the lines with the highest cost go first.
 
-    The prefixes keep their order. Lines whose texts share more than all texts with this prefix do stay
-    together, in their order, and go with the line of the highest cost among them.
+    The prefixes keep their order. Neighbouring lines stay together if their texts begin with more common
+    bytes than all lines with this prefix share. Such a group keeps the order of its lines. Its highest cost
+    decides its place.
 
     Args:
         rows: packed lines, sorted by the rank of their prefix and then by text.

@@ -53,8 +53,8 @@ class InputEstimator:
     """Validates an input in pieces, and adds up the lines and tokens of each model. It is not thread-safe.
 
     Args:
-        canonical: returns the model for the name in a line, or for None if the line names no model.
-        most_models: the input has an error if it names more models.
+        canonical: returns the model for the name in a line. It gets None if the line names no model.
+        most_models: maximum number of models. More models are an error of the input.
     """
 
     def __init__(
@@ -158,9 +158,9 @@ def estimate_object(
 
 
 def _expected_output(load: ModelLoad, known: OutputHistory | None) -> int | None:
-    """Return the expected output tokens: as earlier requests of the model had, but at most the limits.
+    """Return the expected output tokens: as in earlier requests of the model, but at most the limits.
 
-    Without earlier requests, the limits are expected; None if a line has no limit.
+    Without earlier requests, return the sum of the limits; None if a line has no limit.
     """
     most = load.most_output
     if known is None or not known.requests:

@@ -27,8 +27,8 @@ _SMALL_SLICES = 256  # approximate number of slices in a batch if all have the m
 def min_equal_slice_lines(total: int) -> int:
     """Return the minimum number of lines of a slice if a plan is cut into equal slices.
 
-    Small slices do no harm, because a worker takes several slices if it can send more lines than one slice
-    has. The minimum grows with the batch, because a large batch has enough slices in any case.
+    Small slices do no harm, because a worker takes several of them if it can send more lines than one slice
+    has. The minimum grows with the size of the batch, because a large batch has enough slices in any case.
 
     Args:
         total: number of lines of the whole batch.
@@ -46,7 +46,8 @@ def next_slice_lines(plan: int, left: int, most: int, fewest: int) -> int:
     Args:
         plan: number of lines of the whole plan.
         left: number of lines of the plan that are in no slice yet.
-        most: maximum number of lines of a slice. A plan whose equal slices would be larger counts as large.
+        most: maximum number of lines of a slice. If equal slices would be larger than this, the plan is
+            large.
         fewest: minimum number of lines of an equal slice. The last slices of a small plan may be smaller.
     """
     equal = math.ceil(plan / max(1, min(_EQUAL_SLICES, plan // fewest)))

@@ -66,8 +66,9 @@ def line_error(line: bytes, model: str | None = None) -> ErrorCount:
 class ErrorTally:
     """Counts failed lines by code and model. The first line of each group is its example.
 
-    When there are 20 groups of code and model, further groups are counted by their code alone. When there are
-    20 groups by code alone, further codes are counted as `other`, except those of lines without a result.
+    When there are 20 groups of code and model, lines of any new group are counted by their code alone. When
+    there are 20 more groups by code alone, lines with any new code are counted as `other`. Lines without a
+    result keep their code in any case.
     """
 
     def __init__(self, errors: Iterable[ErrorCount] = ()) -> None:

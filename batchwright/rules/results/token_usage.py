@@ -50,8 +50,9 @@ class _OutputDetails(msgspec.Struct):
 class _Usage(msgspec.Struct):
     """Usage in a response, with the field names of all endpoints.
 
-    `prompt_tokens`, and `input_tokens` beside details, include the tokens that were read from a cache or
-    written to it. The `input_tokens` of a message exclude them. Gateways mix both shapes.
+    `prompt_tokens` include the tokens that were read from a cache or written to it. So do `input_tokens` if
+    the usage also has `input_tokens_details`. In a response to a message, `input_tokens` do not include them.
+    Gateways mix both shapes.
     """
 
     prompt_tokens: _Count = None

@@ -23,7 +23,7 @@ def is_last_attempt(elapsed: timedelta) -> bool:
 def pause_after(attempt: int, elapsed: timedelta) -> timedelta:
     """Return the pause before the next attempt: 5 s, 10 s, 20 s and so on, up to 8 h.
 
-    The pause is shortened if necessary, so that the last attempt begins 72 h after the first one.
+    If necessary, the pause is shortened, so that the last attempt begins 72 h after the first one.
 
     Args:
         attempt: number of the attempt that failed, from 1.
