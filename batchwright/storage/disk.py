@@ -66,8 +66,8 @@ def write_all(fd: int, data: bytes | bytearray | memoryview) -> None:
 def publish(scratch: Path, target: Path, root: Path) -> None:
     """Move the complete file `scratch` to its final path `target`.
 
-    The move survives a crash of the machine. For the data of the file, the caller must call fsync before.
-    Missing folders below `root` are created.
+    The move survives a crash of the machine. The data of the file survives it only if the caller has called
+    fsync before. Missing folders below `root` are created.
     """
     for last in [False] * _MAX_RENAMES + [True]:
         try:

@@ -21,8 +21,8 @@ T = TypeVar("T")
 async def run_in_thread(call: Callable[[], T]) -> T:
     """Call a blocking function in a thread, and return its result.
 
-    If the caller is cancelled, CancelledError is raised only after the function has returned, because the
-    function may use a file that the caller closes next.
+    If the caller is cancelled, it gets CancelledError only after the function has returned. Otherwise the
+    caller could close a file that the function still uses.
     """
     running = asyncio.get_running_loop().run_in_executor(None, call)
     try:
@@ -82,8 +82,8 @@ class UnpublishedFile:
 class FileWriter:
     """Buffered writer for the file of a new object.
 
-    While the caller writes the next data of a large file, earlier data is flushed to the disk. Call `finish`
-    after the last write, and in any case call `abandon` before the file is discarded.
+    While the caller writes the next data of a large file, the writer flushes earlier data to the disk. Call
+    `finish` after the last write. Always call `abandon` before the file is discarded.
     """
 
     def __init__(self, file: UnpublishedFile) -> None:

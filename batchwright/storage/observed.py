@@ -39,9 +39,9 @@ class OperationStatus(StrEnum):
 
 
 class Stopwatch:
-    """Measures the time that the storage needs, without the time of `paused` blocks.
+    """Measures the time that the storage needs. Time in `paused` blocks is not measured.
 
-    In such a block, the caller of the storage does other work.
+    In a `paused` block, the caller of the storage does other work.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Context manager for use inside a `paused` block. The time of its own block is measured."""
+        """Context manager for use inside a `paused` block. The time of its own block is measured again."""
         since = time.perf_counter()
         try:
             yield

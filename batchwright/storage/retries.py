@@ -34,8 +34,8 @@ class OperationRetries:
     The wait before a retry is random. Its upper limit doubles with each retry.
 
     Args:
-        patience_seconds: time since the beginning of the first attempt within which further attempts may
-            start.
+        patience_seconds: further attempts may start within this time after the beginning of the first
+            attempt.
         is_transient: returns True for an error that may be retried.
         on_retry: called for each retry.
     """

@@ -82,8 +82,8 @@ async def _unfinished_uploads(bucket: S3Bucket) -> AsyncIterator[tuple[str, str,
 def part_size(number: int) -> int:
     """Return the size in bytes of part `number` of an upload. Part numbers start at 1.
 
-    All parts up to a total of 7.8 GiB have the same size, because some servers require that. Later parts
-    grow, so that the 10,000 parts that S3 allows hold 270 GiB.
+    All parts up to a total of 7.8 GiB have the same size, because some servers require this. Later parts are
+    larger, so that the 10,000 parts that S3 allows can hold 270 GiB.
     """
     return MIB * min(32, 8 << ((number - 1) // 1000))
 
@@ -212,8 +212,8 @@ class S3Upload:
     async def _complete(self) -> None:
         """Complete the upload, so that the object becomes visible.
 
-        If S3 answers with an error, look if this upload has created the object nevertheless, because the
-        response to an earlier attempt may have been lost. Raise the error only if it has not.
+        If S3 answers with an error, check whether this upload has created the object nevertheless, because
+        the response to an earlier attempt may have been lost. If the object exists, do not raise the error.
         """
         parts: list[CompletedPartTypeDef] = [
             {"PartNumber": number, "ETag": etag} for number, etag in sorted(self._etags.items())
