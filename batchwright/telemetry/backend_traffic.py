@@ -89,7 +89,7 @@ class BackendTraffic:
     def record_deferral(self, model: str, reason: str) -> None:
         """Count an error of a model if a slice was deferred because no backend could accept its requests.
 
-        `reason` says why the slice was deferred. Nothing is counted for other reasons.
+        `reason` says why the slice was deferred. If it is another reason, nothing is counted.
         """
         if error_type := _DEFERRAL_ERRORS.get(reason):
             self._metrics.errors.labels(error_type, model).inc()
@@ -97,8 +97,8 @@ class BackendTraffic:
     def retain(self, models: Collection[str], backends: Collection[str]) -> None:
         """Keep separate totals for these models and backends only.
 
-        The totals of all others are added up, with `other` in place of the backend. If the model is not one
-        of `models`, `other` also replaces the model.
+        The totals of all other backends are added up, with `other` as the name of the backend. If the model
+        is not one of `models`, its name becomes `other` too.
         """
         for key in [key for key in self._totals if key[0] not in models or key[1] not in backends]:
             self._fold(self._totals.pop(key), key[0] if key[0] in models else OTHER)

@@ -45,9 +45,9 @@ class SdkMetricsClient:
     async def fetch(self, on_sent: Callable[[], None] = lambda: None) -> bytes:
         """Return the SDK's metrics as text.
 
-        The text is empty if the SDK serves no metrics, or does not answer properly within a few seconds. If
-        the server has closed the connection, the request is sent a second time. `on_sent` is called each time
-        the request was sent.
+        The text is empty if the SDK serves no metrics, or if it gives no valid answer within a few seconds.
+        If the server has closed the connection, the request is sent a second time. `on_sent` is called after
+        each sending.
         """
         if not self._address:
             return b""

@@ -52,7 +52,7 @@ class Metrics(
     JobMetrics,
     WebhookMetrics,
 ):
-    """The metrics of one process. They are created once and passed to all code that counts.
+    """The metrics of one process. Create them once, and pass them to all code that counts.
 
     A metric with labels has no series until it is counted for the first time. A metric without labels starts
     at 0.

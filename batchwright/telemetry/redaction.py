@@ -91,9 +91,9 @@ def _secrets_in(settings: Settings) -> Iterator[str]:
 def _secret_parts(name: str, text: str) -> Iterator[str]:
     """Yield the secrets in `text`, the value of the secret setting `name`.
 
-    If the setting contains headers, their values are the secrets. If it refers to keys in environment
-    variables, the keys are the secrets. For a URL nothing is yielded, because `_url_passwords` yields its
-    password. Any other text is a secret as a whole.
+    If the setting contains headers, the values of the headers are the secrets. If it refers to keys in
+    environment variables, the keys are the secrets. If it is a URL, nothing is yielded, because
+    `_url_passwords` yields its password. Any other text is a secret as a whole.
     """
     if name.endswith("_headers"):
         for pair in text.split(","):

@@ -32,8 +32,7 @@ OnSpansDropped = Callable[[str, int], None]  # reason, number of spans
 class PresetIdGenerator(RandomIdGenerator):
     """Generates random ids for trace spans. Within a `preset` block, it returns the given ids instead.
 
-    The root span of a batch needs given ids, because it is created last, when other spans already refer to
-    it.
+    The root span of a batch needs given ids, because it is created last, and other spans refer to it earlier.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Ids of the trace of a batch.
 
-The root span is recorded last, when the batch ends. Its id is derived from the batch id, so that other spans
-can name the root span as their parent before it is recorded.
+The root span is recorded last, when the batch ends. Before that, other spans must name it as their parent.
+Therefore its id is derived from the batch id.
 """
 
 import hashlib
