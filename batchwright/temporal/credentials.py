@@ -22,7 +22,7 @@ _Parsed = TypeVar("_Parsed")
 class Credentials:
     """TLS settings and API key for a connection to Temporal; each is None if the connection does not use it.
 
-    If new credentials are not equal to those of a connection, the connection must be changed.
+    If newly read credentials differ from those of a connection, the connection must be changed.
     """
 
     tls: TLSConfig | None = None

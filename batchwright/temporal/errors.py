@@ -66,7 +66,7 @@ def from_rpc_error(settings: Settings, error: RPCError) -> TemporalUnavailable:
 def is_unknown_namespace(error: RPCError) -> bool:
     """Return True if the error means that the namespace does not exist.
 
-    The status NOT_FOUND is not enough, because it is also the status for unknown workflows.
+    The status NOT_FOUND alone does not prove this, because it is also the status for unknown workflows.
     """
     return error.status is RPCStatusCode.NOT_FOUND and "namespace" in error.message.lower()
 

@@ -70,9 +70,9 @@ async def _slice_numbers(
 ) -> dict[str, int]:
     """Return the slice numbers of these activities, by activity id.
 
-    They are read from the workflow's history, beginning at its end, because slices that have not ended were
-    scheduled late. A number is missing if its activity is not among the last 10,000 events of the history, or
-    if this process lacks the key of its payload.
+    The numbers are read from the workflow's history, from its end backwards, because slices that have not
+    ended were scheduled late. A number is missing if its activity is not among the last 10,000 events of the
+    history, or if this process does not have the key of its payload.
     """
     left, numbers, token = set(activity_ids), dict[str, int](), b""
     for _ in range(_MAX_PAGES if left else 0):
