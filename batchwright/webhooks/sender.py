@@ -114,7 +114,7 @@ class WebhookSender:
         return self._session
 
     def _open_socket(self, target: _AddressInfo) -> socket.socket:
-        """Return a socket for a connection to `target`.
+        """Create and return a socket for a connection to `target`.
 
         Raises PermissionError if webhooks may not be sent to this address.
         """
