@@ -12,8 +12,8 @@ SUSPEND_AWARE_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 def suspend_aware_clock() -> float:
     """Return the seconds of a monotonic clock that does not stop while the machine is suspended.
 
-    On Linux, `time.monotonic` stops while the machine is suspended. With that clock, a worker on a machine
-    that wakes up would think that it still owns its slice, although the server has given the slice to another
+    On Linux, `time.monotonic` stops while the machine is suspended. With that clock, a worker would think
+    after the suspension that it still owns its slice, although the server has given the slice to another
     worker.
     """
     return time.clock_gettime(SUSPEND_AWARE_CLOCK)

@@ -145,7 +145,8 @@ def consistency_check_options() -> ActivityConfig:
 def webhook_options(order: DeliveryOrder, attempt: int) -> ActivityConfig:
     """Return the options of one attempt to deliver a webhook.
 
-    Endpoints share the workers fairly: many slow deliveries to one endpoint do not delay those to others.
+    Endpoints share the workers fairly: many slow deliveries to one endpoint do not delay deliveries to
+    others.
     """
     return ActivityConfig(
         task_queue=WEBHOOK_QUEUE,

@@ -44,8 +44,8 @@ class Execution(ExecutionActivities):
         again, even if processes are killed.
 
         In the result, `finished` is True if every line has a stored result, and False if the slice was
-        cancelled or its deadline has passed. If the slice must run on another task queue, because the rates
-        have changed, the result has only `target_queue`, the name of that queue.
+        cancelled or its deadline has passed. If changed rates require that the slice runs on another task
+        queue, the result has only `target_queue`, the name of that queue.
 
         Raises:
             TurnOver, Deferred: not an error; some lines have no result yet. Temporal starts the next turn

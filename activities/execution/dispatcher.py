@@ -282,7 +282,8 @@ class SliceDispatcher:
     def _yields_permit(self) -> bool:
         """Return True if another slice should get the next permit instead of this slice.
 
-        That is so if all lines of this slice belong to full prefix groups, and the groups have a `width`.
+        This is the case if all due lines belong to full prefix groups (lines with the same system prompt that
+        should wait for a response), and the groups have a `width`.
         """
         line = None if self._is_exclusive else self._state.waiting_line
         has_width = self._router.prefixes.width < math.inf

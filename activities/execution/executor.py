@@ -31,7 +31,7 @@ class RequestExecutor:
     `submit` sends a line in one of two ways. On the fast path, nothing has to be awaited: the request is sent
     at once, and the callback that reads the response handles it (`_try_send_now`, `_on_response`). All other
     lines run in a task of the pool (`_execute`): lines with hooks, jobs, microbatches or trace spans, and
-    lines whose request failed. The fast path exists because a task for each request would cost more than
+    lines whose request failed. The fast path saves CPU time: a task for each request would cost more than
     everything else.
     """
 
@@ -258,9 +258,13 @@ class RequestExecutor:
     def _pass_on(self, sent: InFlightRequest, outcome: Outcome, refused: Sequence[Upstream]) -> bool:
         """Give the line and its permit to the next backend. Return False if that is not possible.
 
-        It is not possible in five cases: the current backend runs the line as a job, the turn may not send
-        any more, the batch has reached the cap on its cost, the rates do not allow one more request now, or
-        no other backend is available.
+        It is not possible in five cases:
+
+        - The current backend runs the line as a job.
+        - The turn may send no more lines.
+        - The batch has reached the cap on its cost.
+        - The rates do not allow one more request now.
+        - No other backend is available.
 
         Args:
             outcome: the outcome at the current backend, which did not accept the line.

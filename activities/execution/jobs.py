@@ -59,7 +59,8 @@ class _LineJob(NamedTuple):
     """A line whose request runs as a job.
 
     Attributes:
-        config: the backend's job settings at the time when this turn began to wait for the job.
+        config: the backend's job settings when this turn began to wait for the job. Later changes do not
+            apply.
     """
 
     line: SliceLine

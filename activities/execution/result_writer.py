@@ -110,7 +110,7 @@ class ResultWriter:
     async def run(self) -> None:
         """Store buffered results again and again until cancelled.
 
-        If storage fails, storing is retried. Meanwhile the turn sends no lines.
+        If storage fails, storing is retried, and the turn sends no lines until it succeeds.
         """
         while True:
             with contextlib.suppress(TimeoutError):
@@ -242,8 +242,8 @@ def _dead_letter_records(
 ) -> Iterable[_SegmentRecord]:
     """Yield the dead letters of the lines whose merged result is an error.
 
-    A dead letter is the record of a line's final failure. It is dropped if another attempt of the line
-    succeeded.
+    A dead letter is the record of a line's final failure. If another attempt of the line succeeded, the dead
+    letter is dropped.
 
     Args:
         finals: the dead letters, by the line's offset in the input.

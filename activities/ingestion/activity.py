@@ -200,7 +200,10 @@ class Ingestion(IngestionActivities):
             raise
 
     def _prices(self, context: IngestionContext, models: Iterable[str]) -> Mapping[str, PriceConfig]:
-        """Return the prices of the batch by model: those of an earlier attempt, or else the present ones."""
+        """Return the prices of the batch by model.
+
+        Return the prices that an earlier attempt has stored. If there are none, return the current prices.
+        """
         if context.prices is not None:
             return context.prices
         found = ((model, self._models.prices_of(model)) for model in models)

@@ -39,8 +39,8 @@ _OWN_SEGMENT = "~"  # name of the segment of lines that finalization settled; so
 def in_input_order(offsets: "array[int]", run: int = SORT_RUN) -> "array[int]":
     """Return the entry numbers of all results, sorted by the offsets of their lines in the input.
 
-    Entries with the same offset keep their order. The entries are sorted in groups (runs), one after the
-    other, because sorting all at once would need ten times the memory.
+    Entries with the same offset keep their order. One group of entries (a run) is sorted at a time, because
+    sorting all entries at once would need ten times the memory.
 
     Args:
         offsets: the offset of each entry.

@@ -50,7 +50,7 @@ async def check_storage_mark(
 
 
 async def adopt_storage(database: Database, storage: Storage, now: datetime) -> None:
-    """Mark the storage as belonging to this database, even if it belonged to another one."""
+    """Mark the storage as belonging to this database, even if it belonged to another database."""
     mark = await database.retention.mark()
     await storage.put(object_keys.DATABASE_MARK, mark.id.encode())
     await database.retention.record_mark(now)

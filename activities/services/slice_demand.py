@@ -115,7 +115,7 @@ class _Queue:
     is_first_checked: bool = False
 
     def with_lines(self) -> list[HeldSlice]:
-        """Return the slices that have lines to send, and the slices whose lines are not read yet."""
+        """Return the slices that have lines to send. Slices whose lines are not read yet are included."""
         return [held for held in self.slices if held.ready is None or held.ready()]
 
 
@@ -152,8 +152,8 @@ class SliceDemand:
     def set_waiting(self, batches: WaitingBatches, sharing: Collection[str] = ()) -> None:
         """Set how many batches have lines that may be sent now, by model and tenant.
 
-        All batches count, no matter on which workers their slices run. `sharing` has the models whose slices
-        come from the queue `ALL_MODELS`.
+        Batches count even if only other workers run their slices. `sharing` has the models whose slices come
+        from the queue `ALL_MODELS`.
         """
         self._waiting, self._sharing = batches, sharing
         for queue in list(self._queues.values()):
@@ -249,8 +249,8 @@ class SliceDemand:
     def is_spare(self, held: HeldSlice, limit: Limit) -> bool:
         """Return True if this slice waits for `limit`, and other slices on this worker can use it up.
 
-        They can if it and at least `_MAX_BLOCKED_SLICES` others are under the limit, and come from
-        `ALL_MODELS`.
+        They can use it up if `limit` applies to this slice and to at least `_MAX_BLOCKED_SLICES` others, and
+        all of these slices come from the queue `ALL_MODELS`.
         """
         if held.queue != ALL_MODELS:
             return False
