@@ -225,8 +225,8 @@ def discovered_models(
 ) -> dict[str, ModelConfig]:
     """Return the settings of every model that a gateway lists, by name of the model.
 
-    A gateway is a backend whose models are taken from its own model list. The backends of a model are all
-    gateways that list it.
+    A gateway is a backend. Its own model list says which models it serves. If several gateways list a model,
+    all of them are backends of the model.
 
     Args:
         listed: the stored model lists of the gateways.
@@ -257,7 +257,7 @@ def _at_gateways(gateways: list[GatewayConfig]) -> ModelConfig:
 
 
 def gateways_of(settings: Settings, gateway: GatewayConfig | None) -> list[GatewayConfig]:
-    """Return the gateways, the backends whose models are taken from their own model lists.
+    """Return the gateways. A gateway is a backend whose own model list says which models it serves.
 
     Args:
         gateway: the gateway in the registry file. If it is None, the gateways in the settings are returned.

@@ -314,8 +314,8 @@ class ConcurrencyLimiter:
     def _next_model(self, now: float) -> _Model | None:
         """Return the model that gets the next permit; None if no waiting model may have one.
 
-        The result is the model that uses the fewest permits. If several models use equally few, the result is
-        the model whose last grant is the oldest. So no model waits forever, even if there are fewer permits
+        The result is the model that uses the fewest permits. If several models use equally few, the model
+        with the oldest last grant is returned. So no model waits forever, even if there are fewer permits
         than models.
         """
         found = full = free = None  # best model so far; backends that are full; backends that have room

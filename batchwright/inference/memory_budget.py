@@ -57,9 +57,9 @@ class MemoryBudget:
     def reserve(self, size: int) -> Reservation:
         """Queue a reservation of `size` bytes for a shard and return it.
 
-        Its `granted` becomes True, at once or later, when there is memory for it. Call `release` with the
-        reservation in the end, even if it was never granted. A reservation that is larger than the memory for
-        all shards is granted when no other shard is in memory.
+        When there is memory for the reservation, its `granted` becomes True. This can be at once. Always call
+        `release` at the end, even if the reservation was never granted. If a reservation is larger than the
+        memory for all shards, it is granted when no other shard is in memory.
         """
         room = Reservation(size)
         self._wanted.append(room)

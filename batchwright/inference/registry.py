@@ -170,7 +170,7 @@ class BackendRegistry:
         return router
 
     def retain_unlisted(self, awaited: Collection[str]) -> None:
-        """Drop the models that no backend lists, except those in `awaited`, the models of live batches.
+        """Drop the models that no backend lists, except the models in `awaited`, which live batches need.
 
         Otherwise tenants could fill the memory with invented model names.
         """
@@ -181,7 +181,7 @@ class BackendRegistry:
 
     @property
     def gateways(self) -> Sequence[BackendConfig]:
-        """The configured backends whose models are taken from their own model lists."""
+        """The configured gateways: backends whose own model lists say which models they serve."""
         return self._gateways
 
     @property

@@ -292,7 +292,7 @@ class ModelRouter:
         return outcome
 
     def _reachable(self) -> list[Upstream]:
-        """Return the model's own upstreams and, if all their circuits are open, those of the fallbacks."""
+        """Return the model's own upstreams, and those of the fallbacks if all own circuits are open."""
         if not self.is_open:
             return self.upstreams
         return [*self.upstreams, *(upstream for router in self.fallbacks for upstream in router.upstreams)]

@@ -67,7 +67,7 @@ def shard(prefix: str, safe_model: str) -> str:
 
 
 def duplicates(prefix: str, safe_model: str) -> str:
-    """Return the key of a model's list of duplicates, lines whose request equals that of an earlier line.
+    """Return the key of a model's list of duplicates: lines with the same request as an earlier line.
 
     `prefix` is from `ingest_prefix`, `safe_model` from `safe_name`.
     """

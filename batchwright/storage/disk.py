@@ -101,8 +101,8 @@ def _sync_folder(folder: Path) -> None:
 def delete_file(path: Path, root: Path) -> int:
     """Delete a file, and then its parent folders below `root` if they are empty.
 
-    Return 1 if the file existed, otherwise 0. Empty folders are deleted even if the file did not exist. This
-    does not disturb `publish`, which creates its folders again.
+    Return 1 if the file existed, otherwise 0. Empty folders are deleted even if the file did not exist. If
+    `publish` runs at the same time, it creates its folders again.
     """
     removed = 1
     try:

@@ -141,7 +141,7 @@ class _ObservedWriter:
 
 @asynccontextmanager
 async def _closing(items: AsyncIterator[T]) -> AsyncGenerator[AsyncIterator[T], None]:
-    """Context manager that closes an iterator at the end of its block, even if items are left."""
+    """Context manager that closes an iterator at the end of its block, even if it has more items."""
     try:
         yield items
     finally:

@@ -65,7 +65,7 @@ class ModelLabels:
 def top_names(weights: Mapping[str, float], limit: int) -> frozenset[str]:
     """Return the `limit` names with the greatest weights.
 
-    If the weights change, other names may be returned. So use this only for gauges whose series are all
+    If the weights change, the function may return other names. So use it only for gauges whose series are all
     replaced at each refresh.
     """
     ranked = sorted(weights, key=lambda name: (-weights[name], name))

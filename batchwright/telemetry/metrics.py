@@ -85,8 +85,8 @@ class Metrics(
     def remove_series(self, label: str, value: str) -> None:
         """Remove every series whose label `label` has this value. A series that is counted again starts at 0.
 
-        If `label` is `model`, the labels `from_model` and `to_model` are compared too, and another model can
-        get the model's place among the label values.
+        If `label` is `model`, the labels `from_model` and `to_model` are compared too. Another model can then
+        get its own label value in place of this model.
         """
         names = MODEL_LABELS if label == "model" else (label,)
         for name in names:

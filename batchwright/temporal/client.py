@@ -74,8 +74,8 @@ async def open_connection(
 ) -> tuple[Client, TemporalConnection]:
     """Return a Temporal client and its connection, which can switch to changed credentials.
 
-    To notice such changes, the caller must run `TemporalConnection.run`, which reads the credential files
-    every few seconds. The arguments and exceptions are those of `connect`.
+    The connection notices such changes only while the caller runs `TemporalConnection.run`, which reads the
+    credential files every few seconds. The arguments and exceptions are those of `connect`.
     """
     converter = data_converter(settings)
     connection = await TemporalConnection.open(settings, runtime=runtime, lazy=lazy)

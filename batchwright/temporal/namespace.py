@@ -76,7 +76,7 @@ class Namespace:
     async def _compare(self) -> tuple[list[str], list[str]]:
         """Compare the namespace's search attributes with those that batches need.
 
-        Return the names of the missing ones, and one sentence for each that has a wrong type. If the
+        Return the names of missing attributes, and one sentence for each attribute with a wrong type. If the
         credentials do not allow listing the attributes, types are not checked.
         """
         try:

@@ -50,7 +50,7 @@ class PendingActivity(NamedTuple):
 
 
 async def pending_activities(client: Client, workflow_id: str) -> list[PendingActivity]:
-    """Return the pending activities of a workflow (those that have not ended), in the order of scheduling.
+    """Return the activities of a workflow that have not ended, in the order of scheduling.
 
     If payloads are encrypted and this process lacks their key, `slice_number` is None and `last_failure` is
     empty.

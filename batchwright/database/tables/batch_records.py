@@ -29,7 +29,7 @@ from batchwright.rules.results.token_usage import total_usage
 
 
 def overlay_counts(models: list[ModelCounts], reported: list[ModelCounts]) -> list[ModelCounts]:
-    """Return `models` with the numbers of completed and failed lines replaced by those in `reported`.
+    """Return a copy of `models` with the numbers of completed and failed lines from `reported`.
 
     Models that are not in `reported` stay unchanged. Models that are only in `reported` are added at the end.
     """

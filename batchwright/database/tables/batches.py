@@ -145,7 +145,8 @@ class BatchesTable(Protocol):
             total: number of lines of the input.
             models: counts of lines by model.
             at: time of the change.
-            unserved: number of lines that failed in ingestion, such as lines whose model no backend serves.
+            unserved: number of lines that failed in ingestion, for example because no backend serves their
+                model.
             completed: number of lines that ingestion completed with results from another batch.
             began_at: time when a worker began to read the input; None if it is unknown.
             errors: numbers of lines that failed in ingestion, by code and model; None if none failed.

@@ -12,7 +12,7 @@ from batchwright.database.tables.waiting_reasons import WaitingSource
 
 
 class LiveBatches(Protocol):
-    """Queries over the live batches of all tenants, which are those that have not ended.
+    """Queries over the live batches of all tenants. A batch is live until it has ended.
 
     Only operators and workers may see the results.
     """

@@ -70,8 +70,8 @@ class ForecastsTable(Protocol):
         """Store forecasts of batches in progress. Return the ids of the batches whose forecast was stored.
 
         A forecast is stored only if the batch has none, or if the stored one was made at least ten seconds
-        before `at`. Therefore only one control worker stores forecasts, even if several make them. If that
-        worker ends, another one takes over.
+        before `at`. Therefore only one control worker stores forecasts, even if several workers make them. If
+        that worker ends, another control worker takes over.
         """
         ...
 

@@ -24,8 +24,8 @@ Check = Callable[[list[ModelChange]], None]
 class ModelChangesTable(Protocol):
     """Changes of the model registry at run time, at most one for each model. They apply to all tenants.
 
-    Before each write, `check` is called with all changes as they would be after the write. If `check` raises
-    an exception, nothing is written. Concurrent writes are applied one after the other.
+    Each write method first calls `check` with all changes as they would be after the write. If `check` raises
+    an exception, nothing is written. Concurrent writes are applied in sequence.
     """
 
     async def all(self) -> list[ModelChange]: ...
@@ -79,8 +79,8 @@ class ModelChangesTable(Protocol):
     ) -> list[ModelChange]:
         """Delete the change of a model, so that its configuration from the registry file applies again.
 
-        Return the stored changes, which are those of other models. Raises VersionConflict if the current
-        version of the model is not in `expected`.
+        Return the stored changes of all other models. Raises VersionConflict if the current version of the
+        model is not in `expected`.
         """
         ...
 

@@ -21,7 +21,7 @@ class BatchFilters:
         statuses: statuses as users see them, including `cancelling`.
         model: select batches that have lines for this model. A batch whose input was not read yet is not
             selected.
-        forecast: select batches whose forecast says this about the completion window, for example late.
+        forecast: select batches with this forecast for their completion window, for example late.
         forecast_since: forecasts made at this time or earlier are ignored.
     """
 
@@ -37,7 +37,7 @@ class BatchCount:
     """Number of batches of one tenant that have the same status.
 
     `oldest` is the creation time of the oldest of these batches; None if the status is final. `at_risk` and
-    `late` are the numbers of those batches whose forecast says so.
+    `late` are the numbers of batches with such a forecast.
     """
 
     tenant: str
@@ -74,9 +74,10 @@ class OperatorBatches(Protocol):
         ...
 
     async def counts(self, *, forecast_since: datetime, ended_since: datetime) -> list[BatchCount]:
-        """Return numbers of batches by tenant and status: live batches, and those ended after `ended_since`.
+        """Return the number of batches for each tenant and status.
 
-        Forecasts that were made at `forecast_since` or earlier are ignored.
+        Ended batches count only if they ended after `ended_since`. Forecasts that were made at
+        `forecast_since` or earlier are ignored.
         """
         ...
 

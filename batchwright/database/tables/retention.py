@@ -58,10 +58,10 @@ class RetentionTable(Protocol):
         ...
 
     async def ended_batches(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
-        """Return batches that ended by `before` and whose intermediate objects in storage can be deleted now.
+        """Return batches that ended by `before`, and whose intermediate objects can now be deleted.
 
-        Intermediate objects are, for example, the results of slices. A batch is left out if its results are
-        kept for a rerun, or if its output files are still to be written.
+        Intermediate objects are, for example, stored results of slices. A batch is left out if its results
+        are kept for a rerun, or if its output files are still to be written.
         """
         ...
 
@@ -74,7 +74,7 @@ class RetentionTable(Protocol):
         ...
 
     async def old_batches(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
-        """Return batches that ended by `before` and have neither intermediate objects nor files left."""
+        """Return batches that ended by `before` and no longer have intermediate objects or files."""
         ...
 
     async def remove_batch(self, batch: EndedItem) -> bool: ...

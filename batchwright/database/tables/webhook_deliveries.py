@@ -90,7 +90,7 @@ class WebhookDeliveriesTable(Protocol):
         ...
 
     async def unstarted(self, limit: int) -> list[UnstartedDelivery]:
-        """Return at most `limit` deliveries of all tenants whose workflow is to be started, the oldest first.
+        """Return at most `limit` deliveries whose workflow must be started, oldest first, for all tenants.
 
         Events of batches whose files are still to be written are left out.
         """

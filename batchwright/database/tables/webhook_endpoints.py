@@ -19,7 +19,7 @@ class WebhookEndpoint(Message):
     """An endpoint of a tenant: a URL that receives events about batches.
 
     Attributes:
-        batch_id: id of the only batch whose events it receives; empty if it receives those of all batches.
+        batch_id: id of the only batch whose events it receives; empty if it receives events of all batches.
         secret: the signing secret as `StoredSecrets` returned it, usually encrypted. Never show or log it.
         previous_secret: the secret before the last replacement. Until `previous_until`, it also signs.
         failing_since: time of the first failed attempt since the last success; None if there was none.

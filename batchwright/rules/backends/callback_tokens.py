@@ -17,7 +17,7 @@ _TOKEN = re.compile(r"([0-9a-f]{32})\.(0|[1-9]\d{0,8})\.([1-9]\d{0,11})\.([A-Za-
 
 
 class CallbackToken(NamedTuple):
-    """Content of a token. It identifies the job whose end a callback reports.
+    """Content of a token. It identifies one job. A callback with this token reports the end of the job.
 
     `ordinal` is the number of earlier jobs of the same line.
     """

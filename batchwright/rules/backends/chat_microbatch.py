@@ -103,7 +103,7 @@ def _check_types(result: ChatResult) -> ChatResult:
     """Check the types in a result of the operator's executor. Return it with its body as bytes.
 
     Raises:
-        ValueError: the status is neither None nor from 200 to 599, or the result is not a pair.
+        ValueError: the result is not a pair, or its status is not None and not from 200 to 599.
         TypeError: status or body has a wrong type.
     """
     status, body = result

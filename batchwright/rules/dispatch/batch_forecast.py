@@ -193,7 +193,7 @@ class Forecaster:
     def speeds(self) -> dict[str, ModelSpeed]:
         """Return the speeds that new batches may expect, by model, as of the last call of `observe`.
 
-        Models whose speed is not known well enough, or where no lines wait, are left out.
+        A model is left out if its speed is not known well enough, or if no lines wait for it.
         """
         speeds = {name: model.steady_speed for name, model in self._models.items()}
         return {name: speed for name, speed in speeds.items() if speed is not None}

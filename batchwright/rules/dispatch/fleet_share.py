@@ -19,8 +19,8 @@ def share_of_rate(per_minute: int, worker: str, users: Collection[str], live: in
     """Return the part of a fleet-wide rate per minute that one worker may use.
 
     The workers in `users` divide the rate, and all others get 0. If `users` is empty, each live worker may
-    begin with an equal part. If other workers already use the rate, a worker that begins gets its part when
-    they can see it.
+    begin with an equal part. If other workers already use the rate, a worker that begins to use it gets a
+    part as soon as `users` contains it.
 
     Args:
         per_minute: rate of the whole fleet.

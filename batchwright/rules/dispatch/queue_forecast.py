@@ -102,8 +102,8 @@ class QueueForecast:
     def soonest(self, work: UnsettledWork) -> float:
         """Return how many seconds one batch of the queue takes at least.
 
-        Even if the batch goes before all others of its priority, it is done earlier only with a probability
-        of 10 %.
+        The batch is done earlier only with a probability of 10 %, even if it goes before all others of its
+        priority.
         """
         done = self._until.last_line_if_first(work)
         sending, error = done / self._speed.lines_per_second, self._error(work, done - self._queued[work.key])

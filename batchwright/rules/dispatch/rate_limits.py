@@ -176,7 +176,7 @@ class RateAllocation:
 def allocate_rates(
     rates: RateTable, served: Iterable[str], turn_seconds: float = MAX_TURN_SECONDS
 ) -> RateAllocation:
-    """Divide the rate over all models: a model with its own rate gets that rate, the others share the rest.
+    """Divide the rate over all models. A model with its own rate gets that rate, the others share the rest.
 
     Raises:
         RatesConflict: the models' own rates leave nothing to share.

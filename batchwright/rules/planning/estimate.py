@@ -27,8 +27,8 @@ _WITHOUT_OUTPUT = frozenset({Endpoint.EMBEDDINGS, Endpoint.MODERATIONS, Endpoint
 class ModelLoad(Struct):
     """Lines of one model in an input, and their tokens.
 
-    `limited_output` is the sum of the limits of output tokens of the lines that have one; `unlimited` counts
-    the others.
+    `limited_output` adds up the limits of output tokens of all lines with such a limit. `unlimited` is the
+    number of lines without a limit.
     """
 
     lines: int = 0

@@ -20,7 +20,7 @@ MAX_WORK_UNITS = 0xFFFF
 def prompt_bytes(body: PromptFields) -> int:
     """Return how many bytes of a request's line are its prompt, as JSON.
 
-    Instructions, a system prompt beside the messages, and tools are left out.
+    Instructions, tools, and a system prompt outside of the messages are left out.
     """
     size = 0
     if body.messages is not UNSET:

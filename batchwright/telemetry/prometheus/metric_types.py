@@ -1,9 +1,9 @@
 """Counters, gauges and histograms that produce the Prometheus text format quickly.
 
 A metric family is all series of one metric name. Names and labels are formatted once, when a series is added.
-A scrape formats only the numbers, and only in families whose numbers have changed. prometheus_client would
-build every line again, which takes tens of milliseconds for thousands of series. A family still is a
-collector of prometheus_client.
+A scrape formats only the numbers, and only in families whose numbers have changed. The library
+prometheus_client would build every line again. With thousands of series, this takes tens of milliseconds. A
+family is nevertheless a collector of prometheus_client.
 """
 
 from abc import abstractmethod
