@@ -20,8 +20,8 @@ _PARSE_INLINE_LIMIT = 500  # rows, which take about 5 ms
 class FilesTable(Protocol):
     """Files of tenants.
 
-    `get` and `page` do not return an expired file, with one exception: the file is the input of a batch that
-    has not ended or has pending files.
+    An expired file counts as missing, with one exception: `get` and `page` still return it while it is the
+    input of a batch that has not ended or has pending files.
     """
 
     async def insert(self, row: FileRow) -> None:
