@@ -97,9 +97,7 @@ async def test_files_that_cannot_be_written_are_written_after_the_directory_is_f
 
 
 async def last_failures(stack: Stack, batch_id: str) -> str:
-    """Return the last failures of the batch's pending activities with their causes, as the Web UI shows
-    them.
-    """
+    """Return the last failures of the batch's pending activities with their causes, as in the Web UI."""
     server = await connect(load(temporal_address=stack.now.temporal, temporal_namespace=stack.now.namespace))
     found = (await server.get_workflow_handle(batch_id).describe()).raw_description
     return "\n".join(str(step.last_failure) for step in found.pending_activities)

@@ -34,12 +34,12 @@ class Step:
     """Measurements of one batch.
 
     Attributes:
-        answer: Seconds until the call that creates the batch returned.
-        ingesting: Seconds until ingestion had ended.
-        all: Seconds until the batch had ended.
-        api: Peak memory of the API in MiB.
-        worker: Peak memory of the worker in MiB.
-        requests: Requests that the backend received.
+        answer: seconds until the call that creates the batch returned.
+        ingesting: seconds until ingestion had ended.
+        all: seconds until the batch had ended.
+        api: peak memory of the API in MiB.
+        worker: peak memory of the worker in MiB.
+        requests: number of requests that the backend received.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Step:
 
 @dataclass
 class Measured:
-    """All measurements. `before` is the memory of API and worker in MiB before the first batch."""
+    """All measurements. `before` is the memory of the API and of the worker in MiB before the first batch."""
 
     size: int
     before: tuple[float, float] = (0.0, 0.0)
@@ -103,7 +103,7 @@ class Bench:
         """Create a batch with `make`, wait until it has ended, record its measurements, and return it.
 
         Args:
-            cancel_at: Number of completed lines at which the batch is cancelled. None lets it run.
+            cancel_at: number of completed lines at which the batch is cancelled; None to let it complete.
         """
         now = self._stack.now.pids
         await self._backend.forget()

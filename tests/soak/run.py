@@ -32,11 +32,11 @@ class Measured(BaseModel):
     """Measurements of one batch.
 
     Attributes:
-        ingesting, running, finalizing: Duration of the phase in seconds.
-        peaks: Peak memory of each worker in MiB up to the end of a phase, by status of the batch.
-        runs: Number of history events of each workflow run.
-        requests: Requests that the backend received.
-        in_order: Number of output lines, from the first on, that are in the order of the input.
+        ingesting, running, finalizing: duration of the phase in seconds.
+        peaks: peak memory of each worker in MiB until the end of a phase, by status of the batch.
+        runs: number of history events of each workflow run.
+        requests: number of requests that the backend received.
+        in_order: number of output lines, from the first one on, that are in the order of the input.
     """
 
     lines: int
@@ -149,7 +149,7 @@ def simulator() -> Generator[str]:
 
 @contextmanager
 def peaks_of(pids: list[int]) -> Generator[list[float]]:
-    """Yield a list with the peak memory of each process in MiB. It is updated during the `with` block."""
+    """Context manager that yields a list with the peak memory of each process in MiB, and updates it."""
     peaks, stopped = [0.0] * len(pids), threading.Event()
     processes = [psutil.Process(pid) for pid in pids]
 

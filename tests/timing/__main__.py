@@ -36,7 +36,7 @@ _ENDS = [*(f"window {name}" for name in WINDOWS), *(f"cancel {name}" for name in
 
 
 class Report:
-    """Tables of the measured times, and a sentence in `broken` for each promise that was not kept."""
+    """Tables of the measured times. `broken` has a sentence for each promise that was not kept."""
 
     def __init__(self, say: Console) -> None:
         self._say = say
@@ -48,11 +48,11 @@ class Report:
         self.broken: list[str] = []
 
     def window(self, name: str, end: End, due: float) -> None:
-        """Check the times of a batch whose window closed, and add a row.
+        """Check the times of a batch whose completion window closed, and add them as a row.
 
         Args:
             due: Unix time from which the delay of the end is measured. It is later than `expires_at` if no
-                worker ran.
+                worker ran then.
         """
         batch = end.batch
         assert batch.expires_at is not None

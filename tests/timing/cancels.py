@@ -1,6 +1,7 @@
-"""Scenarios in which a batch is cancelled, one for each point of its life.
+"""Scenarios in which a batch is cancelled, one for each point of a batch's life.
 
-Another tenant's batch fills all slots.
+Another tenant's batch fills all slots. Each scenario returns how the batch ended, and the Unix time from
+which the delay counts.
 """
 
 import asyncio
@@ -37,9 +38,7 @@ async def queued_behind_another_batch(loaded: LoadedStack) -> tuple[End, float]:
 
 
 async def running_with_nothing_settled(loaded: LoadedStack) -> tuple[End, float]:
-    """Cancel a batch whose backend never answers, so that its requests in flight use the whole grace
-    period.
-    """
+    """Cancel a batch whose backend never answers. Its requests in flight use the whole grace period."""
     await loaded.never_answered()
     batch = await submit(loaded.client, LINES)
     await until(lambda: _has_begun(loaded, batch))

@@ -1,6 +1,7 @@
 """Scenarios in which the completion window closes, one for each point of a batch's life.
 
-Another tenant's batch fills all slots.
+Another tenant's batch fills all slots. Each scenario returns how the batch ended, and the Unix time from
+which the delay counts.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ async def running_at_a_backend_that_never_answers(loaded: LoadedStack, window: i
 
 
 async def queued_behind_another_batch(loaded: LoadedStack, window: int) -> tuple[End, float]:
-    """The window closes while the batch waits for an earlier batch of the same tenant."""
+    """Let the window close while the batch waits for an earlier batch of the same tenant."""
     before = await submit(loaded.client, LINES)
     await loaded.settled(before)
     batch = await submit(loaded.client, FEW, f"{window}s")
@@ -47,7 +48,7 @@ async def queued_behind_another_batch(loaded: LoadedStack, window: int) -> tuple
 
 
 async def held_by_a_rate(loaded: LoadedStack, window: int) -> tuple[End, float]:
-    """The window closes while a rate limit of one request per second slows down two batches."""
+    """Let the window close while a rate limit of one request per second slows down two batches."""
     await asyncio.to_thread(_set_rates, loaded, 1.0)
     try:
         batch = await submit(loaded.client, FEW, f"{window}s")
@@ -57,7 +58,7 @@ async def held_by_a_rate(loaded: LoadedStack, window: int) -> tuple[End, float]:
 
 
 async def ingesting(loaded: LoadedStack, window: int) -> tuple[End, float]:
-    """The shortest window closes during ingestion.
+    """Let the shortest window close during ingestion.
 
     The whole input is still read, because each line needs an error.
     """
@@ -66,9 +67,7 @@ async def ingesting(loaded: LoadedStack, window: int) -> tuple[End, float]:
 
 
 async def with_no_worker_for_its_models(loaded: LoadedStack, window: int) -> tuple[End, float]:
-    """The window closes after the workers that send requests were killed, while slices of the batch were
-    running.
-    """
+    """Let the window close after the workers that send requests were killed while they ran slices."""
     batch = await submit(loaded.client, LINES, f"{window}s")
     await loaded.settled(batch)
     await loaded.kill_workers()
@@ -76,7 +75,7 @@ async def with_no_worker_for_its_models(loaded: LoadedStack, window: int) -> tup
 
 
 async def with_no_worker_at_all(loaded: LoadedStack, window: int) -> tuple[End, float]:
-    """The window closes while no worker runs.
+    """Let the window close while no worker runs.
 
     A worker that can only write files is started three seconds later.
     """

@@ -1,6 +1,6 @@
 """`python -m tests.timing.fair_turns`: measures how long a tenant waits after a cancel or a pause.
 
-It uses a real server whose task queue is fair: tenants take turns. A turn is one run of a slice.
+It uses a real server with a fair task queue, in which tenants take turns. A turn is one run of a slice.
 """
 
 import asyncio
@@ -32,9 +32,9 @@ _CASES = ((32, 1), (32, 4), (8, 4))  # outstanding slices of a run, cancelled ru
 
 
 class Queue:
-    """The task queue of one model. It records the run that had each turn.
+    """The task queue of one model. It records for each turn which workflow run had it.
 
-    No turn ends while `moving` is not set.
+    While `moving` is not set, no turn ends.
     """
 
     def __init__(self, fixture: WorkflowFixture, outstanding: int) -> None:
@@ -75,9 +75,7 @@ class Queue:
         await until(has_queued)
 
     async def begun(self, name: str, since: int = 0) -> int:
-        """Wait for the first turn of the run `name` after turn number `since`, and return the number of
-        this turn.
-        """
+        """Wait for the first turn of the run `name` after turn number `since`. Return its number."""
 
         async def has_begun() -> bool:
             return name in self.turns[since:]
@@ -88,10 +86,10 @@ class Queue:
 
 @asynccontextmanager
 async def fair_fixture(*, controlled: bool = True) -> AsyncGenerator[WorkflowFixture]:
-    """Start a Temporal server with fair task queues, and yield a workflow fixture on it.
+    """Context manager that starts a Temporal server with fair task queues. It yields a workflow fixture.
 
     Args:
-        controlled: Also run the workers for model runs and slices.
+        controlled: True to also run the workers for model runs and slices.
     """
     arguments = [word for value in _FAIR for word in ("--dynamic-config-value", f"matching.{value}")]
     async with await started(*arguments, is_set_up=True, data_converter=DATA_CONVERTER) as environment:
@@ -115,14 +113,14 @@ def _inference_worker(client: Client, fixture: WorkflowFixture) -> Worker:
 
 
 async def measure(outstanding: int, cancelled: int, key: str = "") -> tuple[int, int]:
-    """Cancel runs of a tenant, and measure how many turns its next batch and a new tenant's batch wait for.
+    """Cancel runs of a tenant. Measure for how many turns its next batch and a new tenant's batch wait.
 
     Return both numbers of turns.
 
     Args:
-        outstanding: Slices that a run has in the queue at the same time.
-        cancelled: Number of cancelled runs.
-        key: Fairness key of the next batch, by which the queue distributes turns.
+        outstanding: number of slices that a run has in the queue at the same time.
+        cancelled: number of cancelled runs.
+        key: fairness key of the next batch, by which the queue distributes turns.
     """
     async with fair_fixture() as fixture:
         queue = Queue(fixture, outstanding)
@@ -142,7 +140,7 @@ async def measure(outstanding: int, cancelled: int, key: str = "") -> tuple[int,
 
 
 async def measure_pause(outstanding: int) -> int:
-    """Pause and resume a run, and return the number of turns that other runs have before its next one."""
+    """Pause and resume a run. Return the number of turns that other runs have before its next turn."""
     async with fair_fixture() as fixture:
         queue = Queue(fixture, outstanding)
         await queue.start("load", "load", _LOAD)

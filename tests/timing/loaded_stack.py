@@ -1,4 +1,4 @@
-"""A stack under full load, in which scenarios end batches, and the times at which those batches ended."""
+"""A stack under full load. Scenarios end batches on it, and measure when these batches have ended."""
 
 import asyncio
 import json
@@ -33,13 +33,14 @@ _MORE = {
 
 @dataclass
 class End:
-    """How a batch ended. It has been checked that its files have each line once. Times are Unix seconds.
+    """How a batch ended, after a check that its files have each line once. Times are Unix seconds.
 
     Attributes:
-        seen_at: When the final status was seen.
-        last_asked_at: When the backend received the last request of the batch. None if it received none.
-        finalizing: Seconds from the last order to write files to the end.
-        late_steps: Workflow tasks that exceeded Temporal's timeout of ten seconds.
+        seen_at: time at which the final status was seen.
+        last_request_at: time at which the backend received the last request of the batch; None if it received
+            none.
+        finalizing: seconds from the last order to write files to the end.
+        late_steps: number of workflow tasks that exceeded Temporal's timeout of ten seconds.
     """
 
     batch: Batch
@@ -57,12 +58,13 @@ class End:
 
 @dataclass
 class LoadedStack(Scene):
-    """A stack with a large batch of another tenant, the load, that keeps all workers busy.
+    """A stack whose workers are all kept busy by a large batch of another tenant, called the load.
 
     Attributes:
-        io: Worker that runs workflows, and reads and writes files.
-        workers: Workers that send requests.
-        held: Models whose requests the backend holds during a scenario. With one, no batch can end by itself.
+        io: worker that runs workflows, and reads and writes files.
+        workers: workers that send requests.
+        held: models whose requests the backend holds during a scenario. If there is one, no batch can end by
+            itself.
     """
 
     load_lines: int  # of each model
@@ -72,9 +74,7 @@ class LoadedStack(Scene):
     _load: str | None = None
 
     async def ready(self) -> None:
-        """Prepare the next scenario: start missing workers, and submit a new load if the old one has
-        ended.
-        """
+        """Prepare the next scenario: start missing workers, and submit a new load if the last one ended."""
         await super().ready()
         for model in self.held:
             await self.backend.faults(kind="hold", model=model)
@@ -101,14 +101,14 @@ class LoadedStack(Scene):
     async def kill_workers(self) -> None:
         """Kill the workers that send requests, and cancel the load.
 
-        The load cannot be used again, because lines of a dead worker are sent slowly, one after another.
+        The load cannot be used again, because after a crash its lines are sent slowly, one after another.
         """
         await asyncio.gather(*(worker.kill() for worker in self.workers))
         self.workers = []
         await self._unload()
 
     async def _unload(self) -> str | None:
-        """Cancel the load, and return the id of its batch, or None if there was none."""
+        """Cancel the load, and return the id of its batch; None if there was no load."""
         load, self._load = self._load, None
         if load is not None:
             async with self.stack.client("load") as client:
@@ -116,8 +116,9 @@ class LoadedStack(Scene):
         return load
 
     async def stop_workers(self) -> None:
-        """Stop the workers that send requests with SIGTERM, so that they return their slices, and wait
-        for their end.
+        """Stop the workers that send requests with SIGTERM, and wait for their end.
+
+        They return their slices.
         """
         for worker in self.workers:
             worker.signal(signal.SIGTERM)
@@ -135,12 +136,10 @@ class LoadedStack(Scene):
         await until(counted)
 
     async def never_answered(self) -> None:
-        """Let the backend accept all requests from now on without ever answering.
+        """Let the backend accept all requests from now on without ever answering. First cancel the load.
 
-        Workers must be replaced afterwards.
-
-        The load is cancelled before, because its requests would occupy all slots forever, and the scenario's
-        batch needs them.
+        The load's requests would otherwise occupy all slots forever, and the scenario's batch needs slots.
+        The workers must be replaced afterwards.
         """
         load = await self._unload()
         async with self.stack.client("load") as client:
@@ -181,9 +180,7 @@ class LoadedStack(Scene):
         return found
 
     async def _files_ordered_at(self, batch: Batch) -> float:
-        """Return the Unix time at which the workflow last ordered the files to be written, or 0.0 if it
-        never did.
-        """
+        """Return the Unix time of the workflow's last order to write the files; 0.0 if there was none."""
         at = 0.0
         async for event in self.temporal.get_workflow_handle(batch.id).fetch_history_events():
             if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
@@ -193,9 +190,9 @@ class LoadedStack(Scene):
 
 
 def requests_of(batch: Batch, lines: Lines) -> set[str]:
-    """Return the ids with which the backend receives the lines of a batch.
+    """Return the request ids of a batch's lines, as the backend receives them.
 
-    They follow from the offsets in its input.
+    They are computed from the lines' offsets in the input.
     """
     sizes = [len(json.dumps(line)) + 1 for line in lines]
     return {request_id(batch.id, offset) for offset in accumulate(sizes[:-1], initial=0)}
@@ -210,11 +207,11 @@ async def _is(client: AsyncOpenAI, batch_id: str | None, status: str) -> bool:
 async def loaded_stack(
     logs: Path, load_lines: int, held: Sequence[str] = (), **settings: str
 ) -> AsyncGenerator[LoadedStack]:
-    """Start a stack without workers, and yield it. All its processes and files are removed at the end.
+    """Context manager that starts a stack without workers and yields it. At the end, it removes everything.
 
     Args:
-        load_lines: Lines of the load for each model.
-        held: Models whose requests the backend holds during each scenario.
+        load_lines: number of lines of the load for each model.
+        held: models whose requests the backend holds during each scenario.
     """
     async with parts(logs, {**_MORE, **settings}) as found:
         there = LoadedStack(found, load_lines, held)

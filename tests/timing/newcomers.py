@@ -33,7 +33,7 @@ MOST = 120.0  # an outage's deferral, a dead worker's slots and its slices' turn
 
 
 class Trouble:
-    """Disturbs a stack and the batches of its busy tenants in random ways, which follow from the seed."""
+    """Disturbs a stack and the batches of its busy tenants at random. Equal seeds give equal disturbances."""
 
     def __init__(self, there: LoadedStack, seed: int, say: Callable[[str], None]) -> None:
         self._loaded, self._say = there, say
@@ -106,7 +106,7 @@ class Trouble:
         await worker.process.wait()
 
     async def _fill(self) -> None:
-        """Submit batches until each busy tenant has some that wait."""
+        """Submit batches until each busy tenant has batches that wait."""
         for tenant, batches in self._batches.items():
             async with self._client(tenant) as client:
                 while len(batches) < 3:
@@ -123,11 +123,10 @@ class Trouble:
 
 
 async def first_answer(there: LoadedStack, name: str) -> float:
-    """Submit a small batch of the new tenant `name`, and return the seconds until its first line has a
-    result.
+    """Submit a small batch of the new tenant `name`. Return the seconds until its first line has a result.
 
     Raises:
-        TimeoutError: there is none within four minutes.
+        TimeoutError: no line has a result after four minutes.
     """
     began = time.monotonic()
     async with there.stack.client(name) as client, asyncio.timeout(_GIVEN_UP_SECONDS):
@@ -142,7 +141,7 @@ async def first_answer(there: LoadedStack, name: str) -> float:
 
 
 async def measure(seconds: float, seed: int, say: Callable[[str], None]) -> list[tuple[float, str]]:
-    """Return, for each newcomer, the seconds that it waited and the disturbances at that time."""
+    """Return the seconds that each new tenant waited, and the disturbances during this time."""
     found: list[tuple[float, str]] = []
     with tempfile.TemporaryDirectory(prefix="batchwright-strangers-", ignore_cleanup_errors=True) as folder:
         async with loaded_stack(Path(folder), 1, **SETTINGS) as there:

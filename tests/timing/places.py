@@ -1,4 +1,4 @@
-"""The places that show why a batch waits, and a stack in which a test can cause each reason."""
+"""The places that show why a batch waits, and a stack on which tests can cause each waiting reason."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ _SEEN_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Awaited:
-    """A batch, and the file with the output of `batchwright watch` for it."""
+    """A batch, and the file that contains the output of `batchwright watch` for it."""
 
     id: str
     tenant: str
@@ -40,7 +40,7 @@ class Awaited:
 
 @dataclass
 class Frozen:
-    """Workers that are suspended with SIGSTOP. `thaw` continues them."""
+    """Workers that are suspended with SIGSTOP. `thaw` lets them continue."""
 
     workers: list[Worker]
 
@@ -64,7 +64,10 @@ class ObservedStack(Scene):
 
     @asynccontextmanager
     async def batch(self, lines: Lines) -> AsyncGenerator[Awaited]:
-        """Submit a batch, run `batchwright watch` for it, and yield it. It is cancelled at the end."""
+        """Context manager that submits a batch, runs `batchwright watch` for it, and yields it.
+
+        The batch is cancelled at the end.
+        """
         batch = await submit(self.client, lines)
         log = self.logs / f"{batch.id}.log"
         watching = await self._watch(batch.id, log)
@@ -90,9 +93,9 @@ class ObservedStack(Scene):
 
     @contextmanager
     def frozen(self) -> Generator[Frozen]:
-        """Suspend the worker that reads and writes files, and yield it.
+        """Context manager that suspends the worker that reads and writes files, and yields it.
 
-        It continues at the end at the latest.
+        It continues at the end, or earlier if the test calls `thaw`.
         """
         suspended = Frozen([self.workers["io"]])
         for worker in suspended.workers:
@@ -104,9 +107,7 @@ class ObservedStack(Scene):
 
     @contextmanager
     def no_storage(self) -> Generator[None]:
-        """Put a file in place of the storage directory during the `with` block, so that the storage is
-        unavailable.
-        """
+        """Context manager that makes the storage unavailable, by a file in place of its directory."""
         objects = self.stack.objects
         aside = objects.with_name("aside")
         objects.rename(aside)
@@ -118,12 +119,12 @@ class ObservedStack(Scene):
             aside.rename(objects)
 
     async def first_shown(self, batch: Awaited, reasons: tuple[str, ...], *, ui: bool) -> dict[str, float]:
-        """Poll all places until each shows one of the reasons.
+        """Poll all places until each has shown one of the reasons.
 
-        Return the Unix time at which this poll began, by place.
+        Return, for each place, the Unix time at which the poll began that first showed a reason.
 
         Args:
-            ui: Include the Temporal Web UI.
+            ui: True to include the Temporal Web UI.
 
         Raises:
             TimeoutError: a place did not show any of the reasons.
@@ -179,7 +180,7 @@ def _packed(text: str) -> str:
 
 @asynccontextmanager
 async def observed_stack(logs: Path, **settings: str) -> AsyncGenerator[ObservedStack]:
-    """Start a stack without workers, and yield it. All its processes and files are removed at the end."""
+    """Context manager that starts a stack without workers, yields it, and removes everything at the end."""
     async with parts(logs, {**with_constants(max_slice_lines=20), **settings}) as found:
         there = ObservedStack(found, logs)
         try:

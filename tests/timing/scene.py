@@ -51,9 +51,9 @@ class Scene:
 
     @property
     def tenant(self) -> str:
-        """Tenant of the present scenario.
+        """Tenant of the current scenario.
 
-        It must be a new one, because a tenant waits longer after cancelled slices.
+        Each scenario needs a new tenant, because a tenant waits longer after cancelled slices.
         """
         return f"tenant-{self._scenarios}"
 
@@ -71,11 +71,11 @@ class Scene:
 
 @asynccontextmanager
 async def parts(logs: Path, settings: dict[str, str]) -> AsyncGenerator[Parts]:
-    """Start a stack without workers, and yield it. All its processes and files are removed at the end.
+    """Context manager that starts a stack without workers and yields it. At the end, it removes everything.
 
     Args:
-        logs: Directory for the log files of workers.
-        settings: Environment variables of all processes.
+        logs: directory for the log files of workers.
+        settings: environment variables of all processes.
     """
     with dev("--workers", "0", data=None, **settings) as stack:
         temporal = await connect(

@@ -1,6 +1,6 @@
-"""Short versions of all scenarios of `make timing`: each batch ends correctly, on a machine of any speed.
+"""Short versions of all scenarios of `make timing`. They check that batches end correctly, but not how fast.
 
-The backend answers the requests of one model only. So no batch ends before a deadline or a cancel ends it.
+The backend answers only the requests of one model, so no batch ends before a deadline or a cancel ends it.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping

@@ -1,4 +1,4 @@
-"""Each reason why a batch waits, brought about: the API, the command line and Temporal's Web UI say it."""
+"""Each waiting reason is caused once. The API, the command line and Temporal's Web UI show it."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path

@@ -23,13 +23,14 @@ _STEERS, _WRITES, _ASKS = "control", "io", "inference"
 
 
 class Wait(NamedTuple):
-    """A batch that waits, and what must be shown.
+    """A batch that waits, and the reason that must be shown.
 
     Attributes:
-        reasons: Possible texts. One of them must be shown; which one depends on the slice that reports last.
-        since: Unix time from which the reason holds.
-        ui: The Temporal Web UI must show it, too. False if no worker runs that could report it to the
-            workflow.
+        reasons: possible texts of the reason. One of them must be shown; which one depends on the slice that
+            reports last.
+        since: Unix time from which the batch waits for this reason.
+        ui: True if the Temporal Web UI must show the reason, too. False if no worker runs that could report
+            it to the workflow.
     """
 
     batch: Awaited
@@ -97,9 +98,9 @@ async def the_backend_refuses_our_key(stack: ObservedStack) -> AsyncGenerator[Wa
 
 @asynccontextmanager
 async def held_by_a_rate(stack: ObservedStack) -> AsyncGenerator[Wait]:
-    """A rate limit slows down the batch.
+    """Let a rate limit slow down the batch.
 
-    The worker is started after the change, as running workers follow only later.
+    The worker is started after the change, because running workers apply it only later.
     """
     await stack.staff(_STEERS, _WRITES)
     await asyncio.to_thread(_set_rate, stack, 0.05)
@@ -113,10 +114,10 @@ async def held_by_a_rate(stack: ObservedStack) -> AsyncGenerator[Wait]:
 
 @asynccontextmanager
 async def behind_others(stack: ObservedStack) -> AsyncGenerator[Wait]:
-    """An earlier batch of the same tenant uses all permits, until the test ends.
+    """Let an earlier batch of the same tenant use all permits until the test ends.
 
-    The worker may already have taken the slice of the later batch, which is smaller and goes first. Then the
-    slice runs without a permit.
+    The later batch is smaller, so the worker may already have taken its slice. Then this slice runs without a
+    permit.
     """
     async with _all_permits_used(stack), stack.batch(_FEW) as batch:
         running = "its running slices have received no response recently"
@@ -125,7 +126,7 @@ async def behind_others(stack: ObservedStack) -> AsyncGenerator[Wait]:
 
 @asynccontextmanager
 async def alone_with_a_slow_backend(stack: ObservedStack) -> AsyncGenerator[Wait]:
-    """The batch's own requests use all permits, and the backend does not answer for now."""
+    """Let the batch's own requests use all permits, while the backend does not answer."""
     async with _all_permits_used(stack) as batch:
         yield Wait(batch, ("its running slices have received no response recently",), time.time())
 
@@ -139,7 +140,7 @@ async def paused(stack: ObservedStack) -> AsyncGenerator[Wait]:
 
 @asynccontextmanager
 async def its_input_cannot_be_read(stack: ObservedStack) -> AsyncGenerator[Wait]:
-    """The storage is unavailable when the batch is ingested."""
+    """Make the storage unavailable before the batch is ingested."""
     await stack.staff(_STEERS, _WRITES)
     async with AsyncExitStack() as until_over:
         suspended = until_over.enter_context(stack.frozen())
@@ -166,7 +167,7 @@ async def its_results_cannot_be_stored(stack: ObservedStack) -> AsyncGenerator[W
 
 @asynccontextmanager
 async def its_files_cannot_be_written(stack: ObservedStack) -> AsyncGenerator[Wait]:
-    """The storage becomes unavailable when all lines have results, before the files are written."""
+    """Make the storage unavailable when all lines have results, before the files are written."""
     await stack.staff(_STEERS, _WRITES, _ASKS)
     async with stack.backend.hold() as hold, stack.batch(_FEW) as batch:
         await hold.reached()  # so the worker that is suspended now has nothing more to do for the lines
@@ -202,8 +203,9 @@ REASONS: dict[str, Scenario] = {
 
 @asynccontextmanager
 async def _broken_backend(stack: ObservedStack, reason: str, kind: str) -> AsyncGenerator[Wait]:
-    """Let the backend answer the first requests of a batch and fail all others in the way `kind`, and yield
-    the expected reason.
+    """Let the backend answer the first requests of a batch, and fail all others in the way `kind`.
+
+    Yield the expected reason.
     """
     async with _running(stack) as (batch, hold):
         await stack.backend.faults(kind=kind, rate=1.0)
@@ -215,9 +217,9 @@ async def _broken_backend(stack: ObservedStack, reason: str, kind: str) -> Async
 
 @asynccontextmanager
 async def _running(stack: ObservedStack, least: int = 1) -> AsyncGenerator[tuple[Awaited, Hold]]:
-    """Start all workers, submit a batch, and yield it when `least` of its requests are at the backend.
+    """Start all workers and submit a batch. Yield it when `least` of its requests are at the backend.
 
-    The backend holds them until the test releases them, so that the batch cannot end before.
+    The backend holds these requests until the test releases them, so that the batch cannot end earlier.
     """
     await stack.staff(_STEERS, _WRITES, _ASKS)
     lines = chat_lines([MODEL], each=_MANY, user=stack.tenant)
@@ -235,7 +237,8 @@ async def _running(stack: ObservedStack, least: int = 1) -> AsyncGenerator[tuple
 async def _all_permits_used(stack: ObservedStack) -> AsyncGenerator[Awaited]:
     """Submit a batch whose requests use all permits of a new worker, and yield it.
 
-    A worker that received many responses a moment ago might take all slices of the batch, so that none waits.
+    The worker must be new: a worker that has just received many responses might take all slices of the batch,
+    so that no slice waits.
     """
     await stack.staff(_STEERS, _WRITES)
     async with _running(stack, load().model_in_flight) as (batch, _):

@@ -122,7 +122,7 @@ async def test_pauses_double_up_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> 
     sleep, own_loop = asyncio.sleep, asyncio.get_running_loop()
 
     async def record_pause(seconds: float) -> None:
-        """Return at once. Servers that other tests run in threads have event loops that really sleep."""
+        """Record the pause instead of sleeping. Event loops in other threads really sleep."""
         if asyncio.get_running_loop() is own_loop:
             pauses.append(seconds)
         else:
@@ -165,7 +165,7 @@ async def test_a_task_that_no_code_awaits_logs_its_exception_at_once(
 
 
 class Part:
-    """A part of the embedded stack that cannot be watched at first."""
+    """A service of the embedded stack that cannot be watched at first."""
 
     name, log, pid = "api", Path("/nowhere"), 1
 

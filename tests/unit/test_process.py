@@ -28,7 +28,7 @@ def left(main: str) -> str:
 
 
 def process(module: str, breaks: str) -> "subprocess.CompletedProcess[str]":
-    """Run `python -m module`, in which the function `breaks` raises an unexpected exception."""
+    """Run `python -m module` and return its result. Its function `breaks` raises an unexpected exception."""
     place, _, name = breaks.rpartition(".")
     return run(
         f"{_ABORTS}import runpy, sys, {place}\n"

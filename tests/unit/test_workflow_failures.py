@@ -1,4 +1,4 @@
-"""Failure messages for tenants name no host, port, path or exception of the operator."""
+"""Failure messages for tenants contain no host, port, path or exception of the operator's system."""
 
 import httpx
 import pytest

@@ -1,4 +1,4 @@
-"""Runs workflows on a Temporal test server that skips waiting times, with stub activities."""
+"""Runs workflows with stub activities on a Temporal test server, which skips waiting times."""
 
 import asyncio
 import contextlib
@@ -54,9 +54,9 @@ DeliveryHandle = WorkflowHandle[WebhookDeliveryWorkflow, DeliveryResult]
 
 @contextlib.asynccontextmanager
 async def time_skipping_server() -> AsyncGenerator[WorkflowEnvironment]:
-    """Start a Temporal server that skips waiting times, and yield it.
+    """Context manager that starts a Temporal server that skips waiting times, and yields it.
 
-    Each test needs one of its own, because hours that one test skips would also pass for the others.
+    Each test needs its own server, because hours that one test skips would also pass for other tests.
     """
     environment = await WorkflowEnvironment.start_time_skipping(
         port=free_port(),
@@ -106,8 +106,8 @@ class WorkflowFixture:
     async def settled(self, slices: int, model: str = "m") -> None:
         """Wait until the run of the model has counted at least `slices` finished slices.
 
-        A test that cancels must wait for this: this server rejects the result of a slice that finishes while
-        the workflow cancels it.
+        A test must call this before it cancels, because the server rejects the result of a slice that
+        finishes while the workflow cancels it.
         """
         run = self.client.get_workflow_handle_for(ModelRunWorkflow.run, f"batch_1/{model}")
         while await _slices_done(run) < slices:

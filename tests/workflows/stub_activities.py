@@ -72,9 +72,7 @@ async def fails(request: SliceRequest) -> SliceResult:
 
 
 class Belongs:
-    """Slice behaviour: finish if the slice runs on the task queue `to`, otherwise request a move to that
-    queue.
-    """
+    """Slice behaviour: finish on the task queue `to`; on any other queue, request a move to `to`."""
 
     def __init__(self, to: str) -> None:
         self.to = to
@@ -140,14 +138,14 @@ class StubExecution(ExecutionActivities):
     async def ended(self, times: int) -> None:
         """Wait until at least `times` slices have ended.
 
-        A test must wait for this before it resumes a paused run: a workflow that receives both signals at
+        A test must call this before it resumes a paused run, because a workflow that receives both signals at
         once never pauses.
         """
         async with self._changed:
             await self._changed.wait_for(lambda: self._ended >= times)
 
     async def wait_for_requests(self, times: int) -> None:
-        """Wait until slices have been started at least `times` times in total."""
+        """Wait until slices have been started at least `times` times."""
         async with self._changed:
             await self._changed.wait_for(lambda: len(self.requests) >= times)
 
@@ -200,7 +198,7 @@ class StubLifecycle(LifecycleActivities):
 class StubRetention(RetentionActivities):
     """Stub of the retention activity. Each turn reports one deleted object of one byte.
 
-    `turns` is the number of turns that a kind of data needs. `failing` has the error that a kind raises.
+    `turns` has the number of turns that a kind of data needs. `failing` has the error that a kind raises.
     """
 
     def __init__(self) -> None:
@@ -252,8 +250,8 @@ class StubConsistencyChecking(ConsistencyCheckActivities):
 class StubWebhooks(WebhookActivities):
     """Stub of the activity that delivers webhooks.
 
-    The first `broken` attempts raise an error, and the next `failures` attempts fail. `clock` tells the times
-    that are recorded in `begins`.
+    The first `broken` attempts raise an error, and the next `failures` attempts fail. `clock` returns the
+    times that are recorded in `begins`.
     """
 
     def __init__(self) -> None:

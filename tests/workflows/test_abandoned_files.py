@@ -1,4 +1,4 @@
-"""Files that an operator abandons, because they cannot be written."""
+"""An operator abandons the files of a batch, because they cannot be written."""
 
 import pytest
 
@@ -20,7 +20,7 @@ ABANDONED = (
 
 
 async def unfinished(request: SliceRequest) -> SliceResult:
-    """Slice behaviour: return before the deadline of the workflow, because it has passed for the worker."""
+    """Slice behaviour: end before the workflow's deadline, because it has already passed for the worker."""
     return SliceResult(completed=1)
 
 

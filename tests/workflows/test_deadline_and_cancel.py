@@ -1,4 +1,4 @@
-"""Deadline, cancel and pause at each point of a batch's life; everything that can be settled is settled."""
+"""Deadline, cancel and pause at each point of a batch's life. As many lines as possible are settled."""
 
 import asyncio
 import contextlib

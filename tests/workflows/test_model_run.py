@@ -1,4 +1,4 @@
-"""One model's slices: how many run at once, in which order, and how they are cancelled."""
+"""Slices of one model: how many run at the same time, in which order, and how they are cancelled."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Pause, resume, and the state that a running batch shows."""
+"""Pause, resume, and the state that a running batch reports."""
 
 from datetime import UTC, datetime
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 
 
 async def shown(batch: "WorkflowHandle[BatchWorkflow, BatchResult]") -> str:
-    """Return the current details."""
+    """Return the current details of the batch's workflow."""
     found = await batch.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
     return found.current_details
 

@@ -1,4 +1,4 @@
-"""Slices that move to another task queue: which ones move, and what is remembered."""
+"""Slices that move to another task queue: which slices move, and which state is kept."""
 
 import asyncio
 
@@ -75,7 +75,7 @@ async def test_a_run_that_continues_as_new_keeps_the_queue_of_its_slices(fixture
 
 
 async def scheduled_at(run: RunHandle, queue: str) -> None:
-    """Wait until a slice has moved. The test server refuses a cancel in between."""
+    """Wait until a slice has moved to `queue`, because the test server rejects a cancel during the move."""
     while True:
         events = (await run.fetch_history()).events
         if any(event.activity_task_scheduled_event_attributes.task_queue.name == queue for event in events):

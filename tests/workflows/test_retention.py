@@ -1,4 +1,4 @@
-"""The retention workflow: order of kinds, turns, failures, state over continue-as-new."""
+"""The retention workflow: order of kinds, turns, failures, and its state after continue-as-new."""
 
 import pytest
 from temporalio.client import WorkflowFailureError

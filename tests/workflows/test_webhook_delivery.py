@@ -1,4 +1,4 @@
-"""Deliveries of webhooks: attempts for 72 hours, and what ends them."""
+"""Deliveries of webhooks: attempts for 72 hours, and the events that end them."""
 
 from datetime import datetime
 

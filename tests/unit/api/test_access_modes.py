@@ -38,7 +38,7 @@ _SHUT_OUT = 401
 
 @dataclass(frozen=True)
 class Caller:
-    """`scopes` are the caller's scopes, or the status that every protected route returns."""
+    """A caller. `scopes` are its scopes, or the status that every protected route returns to it."""
 
     name: str
     scopes: frozenset[Scope] | int

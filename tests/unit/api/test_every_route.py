@@ -1,6 +1,6 @@
 """Every route: it shows nothing of other tenants, and only keys with its scope may call it.
 
-The table is held against the application's own routes: one without an entry here fails.
+A test compares the table in this file with the routes of the application. A route without an entry fails it.
 """
 
 import re
@@ -38,7 +38,7 @@ _TIME = re.compile(r"\b[0-9]{10}\b")
 
 @dataclass(frozen=True)
 class Ids:
-    """Ids of objects that may belong to another tenant, except `own_...`, which are the caller's."""
+    """Ids of objects that may belong to another tenant. Those in fields `own_...` belong to the caller."""
 
     file: str
     image: str  # a file that cannot be a batch's input
@@ -58,7 +58,7 @@ def unknown() -> Ids:
 
 
 class Call:
-    """A request with ids: `{file}` in its path, query or body is replaced by that id."""
+    """A request with ids: `{file}` in its path, query or body is replaced by the field `file` of `Ids`."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ TABLE: dict[str, tuple[Scope | str | None, list[Call]]] = {
 
 
 def routes_of(app: FastAPI) -> Iterator[str]:
-    """Yield the routes of the application, such as `GET /v1/files`, whether or not they are described."""
+    """Yield all routes of the application, such as `GET /v1/files`, even those that OpenAPI does not show."""
     yield from _named(app.routes)
 
 
@@ -244,7 +244,10 @@ async def api() -> AsyncGenerator[ApiFixture]:
 
 
 async def belongings(api: ApiFixture, key: ApiKey) -> Ids:
-    """Create objects of a tenant: files, a live batch, an upload with a part, a webhook with a delivery."""
+    """Create objects of a tenant and return their ids.
+
+    The objects are files, a live batch, an upload with a part, and a webhook with a delivery.
+    """
     client = api.openai.with_options(api_key=key.text)
     file = await client.files.create(file=("in.jsonl", b'{"custom_id": "a", "body": {}}\n'), purpose="batch")
     image = await client.files.create(file=("in.png", b"png"), purpose="vision")
@@ -265,7 +268,7 @@ async def belongings(api: ApiFixture, key: ApiKey) -> Ids:
 
 
 def held_by(api: ApiFixture, tenant: str) -> str:
-    """Return all objects of a tenant, and the signals that its batches received."""
+    """Return all objects of a tenant, and the signals that its batches received, as text."""
     rows = api.database.rows
     tables = (rows.files, rows.batches, rows.uploads, rows.parts)
     tables += (rows.webhook_endpoints, rows.webhook_deliveries)
@@ -322,7 +325,7 @@ def declared_routes(routes: Sequence[BaseRoute]) -> Iterator[APIRoute]:
 
 
 def code_of(answer: httpx.Response) -> str | None:
-    """Return the code of an error. Errors of Anthropic's routes have none: their type and words show it."""
+    """Return the code of an error. Errors of Anthropic's routes have none, so their type decides."""
     if "request-id" not in answer.headers:
         return error_of(answer).code
     error = MessageErrorObject.model_validate_json(answer.content).error

@@ -38,7 +38,7 @@ class Watched(BoundedProtocol):
 async def connected(
     protocol: Watched,
 ) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Yield the client's side of a connection to `protocol`."""
+    """Context manager that yields the client's side of a connection to `protocol`."""
     server = await asyncio.get_running_loop().create_server(lambda: protocol, "127.0.0.1", 0)
     async with server, asyncio.timeout(240):
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())

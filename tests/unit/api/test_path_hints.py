@@ -1,4 +1,4 @@
-"""Hints in the 404 of unknown paths."""
+"""Hints in 404 errors for unknown paths."""
 
 import openai
 import pytest

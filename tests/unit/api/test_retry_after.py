@@ -1,4 +1,4 @@
-"""Batch creations rejected for too many live batches return later and not all at once."""
+"""Batch creations that were rejected for too many live batches are retried later, and not all at once."""
 
 import asyncio
 import heapq
@@ -19,7 +19,7 @@ from tests.fakes.api import ApiFixture, open_api
 
 
 class Time:
-    """A clock that advances only while all `count` callers sleep or are done."""
+    """A clock that moves forward only while each of the `count` callers sleeps or is done."""
 
     def __init__(self, count: int, passed: Callable[[float], None]) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""Lost COMMIT responses: the transaction may have succeeded, so its objects stay and a retry continues."""
+"""Lost COMMIT responses: the transaction may have succeeded, so its objects stay, and a retry continues."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
@@ -24,7 +24,7 @@ async def api() -> AsyncGenerator[ApiFixture]:
 
 @pytest.fixture
 def losing(monkeypatch: pytest.MonkeyPatch) -> Callable[[type, str], None]:
-    """Return a function that lets the next call of a table succeed and loses its response."""
+    """Return a function that lets the next call of a table method succeed, but loses the response."""
 
     def lose(table: type, name: str) -> None:
         call: Callable[..., Awaitable[object]] = getattr(table, name)

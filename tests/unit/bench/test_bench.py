@@ -1,4 +1,4 @@
-"""The benchmark's own judgement: medians, targets, the page, the inputs; nothing is timed."""
+"""The benchmark's evaluation: medians, targets, the page, and the inputs. These tests measure no times."""
 
 import json
 from itertools import permutations

@@ -1,4 +1,4 @@
-"""In-flight limits at an engine in trouble: ours against fixed ones and plain additive increase."""
+"""Limits on requests in flight at a disturbed engine: ours, compared with fixed limits and with AIMD."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Every query of a table that tenants share names the tenant, or is listed here with the reason why not."""
+"""Every query on a table with rows of tenants is restricted to a tenant, or is listed here with a reason."""
 
 import re
 from collections.abc import Iterator
@@ -90,7 +90,7 @@ def created() -> dict[str, str]:
 
 
 def of_tenants() -> set[str]:
-    """Return the tables whose rows belong to tenants, and views of such tables."""
+    """Return the tables whose rows belong to tenants, and the views of these tables."""
     return {
         name for name, columns in created().items() if re.search(r"^\s*tenant ", columns, re.MULTILINE)
     } | {
@@ -109,7 +109,7 @@ def named_queries() -> Iterator[tuple[str, str]]:
 
 
 def unbound(sql: str, tables: set[str]) -> list[str]:
-    """Return the uses of these tables in the SQL that are not restricted to a tenant."""
+    """Return the places in the SQL that use these tables without restricting them to a tenant."""
     # A query that names a tenant only on request does not name one.
     sql = re.sub(r"\$(\d)::text IS NULL OR (?:\w+\.)?tenant = \$\1", "", sql)
     use = re.compile(_USE.format(tables="|".join(sorted(tables)), keywords=_KEYWORDS))
@@ -126,7 +126,7 @@ def unbound(sql: str, tables: set[str]) -> list[str]:
 
 
 def bound_names(sql: str) -> set[str]:
-    """Return the table names and aliases that the SQL restricts to a tenant, directly or by a join."""
+    """Return the table names and aliases that the SQL restricts to a tenant, either directly or by a join."""
     bound = set(re.findall(r"\b(\w+)\.tenant = \$\d", sql))
     if re.search(r"(?<![.\w])tenant = \$\d", sql):
         bound |= set(re.findall(r"\b(\w+) AS \(", sql))  # WITH gone AS (DELETE ... WHERE tenant = $1)

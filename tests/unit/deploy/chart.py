@@ -1,4 +1,4 @@
-"""Renders the Helm chart, and parses the resulting resources."""
+"""Renders the Helm chart, and parses the resources that it produces."""
 
 import json
 from functools import cache
@@ -43,7 +43,7 @@ class Resource(BaseModel):
     whole: dict[str, JsonValue] = Field(exclude=True)
 
     def at(self, path: str) -> JsonValue:
-        """Return the value at a path such as `spec.replicas`, or None if there is none."""
+        """Return the value at a path such as `spec.replicas`; None if there is no value."""
         return at(self.whole, path)
 
 
@@ -83,10 +83,10 @@ def with_least(**values: JsonValue) -> Values:
 
 
 def render(values: Values | None = None, release: str = "batchwright") -> list[Resource]:
-    """Render the chart, and return its resources without the notes.
+    """Render the chart, and return its resources without Helm's notes.
 
     Raises:
-        Refused: Helm rejects the values. The message is that of Helm.
+        Refused: Helm rejects the values. The message is Helm's own.
     """
     try:
         files = _rendered(json.dumps(with_least() if values is None else values), release)
@@ -111,7 +111,7 @@ def names(resources: list[Resource], kind: str) -> set[str]:
 
 
 def pods(resources: list[Resource]) -> dict[str, Pod]:
-    """Return the pod template of each resource that creates pods, by the name of the resource."""
+    """Return the pod template of each resource that creates pods, by name of the resource."""
     makers = {"Deployment", "Job", "WorkerDeployment"}
     return {
         each.metadata.name: Pod.model_validate(each.at("spec.template.spec"))
@@ -132,9 +132,7 @@ def at(value: JsonValue, path: str) -> JsonValue:
 
 
 def check(resource: Resource) -> None:
-    """Raise an exception if Kubernetes, or the controller of a custom resource, would reject or ignore a
-    part of it.
-    """
+    """Raise an exception if Kubernetes or a resource's controller would reject or ignore the resource."""
     schema = _custom_schemas().get(f"{resource.api_version}/{resource.kind}")
     if schema is None:
         _check_native(json.dumps(resource.whole))
@@ -148,8 +146,9 @@ def check(resource: Resource) -> None:
 
 
 def _as_the_controller_makes_it(resource: Resource) -> Resource:
-    """Return the resource that the controller creates from a WorkerResourceTemplate, with the empty
-    fields filled in.
+    """Return the resource that the controller creates from a WorkerResourceTemplate.
+
+    The controller fills in its empty fields.
     """
     target: Values = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "made-1"}
     filled: Values = {"metadata": {"name": "made"}, "spec": {"scaleTargetRef": target}}

@@ -1,4 +1,4 @@
-"""Skips tests that render the Helm chart, except on x86_64 Linux, for which Helm's library is available."""
+"""Skips the tests that render the Helm chart unless Helm's library is available (on x86_64 Linux)."""
 
 import platform
 

@@ -30,9 +30,7 @@ def dockerfile() -> list[Instruction]:
 
 
 def stage(last: bool) -> list[Instruction]:
-    """Return the instructions of the last stage of the Dockerfile, or those of all other stages if `last`
-    is False.
-    """
+    """Return the instructions of the Dockerfile's last stage, or of all other stages if `last` is False."""
     all_of_it = dockerfile()
     start = max(place for place, each in enumerate(all_of_it) if each.name == "FROM")
     return all_of_it[start:] if last else all_of_it[:start]
@@ -88,7 +86,7 @@ class Service(BaseModel):
 
     @property
     def files(self) -> list[Path]:
-        """Paths of the repository that the service mounts."""
+        """Paths in the repository that the service mounts."""
         mounts = [volume for volume in self.volumes if isinstance(volume, str)]
         return [ROOT / mount.split(":")[0] for mount in mounts if mount.startswith("./")]
 

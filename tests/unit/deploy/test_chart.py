@@ -1,4 +1,4 @@
-"""Kubernetes' schemas accept the chart's resources with every switch on and off."""
+"""Kubernetes' schemas accept the chart's resources, with every switch on and off."""
 
 from dataclasses import dataclass, field
 
@@ -28,7 +28,7 @@ def scaled(kind: str, **more: JsonValue) -> list[JsonValue]:
 
 @dataclass
 class Case:
-    """Values, and how many of a kind they make."""
+    """Values of the chart, and the number of resources of each kind that they produce."""
 
     name: str
     values: Values

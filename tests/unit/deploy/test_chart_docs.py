@@ -1,4 +1,4 @@
-"""The chart's documentation is whole, and it carries what is kept elsewhere."""
+"""The chart's documentation is complete. The chart contains copies of files that are kept elsewhere."""
 
 import json
 import re

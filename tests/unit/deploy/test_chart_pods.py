@@ -217,7 +217,7 @@ def test_queues_of_models_with_other_names_are_listed() -> None:
 
 
 def demand_triggers(workers: list[JsonValue], **prometheus: JsonValue) -> dict[str, list[JsonValue]]:
-    """Return the triggers that ask Prometheus, by pool."""
+    """Return the autoscaling triggers that query Prometheus, by worker pool."""
     keda: JsonValue = {"prometheus": {"address": "http://prometheus:9090", **prometheus}}
     found: dict[str, list[JsonValue]] = {}
     for scaler in render(with_least(workers=workers, keda=keda)):

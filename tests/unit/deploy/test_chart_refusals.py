@@ -1,4 +1,4 @@
-"""Values that the chart refuses, and that it says why."""
+"""The chart rejects wrong values, and says why."""
 
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ EVERYONE: list[JsonValue] = [
 
 
 def believing(**policy: JsonValue) -> Values:
-    """An API behind a gateway; `policy` says who else may reach it."""
+    """Return values for an API behind a gateway. `policy` states who else may reach the API."""
     return {"api": {"auth": "trusted_header"}, "networkPolicy": {"apiFrom": [GATEWAY], **policy}}
 
 

@@ -1,4 +1,4 @@
-"""The chart's setup: what it needs, where it runs, whom it reaches."""
+"""The chart's setup job: what it needs, where it runs, and what it connects to."""
 
 import pytest
 from pydantic import JsonValue

@@ -1,4 +1,4 @@
-"""docker-compose.yml, read: what it names exists, and nothing of it is open to others."""
+"""docker-compose.yml: everything that it names exists, and other machines cannot reach its services."""
 
 import re
 

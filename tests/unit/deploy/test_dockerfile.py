@@ -1,4 +1,4 @@
-"""The image, as far as it can be known without building it."""
+"""The Dockerfile, as far as it can be tested without building the image."""
 
 import fnmatch
 import os
@@ -19,7 +19,7 @@ LINTER = Path(sys.executable).with_name("hadolint")
 
 
 def copied() -> list[str]:
-    """Return the paths of the repository that the image copies."""
+    """Return the paths in the repository that the image copies."""
     from_here = [each for each in dockerfile() if each.name == "COPY" and "--from=" not in each.text]
     return [source for each in from_here for source in each.words[:-1]]
 

@@ -1,4 +1,4 @@
-"""The references of command line and simulator name what there is."""
+"""The reference pages of the command line and the simulator list exactly the existing commands."""
 
 import re
 import subprocess

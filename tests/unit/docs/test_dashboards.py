@@ -119,7 +119,7 @@ def alerts() -> list[Rule]:
 
 
 def series() -> set[str]:
-    """Return the names of all our metrics as they are used in queries, with suffixes such as `_total`."""
+    """Return the names of all our metrics in the form used in queries, with suffixes such as `_total`."""
     registry = CollectorRegistry()
     Metrics(registry)
     suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"], "gauge": [""]}

@@ -1,4 +1,4 @@
-"""The tables of forecasts in docs/scheduling.md are what `python -m bench.forecast` prints."""
+"""The forecast tables in docs/scheduling.md are equal to the output of `python -m bench.forecast`."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ FIRST_SEEDS = [0, FIRST_FRESH_SEED]
 
 
 def tables(heads: str) -> list[list[str]]:
-    """Return the rows of each table with these heads: those of the first seeds, then those of fresh ones."""
+    """Return the rows of each table with these heads: first for default seeds, then for fresh seeds."""
     return [part.partition("\n\n")[0].splitlines() for part in PAGE.split(heads + "\n")[1:]]
 
 

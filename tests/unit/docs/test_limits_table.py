@@ -1,4 +1,4 @@
-"""The table of in-flight limits in docs/scheduling.md is what `python -m bench.limits` prints."""
+"""The table of limits in docs/scheduling.md is equal to the output of `python -m bench.limits`."""
 
 import re
 from pathlib import Path

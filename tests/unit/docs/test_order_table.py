@@ -1,4 +1,4 @@
-"""The tables of orders in docs/scheduling.md are what `python -m bench.order` prints."""
+"""The tables of batch orders in docs/scheduling.md are equal to the output of `python -m bench.order`."""
 
 import re
 from pathlib import Path

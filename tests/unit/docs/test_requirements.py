@@ -1,4 +1,4 @@
-"""The page of requirements names tests and decisions that exist."""
+"""All tests and decisions that the page of requirements names exist."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The tables of shares in docs/scheduling.md are what `python -m bench.shares` prints."""
+"""The tables of shares in docs/scheduling.md are equal to the output of `python -m bench.shares`."""
 
 import re
 from pathlib import Path

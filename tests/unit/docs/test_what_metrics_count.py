@@ -1,4 +1,4 @@
-"""The page that says what metrics count, and the meanings of metrics."""
+"""The page that explains what metrics count, and the descriptions of metrics."""
 
 import re
 from pathlib import Path

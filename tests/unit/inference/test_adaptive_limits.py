@@ -1,4 +1,4 @@
-"""Adaptive limits of backends, beneath the limits of models: shared, counted, and learned from responses."""
+"""Adaptive limits of backends, in addition to the limits of models: shared, counted, and learned."""
 
 from collections.abc import Collection
 

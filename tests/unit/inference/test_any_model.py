@@ -27,7 +27,7 @@ NO_LIST = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 async def registry(
     answer: bytes, tmp_path: Path, gateway: str = "", **settings: object
 ) -> AsyncGenerator[tuple[BackendRegistry, MemoryDatabase]]:
-    """Yield a registry with one gateway that returns `answer`, and its database.
+    """Context manager that yields a registry and its database. The registry's only gateway returns `answer`.
 
     The gateway is configured in a registry file with the keys `gateway`, or by BATCHWRIGHT_BACKENDS if
     `settings` are given.

@@ -1,4 +1,4 @@
-"""Outcomes of bad responses, from servers that send them, compared with the reference."""
+"""Outcomes of bad responses. Servers send these responses, and the outcomes are those in the reference."""
 
 import asyncio
 import ssl
@@ -169,7 +169,10 @@ async def test_a_host_without_an_address() -> None:
 async def tls(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, trusted: bool = True, expired: bool = False
 ) -> AsyncGenerator[str]:
-    """Run a server with a certificate for `name`, and yield its URL, in which the host is `localhost`."""
+    """Context manager that runs a server with a certificate for `name`, and yields its URL.
+
+    The host in the URL is `localhost`.
+    """
     ours, theirs = trustme.CA(), trustme.CA()
     ours.cert_pem.write_to_path(folder / "ca.pem")
     monkeypatch.setenv("SSL_CERT_FILE", str(folder / "ca.pem"))

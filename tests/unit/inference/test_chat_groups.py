@@ -1,4 +1,7 @@
-"""Chats that share a request through a user's executor: which ones may, and which results are accepted."""
+"""Chats that share a request to an executor: which chats may share, and which results are accepted.
+
+An executor is a user's own program that takes several conversations in one request.
+"""
 
 import asyncio
 import json
@@ -122,7 +125,7 @@ def test_an_answer_for_another_number_of_chats_is_not_divided(response: bytes) -
 
 @dataclass(eq=False)
 class At:
-    """A backend that uses this client."""
+    """Address of a backend, and the client that sends requests to it."""
 
     client: RequestSender
 
@@ -150,7 +153,7 @@ class Unspeakable(Exception):
 
 
 class SplitsBadly(Executor):
-    """Executor that uses the result or the exception of `rubbish` for each conversation."""
+    """Executor whose result for each conversation is `rubbish`, or which raises it if it is an exception."""
 
     def split(self, response: bytes, count: int) -> Sequence[ChatResult]:
         return [self.rubbish() for _ in range(count)]

@@ -1,4 +1,4 @@
-"""The circuit breaker of a model: when it opens, probes and closes, and which failures count."""
+"""The circuit breaker of a model: when it opens, allows probes and closes, and which failures count."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def fail(circuit: CircuitBreaker, times: int = 1) -> None:
 
 
 def fail_slowly(circuit: CircuitBreaker, clock: Clock, times: int) -> None:
-    """Let `times` requests fail after such a long time that it is not worth waiting for a probe."""
+    """Let `times` requests fail after so long a time that waiting for a probe is no longer worthwhile."""
     begun = [circuit.begin() for _ in range(times)]
     clock.now += 2 * MAX_BLOCKED_SECONDS
     for one in begun:
@@ -107,9 +107,9 @@ def test_a_trial_that_was_just_sent_is_worth_waiting_for(circuit: CircuitBreaker
 
 
 def trials(circuit: CircuitBreaker, clock: Clock, count: int) -> tuple[list[CircuitAttempt], list[float]]:
-    """Send `count` probes, each as soon as it is permitted, and answer none.
+    """Send `count` probes, each as soon as it is allowed. None of them gets a response.
 
-    Return the probes, and the seconds from each one to the next.
+    Return the probes, and the seconds from each probe to the next.
     """
     sent: list[CircuitAttempt] = []
     waits: list[float] = []

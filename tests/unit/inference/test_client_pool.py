@@ -42,7 +42,7 @@ class Backend:
 
 
 class Asking:
-    """The clients of one process, and one server to which they send requests."""
+    """The clients of one process, and a server to which they send requests."""
 
     def __init__(self, clients: ClientPool, target: TargetUrl, engine: str) -> None:
         self.clients, self._target, self.engine = clients, target, engine
@@ -52,7 +52,7 @@ class Asking:
         return BackendConfig.model_validate({"url": f"http://{origin.host}:{origin.port}", **how})
 
     async def ask(self, **how: object) -> Outcome:
-        """Send a request to a backend with the configuration `how`, and return its outcome."""
+        """Send a request to a backend that is configured with `how`. Return its outcome."""
         return await self.clients.client_for(self.backend(**how)).send(self._target, b"{}", "batch_req_1")
 
 
@@ -160,7 +160,7 @@ async def test_backends_that_differ_in_weight_model_and_priority_share_a_client_
 
 
 class Silent:
-    """Server that reads a request and sends `begin`. It sends `end` only when the test permits it."""
+    """Server that reads a request and sends `begin`. It sends `end` only when the test calls `finish`."""
 
     def __init__(self, begin: bytes = b"", end: bytes = b"") -> None:
         self._begin, self._end = begin, end
@@ -178,7 +178,7 @@ class Silent:
     async def begun(self, pool: Asking, task: "asyncio.Task[Outcome]") -> None:
         """Wait until the client has read `begin`.
 
-        It must have, if a response that was sent later has arrived.
+        This is certain when the client has received a response that another server sent later.
         """
         await self._has_request.wait()
         async with asking(Backend().serve, pool.engine) as other:

@@ -145,9 +145,9 @@ async def test_a_cancelled_permit_request_gets_no_permit() -> None:
 
 
 def served(permits: ConcurrencyLimiter, slices: list[tuple[str, int]], times: int) -> list[tuple[str, int]]:
-    """Return the slices in the order in which they get the only permit.
+    """Return the slices in the order in which they get the only permit, `times` times.
 
-    Each slice, given as a batch and a number in it, always requests a permit.
+    A slice is a batch and a number. Each slice requests a permit again whenever it has none.
     """
     permit = PermitWaiter(permits, "a").permit
     waiting = {one: PermitWaiter(permits, "a", batch=one[0], number=one[1]) for one in slices}

@@ -1,6 +1,4 @@
-"""Unusual responses to /v1/models do not stop the discovery of models, and no invalid name reaches the
-database.
-"""
+"""Unusual responses to /v1/models: model discovery continues, and no invalid name reaches the database."""
 
 import json
 import logging
@@ -103,7 +101,7 @@ async def test_an_unexpected_exception_is_a_failed_listing(monkeypatch: pytest.M
 
 
 class RefusingModels(MemoryModels):
-    """Table that rejects the models of one backend, as PostgreSQL does for text that it cannot store."""
+    """Table that rejects the models of one backend, as PostgreSQL rejects text that it cannot store."""
 
     def __init__(self, database: MemoryDatabase, refused: str) -> None:
         super().__init__(database.rows)

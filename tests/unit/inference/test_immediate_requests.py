@@ -1,4 +1,4 @@
-"""Requests that are sent at once on an idle connection, without a task that awaits them."""
+"""Requests that are sent at once on an idle connection, without a task that waits for the response."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -16,7 +16,7 @@ FIRST = "batch_req_first"
 
 
 class Begun:
-    """Requests that were started, and their reported outcomes."""
+    """Requests that were started, and the outcomes reported for them."""
 
     def __init__(self, sender: InferenceClient, target: TargetUrl) -> None:
         self.sender, self._target = sender, target
@@ -29,8 +29,9 @@ class Begun:
 
 @asynccontextmanager
 async def warm(serve: Serve, **settings: object) -> AsyncGenerator[Begun]:
-    """Run a server, let it answer one request, so that an idle connection remains, and yield helpers for
-    further requests.
+    """Context manager that runs a server to which an idle connection exists, after an earlier request.
+
+    It yields helpers for further requests.
     """
     async with served(serve) as target, client("socket", **settings) as sender:
         assert (await sender.send(target, b"{}", FIRST)).status == 200
@@ -38,10 +39,9 @@ async def warm(serve: Serve, **settings: object) -> AsyncGenerator[Begun]:
 
 
 def then(*pieces: bytes | None) -> Serve:
-    """Return a server that answers the first request of a connection well, and each later one with one of
-    `pieces`.
+    """Return a server that answers the first request on a connection well, and later requests with `pieces`.
 
-    None as a piece closes the connection.
+    Each later request gets one of `pieces`. None closes the connection.
     """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Job responses of backends: statuses, ids, results byte for byte, and unreadable ones."""
+"""Job responses of backends: statuses, ids, results (kept byte for byte), and unreadable responses."""
 
 import pytest
 

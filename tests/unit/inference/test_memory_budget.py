@@ -1,4 +1,4 @@
-"""The memory budget: shards and responses each take half of it."""
+"""The memory budget: shards may use one half of it, and responses the other half."""
 
 from batchwright.inference.memory_budget import MemoryBudget
 

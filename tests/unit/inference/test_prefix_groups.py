@@ -1,4 +1,4 @@
-"""Prefix groups: of a system prompt that is in no cache yet, one line is sent first."""
+"""Prefix groups: if a system prompt is in no cache yet, one of its lines is sent before the others."""
 
 import pytest
 

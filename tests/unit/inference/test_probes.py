@@ -1,4 +1,4 @@
-"""Probes of a backend: which requests they send, and which lines share them."""
+"""Probes of a backend: which requests they send, and which lines share a probe."""
 
 import asyncio
 import json
@@ -21,9 +21,9 @@ GOOD = httpx.Response(200, json={"choices": [{"message": {"role": "assistant", "
 
 
 class ProbeFixture:
-    """Backend that answers requests while `open` is set.
+    """Backend that answers requests only while `open` is set.
 
-    `requests` has the methods and paths of all requests, and `bodies` their bodies.
+    `requests` has the methods and paths of all requests, `bodies` has their bodies.
     """
 
     def __init__(self, answer: httpx.Response = GOOD) -> None:
@@ -47,7 +47,7 @@ class ProbeFixture:
 
 
 async def waiting(probes: ProbeFixture, count: int) -> list["asyncio.Task[ProbeResult]"]:
-    """Return tasks that wait for the result of one probe, which the backend does not answer yet."""
+    """Return `count` tasks that wait for the result of the same probe. The backend does not answer it yet."""
     probes.open.clear()
     tasks = [asyncio.create_task(probes.evidence()) for _ in range(count)]
     await probes.began.wait()

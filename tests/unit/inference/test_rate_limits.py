@@ -1,4 +1,4 @@
-"""Effective rates: from settings and table, changed at run time, and kept while the table cannot be read."""
+"""Effective rates: from settings and the table, changed at run time, kept while the table is unavailable."""
 
 import logging
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The registry of served models: it is requested from backends, stored in a table, and survives an outage."""
+"""The registry of served models: backends list them, a table stores them, and they survive an outage."""
 
 import json
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ ONE, TWO = "http://one", "http://two"
 
 
 class ListingBackends:
-    """Backends with the lists of their models. A backend without a list does not answer."""
+    """Backends with lists of their models. A backend without a list does not answer."""
 
     def __init__(self, urls: list[str], **lists: list[str]) -> None:
         self.lists = {f"http://{name}": models for name, models in lists.items()}

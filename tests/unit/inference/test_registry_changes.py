@@ -1,4 +1,4 @@
-"""The effective registry: models of the file, changes at run time, and models that backends list."""
+"""The effective registry: models in the file, run-time changes, and models that backends list."""
 
 import asyncio
 import math
@@ -34,7 +34,7 @@ models:
 
 
 class World:
-    """Several processes that use the same registry file and the same table.
+    """Several processes with the same registry file and the same table.
 
     All backends list the models in `listed`.
     """

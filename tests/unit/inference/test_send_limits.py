@@ -1,4 +1,4 @@
-"""Rates per minute of tenants and models, on virtual time: they bound only those to whom they apply."""
+"""Rates per minute of tenants and models, on virtual time. A rate slows down only its own tenant or model."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class Changing(BatchWeights):
 
 
 class Waits:
-    """Seconds for which lines waited, by limit, model and tenant."""
+    """Number of seconds for which lines waited, by limit, model and tenant."""
 
     def __init__(self) -> None:
         self.seconds: dict[tuple[Limit, str, str], float] = defaultdict(float)

@@ -1,4 +1,4 @@
-"""Shares and caps of tenants, on virtual time: what counts is how long requests are in flight."""
+"""Shares and caps of tenants, on virtual time. Shares are measured by the time of requests in flight."""
 
 import math
 from collections.abc import Callable

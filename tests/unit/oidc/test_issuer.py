@@ -1,4 +1,4 @@
-"""Keys of an issuer that responds as it should, and of issuers that respond with anything else."""
+"""Keys of issuers: one that responds correctly, and others that respond with anything else."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ Answers = dict[str, httpx.Response | Exception]
 def answers(
     discovery: object = None, jwks: object = None, **changes: JsonValue
 ) -> dict[str, httpx.Response | Exception]:
-    """Return the responses of an issuer by URL. `changes` are changes of its discovery document."""
+    """Return the responses of an issuer by URL. `changes` are made to its discovery document."""
     document = {"issuer": ISSUER, "jwks_uri": _JWKS, **changes}
     return {
         _DISCOVERY: response(document if discovery is None else discovery),

@@ -10,7 +10,7 @@ from tests.fakes.issuer import FakeIssuer, ec_key, rsa_key
 
 
 class CacheFixture:
-    """A cache with its own clock, and its issuer. While `is_open` is not set, the issuer does not respond."""
+    """A cache with its own clock, and its issuer. The issuer responds only while `is_open` is set."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -28,7 +28,7 @@ class CacheFixture:
         return None if found is None else found.kid
 
     async def fetches(self) -> int:
-        """Return how often the keys were fetched, after a fetch in the background has ended."""
+        """Wait for a fetch in the background, if any. Return how often the keys were fetched."""
         for task in asyncio.all_tasks():
             if task.get_name() == "issuer_keys":
                 await task

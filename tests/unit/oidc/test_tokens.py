@@ -1,4 +1,4 @@
-"""Tokens that are accepted, with the identities in their claims, and forged or useless ones of all kinds."""
+"""Tokens: accepted ones with the identities in their claims, and all kinds of forged or useless ones."""
 
 import asyncio
 import hmac
@@ -52,7 +52,7 @@ class VerifierFixture:
         )
 
     async def verify(self, **changes: JsonValue) -> TokenIdentity:
-        """Verify a token of the issuer with these changes of its claims."""
+        """Verify a token of the issuer with these changes of its claims. Return the identity."""
         return await self.verifier.verify(self.issuer.token_with(changes))
 
 
@@ -93,7 +93,7 @@ def changed_after_signing(issuer: FakeIssuer) -> str:
 
 
 def with_embedded_key(issuer: FakeIssuer, **header: JsonValue) -> str:
-    """Return a token that is signed with a stranger's key, which its header presents."""
+    """Return a token that an attacker has signed with a key of their own. Its header contains this key."""
     stranger = ec_key("stranger")
     return issuer.token(stranger, header={"jwk": jwk(stranger), **header})
 

@@ -16,7 +16,7 @@ GOOD = {
 
 
 def a_line(**changes: object) -> bytes:
-    """Return a valid chat line with some fields changed. None as a value removes the field."""
+    """Return a valid chat line with some fields changed. The value None removes a field."""
     return json.dumps(
         {key: value for key, value in {**GOOD, **changes}.items() if value is not None}
     ).encode()

@@ -1,4 +1,4 @@
-"""API keys: their form, what is stored of them, and what they permit."""
+"""API keys: their form, the stored data, and what their scopes allow."""
 
 from datetime import UTC, datetime, timedelta
 

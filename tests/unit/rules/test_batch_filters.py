@@ -1,4 +1,4 @@
-"""Filters of the list of batches: which values are accepted, and what the errors say."""
+"""Filters of the list of batches: accepted values, and messages for all others."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Text and JSON as PostgreSQL can hold them."""
+"""Text and JSON in the form that PostgreSQL can store."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Quotas: which limits apply, what fits, and how much a request counts."""
+"""Quotas: which limits apply, which batches they allow, and how much a request counts."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Every regular expression that sees text of users or backends is linear in time and memory."""
+"""Every regular expression for text of users or backends needs only linear time and memory."""
 
 import importlib
 import pkgutil
@@ -67,7 +67,7 @@ def modules() -> Iterator[ModuleType]:
 def patterns() -> dict[str, Pattern]:
     """Return the regular expressions at the top level of all modules, by module and name.
 
-    Lists are searched, too.
+    Expressions in lists are included.
     """
     found: dict[str, Pattern] = {}
     for module in modules():
@@ -86,7 +86,7 @@ OF_USERS = sorted(
 
 
 def seconds_of(pattern: Pattern, text: str) -> float:
-    """Return the time of all searches in the text and of one full match."""
+    """Return the time of finding all matches in the text and of one full match, in seconds."""
     if isinstance(pattern.pattern, str):
         search = cast("re.Pattern[str]", pattern)
         return seconds_to_run(lambda: (sum(1 for _ in search.finditer(text)), search.fullmatch(text)))
@@ -148,7 +148,7 @@ def inputs(body: bytes) -> None:
 
 
 def divided(body: bytes) -> None:
-    """Divide a body of one request, `body`, that arrives in pieces."""
+    """Split a message batch with one request, `body`, that arrives in pieces."""
     splitter, whole = RequestSplitter(20 * MEBIBYTE), b'{"requests":[' + body + b"]}"
     for start in range(0, len(whole), 65_536):
         for _ in splitter.feed(whole[start : start + 65_536]):

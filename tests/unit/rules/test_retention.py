@@ -1,4 +1,4 @@
-"""Retention decisions: objects that may be deleted, and objects that never may."""
+"""Retention decisions: which objects may be deleted, and which must never be deleted."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -27,7 +27,7 @@ IDS = st.sampled_from(["a", "b", "c", "d"])
 
 @st.composite
 def an_object(draw: st.DrawFn) -> WrittenObject:
-    """Return a strategy for stored objects: files, outputs, uploads, objects of batches, and unknown ones."""
+    """Strategy for stored objects: files, outputs, uploads, objects of batches, and unknown objects."""
     id, nonce = draw(IDS), draw(st.sampled_from(["1", "2"]))
     key = draw(
         st.sampled_from(

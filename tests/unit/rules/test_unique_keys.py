@@ -1,4 +1,4 @@
-"""Repeated keys in the JSON of operators are refused, by the parser's hook and on every admin route."""
+"""Repeated keys in operators' JSON are rejected, by the parser and on every admin route."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Strategies for hypothesis that generate texts which UTF-8 can encode."""
+"""Strategies for hypothesis that generate text which can be encoded as UTF-8."""
 
 from hypothesis import strategies as st
 
@@ -11,5 +11,5 @@ def texts(*, min_size: int = 0, max_size: int | None = None) -> st.SearchStrateg
 
 
 def matching(pattern: str) -> st.SearchStrategy[str]:
-    """Return a strategy that generates texts which match `pattern` as a whole."""
+    """Return a strategy that generates texts which match `pattern` completely."""
     return st.from_regex(pattern, fullmatch=True, alphabet=_CHARACTERS)

@@ -1,4 +1,4 @@
-"""Environment variables that resemble settings, or were settings, cause a warning. Others do not."""
+"""Environment variables that resemble settings, or were settings in the past, cause a warning."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Responses of the simulator, read by the official client."""
+"""Responses of the simulator, parsed by the official client."""
 
 import statistics
 from collections.abc import AsyncGenerator

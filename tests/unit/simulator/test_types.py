@@ -1,4 +1,4 @@
-"""Each response of the simulator fits the types of the newest official client, and OpenAI's description."""
+"""Each response of the simulator matches the types of the newest official client and OpenAI's description."""
 
 import asyncio
 import json
@@ -87,7 +87,7 @@ async def sim() -> AsyncGenerator[Simulated]:
 
 
 def extras(value: object) -> list[str]:
-    """Return the fields of a value, and of all values in it, that the client's types do not know."""
+    """Return the fields that the client's types do not know, in a value and in all values inside it."""
     if isinstance(value, list):
         return [name for item in cast(list[object], value) for name in extras(item)]
     if not isinstance(value, BaseModel):

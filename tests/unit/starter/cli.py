@@ -1,4 +1,4 @@
-"""Runs commands against the real API with fake dependencies, served on a free port."""
+"""Runs commands against the real API, which has fake dependencies and is served on a free port."""
 
 import asyncio
 import socket
@@ -39,7 +39,7 @@ Value = TypeVar("Value")
 class Cli:
     """Runs commands in this process with `run`.
 
-    The other methods prepare batches in the API's fake database.
+    The other methods create and change batches in the API's fake database.
     """
 
     def __init__(self, api: ApiFixture, url: str) -> None:
@@ -47,7 +47,7 @@ class Cli:
         self.url = url
 
     def run(self, *arguments: str, **environment: str) -> Result:
-        """Run a command. Without `COLUMNS`, its output does not depend on the width of any terminal."""
+        """Run a command and return its result. Unless `COLUMNS` is set, its width is always the same."""
         variables = {"COLUMNS": None, "BATCHWRIGHT_URL": self.url, **environment}
         return CliRunner().invoke(app, list(arguments), env=variables)
 
@@ -108,7 +108,7 @@ class Cli:
         run_now(self.api.database.waiting.report(waiting))
 
     def fails(self, row: BatchRow, model: str, lines: int, code: str) -> None:
-        """Report that this many lines of a slice have failed, all with this code."""
+        """Report that `lines` lines of a slice have failed with the error code `code`."""
         example = ErrorExample(custom_id="c", message="why")
         progress = SliceProgress(
             tenant="default",
@@ -145,9 +145,7 @@ class Cli:
 
     @contextmanager
     def ending(self, status: BatchStatus) -> Generator[None]:
-        """End the next batch that is created during the `with` block with this status, as soon as it
-        exists.
-        """
+        """Context manager that ends the next batch with this status, as soon as it is created."""
         batches = self.api.database.rows.batches
         known = set(batches)
 
@@ -189,7 +187,7 @@ _SPARE: list[Cli] = []
 
 @contextmanager
 def served() -> Generator[Cli]:
-    """Yield commands with an API that has no data. The API is used again by later tests."""
+    """Context manager that yields commands with an API that has no data. Later tests use the same API."""
     cli = _SPARE.pop() if _SPARE else _started()
     yield cli
     cli.api.clear()
@@ -197,7 +195,7 @@ def served() -> Generator[Cli]:
 
 
 def _started() -> Cli:
-    """Start an API server in a thread. It serves until the process ends."""
+    """Start an API server in a thread, and return the commands for it. It serves until the process ends."""
     api = ApiFixture(pass_headers="x-team", backends=[LISTING])
     # Its logging stays as it is: other tests of this process look at it.
     config = uvicorn.Config(api.app, log_config=None, access_log=False, lifespan="off", ws="none")

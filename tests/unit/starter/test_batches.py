@@ -1,4 +1,4 @@
-"""submit, status, watch, list, cancel, pause, resume, delete: what they do, print and exit with."""
+"""submit, status, watch, list, cancel, pause, resume, delete: their actions, output and exit codes."""
 
 import json
 from collections.abc import Callable, Generator
@@ -69,8 +69,7 @@ def test_a_batch_that_is_refused_leaves_no_file_behind(
 
 
 def lose_answers(monkeypatch: pytest.MonkeyPatch, path: str, times: int) -> list[str]:
-    """Discard the first `times` responses to POST `path`, so that the client sees a failure although the API
-    acted.
+    """Discard the first `times` responses to POST `path`. The client sees a failure, but the API has acted.
 
     Return a list to which the idempotency key of each call is added.
     """
@@ -320,7 +319,7 @@ def test_watch_without_a_terminal_prints_each_error_once(
 
 
 def act_after_each_state(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], None]) -> None:
-    """Call the next of `steps` each time `watch` has shown a state, and let the API poll often."""
+    """Call the next one of `steps` each time `watch` has shown a state. Let the API poll often."""
     left, show = list(steps), TextProgress.show
 
     def show_and_act(progress: TextProgress, batch: BatchObject) -> None:

@@ -24,7 +24,7 @@ def cli() -> Generator[Cli]:
 
 
 def buried(cli: Cli, folder: Path) -> str:
-    """Create a batch that has ended with one dead letter, and return the id of the letter."""
+    """Create a batch that has ended with one dead letter. Return the id of the dead letter."""
     row = cli.submitted(folder)
     dead_letter = DeadLetter(
         id=request_id(row.order.batch_id, 0),

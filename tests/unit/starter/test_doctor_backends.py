@@ -26,7 +26,7 @@ def listing(*names: str, date: str = "") -> bytes:
 
 
 def opened_by(keys: dict[bytes, bytes]) -> Serve:
-    """Return a server that answers by the key of the request, and 401 to any other key."""
+    """Return a server that gives the response for the request's key in `keys`, and 401 for any other key."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head, _ = await read_request(reader)
@@ -38,7 +38,7 @@ def opened_by(keys: dict[bytes, bytes]) -> Serve:
 
 
 def installation(folder: Path, **settings: object) -> Settings:
-    """Return settings of an installation whose database does not answer."""
+    """Return settings of an installation whose database does not respond."""
     nowhere = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
     return load(database_url=nowhere, secrets_dir=folder, **settings)
 
@@ -50,7 +50,7 @@ def registry(folder: Path, models: Mapping[str, object]) -> Settings:
 
 @asynccontextmanager
 async def servers(*answers: Serve | bytes) -> AsyncGenerator[list[str]]:
-    """Run a server for each of `answers`, and yield their URLs."""
+    """Context manager that runs a server for each of `answers`, and yields their URLs."""
     async with AsyncExitStack() as stack:
         targets = [
             await stack.enter_async_context(served(answering(each) if isinstance(each, bytes) else each))
@@ -60,7 +60,7 @@ async def servers(*answers: Serve | bytes) -> AsyncGenerator[list[str]]:
 
 
 async def findings_of(settings: Settings) -> tuple[Findings, list[str]]:
-    """Return the findings about backends, without those that mention the database, and the served models."""
+    """Return the findings about backends (except those that mention the database), and the served models."""
     found, models = await check_backends(settings, lambda: datetime.now(UTC))
     about = [finding for finding in found if finding.part == "backends"]
     return [finding for finding in about if "without the database" not in finding.message], models

@@ -10,8 +10,9 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def compared(*, before: float, after: float) -> tuple[Level, str]:
-    """Compare with a clock that shows noon `before` seconds after we ask and `after` seconds before the
-    answer arrives, both by our clock.
+    """Compare our clock with one that shows noon. Return the level and the message of the finding.
+
+    By our clock, it shows noon `before` seconds after the request and `after` seconds before the response.
     """
     asked, answered = NOON - timedelta(seconds=before), NOON + timedelta(seconds=after)
     finding = compare_clocks("the server", NOON, asked=asked, answered=answered)

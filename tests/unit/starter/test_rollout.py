@@ -12,7 +12,7 @@ from batchwright.temporal.rollout import Build, list_builds
 
 
 class Refusing:
-    """A client whose server answers NOT_FOUND, with those words."""
+    """A client whose server answers NOT_FOUND with the message `words`."""
 
     namespace = "nope"
 

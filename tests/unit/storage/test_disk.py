@@ -1,4 +1,4 @@
-"""A directory whose disk is full, breaks or goes away."""
+"""A storage directory whose disk is full, fails or disappears."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Promises of every storage; `any_storage` runs the tests on each."""
+"""Guarantees of every storage; `any_storage` runs the tests on each implementation."""
 
 from datetime import UTC, datetime, timedelta
 

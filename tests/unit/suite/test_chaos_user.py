@@ -1,4 +1,4 @@
-"""The user of the chaos tests reads a batch only when nothing of it changes any more."""
+"""The user of the chaos tests reads a batch only when it no longer changes."""
 
 from contextlib import AbstractAsyncContextManager, nullcontext
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from tests.e2e.stack import Stack
 
 
 class EarlyEnd:
-    """A stack with one batch, which expires at once and has no files until it was polled three times."""
+    """A stack with one batch. The batch expires at once, and has no files until it was polled three times."""
 
     def __init__(self) -> None:
         self.polls = 0

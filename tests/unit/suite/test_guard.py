@@ -1,4 +1,4 @@
-"""Processes started by tests do not outlive them, however the tests end."""
+"""Processes that tests start do not outlive these tests, however the tests end."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def test_that_starts_what_lives_on():
 
 
 class Run:
-    """A run of pytest with one test, and what that has started."""
+    """A run of pytest with one test, and the processes that this test has started."""
 
     def __init__(self, folder: Path, then: str, *options: str) -> None:
         (folder / "test_it.py").write_text(_STARTS.replace("{then}", then))

@@ -1,4 +1,4 @@
-"""The Prometheus that expressions are tried on is waited for until it can answer."""
+"""Tests of expressions wait until their Prometheus can answer."""
 
 import httpx
 import pytest
@@ -11,7 +11,7 @@ ANSWER = b'{"status": "success", "data": {"result": [{"metric": {}, "value": [0.
 
 
 def answering(*answers: httpx.Response) -> tuple[Prometheus, list[httpx.Response]]:
-    """A Prometheus that gives these answers in turn, and those it has not given yet."""
+    """Return a Prometheus that gives these responses in order, and the list of those not given yet."""
     left = list(answers)
     http = httpx.Client(base_url="http://prometheus", transport=httpx.MockTransport(lambda _: left.pop(0)))
     return Prometheus(http), left

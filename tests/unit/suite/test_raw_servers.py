@@ -1,4 +1,4 @@
-"""Servers of tests leave nothing open: a later test would fail by a warning of the garbage collector."""
+"""The tests' servers leave nothing open. Otherwise a warning of the garbage collector fails a later test."""
 
 import asyncio
 import gc

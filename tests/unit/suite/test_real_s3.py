@@ -1,4 +1,4 @@
-"""Tests of a real S3 server without one: skipped, and failed where the server is required."""
+"""Tests that need a real S3 server: without one they are skipped, or fail if it is required."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The list of tests with a second try, and the output of a run about them."""
+"""The list of tests that may have a second try, and what a test run prints about them."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The number of label values stays bounded, also of those that tenants choose."""
+"""The number of label values is limited, even if tenants choose the values."""
 
 from prometheus_client import CollectorRegistry
 

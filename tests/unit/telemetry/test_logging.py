@@ -38,7 +38,7 @@ def settings_of(log_format: str) -> Settings:
 
 @contextmanager
 def stream_of(log_format: str) -> Generator[io.StringIO]:
-    """A log stream; the settings contain secrets."""
+    """Context manager that yields a log stream of a process whose settings contain secrets."""
     stream, root = io.StringIO(), logging.getLogger()
     handlers = root.handlers[:]
     root.handlers.clear()  # pytest's own, which `configure_logging` would close
@@ -57,7 +57,7 @@ def logged(
     logger: str = "batchwright.test",
     **data: object,
 ) -> str:
-    """Return the lines of one entry."""
+    """Log one message and return its lines."""
     with stream_of(log_format) as stream:
         logging.getLogger(logger).warning(message, *arguments, extra=data, exc_info=error)
         return stream.getvalue().strip()

@@ -1,4 +1,4 @@
-"""Metrics in text format: prometheus_client parses the values that were counted."""
+"""Metrics in text format. prometheus_client can parse them, and gets the counted values."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ Shown = set[tuple[str, tuple[tuple[str, str], ...], float]]
 
 
 def read(text: str) -> Shown:
-    """Parse the text with prometheus_client."""
+    """Parse the text with prometheus_client, and return the result."""
     return {
         (sample.name, tuple(sorted(sample.labels.items())), sample.value)
         for family in text_string_to_metric_families(text)
@@ -108,7 +108,7 @@ def test_process_metrics_have_current_values() -> None:
     own = ProcessMetrics(registry)
 
     def counts_a_new_file() -> bool:
-        """Open a file, and return True if it is counted. Other tests' servers may close theirs meanwhile."""
+        """Open a file. Return True if the metric counts it. Other tests may close files meanwhile."""
         before = _open_files(own)
         with tempfile.TemporaryFile():
             return _open_files(own) == before + 1
@@ -212,7 +212,7 @@ def test_removing_a_histogram_keeps_the_values_of_the_others(gone: int) -> None:
 
 
 class _Meanwhile:
-    """A lock: after each release, another thread runs `then` before anything else happens."""
+    """A lock that runs `then` after its first release, as another thread might."""
 
     def __init__(self, then: Callable[[], None]) -> None:
         self._lock, self._then = Lock(), then

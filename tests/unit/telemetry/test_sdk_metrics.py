@@ -20,7 +20,7 @@ BROKEN = [
 
 
 class Server:
-    """Answers each request with the next of `answers`, and closes the connection after broken ones."""
+    """Gives the next one of `answers` to each request, and closes the connection after a broken one."""
 
     def __init__(self, *answers: bytes) -> None:
         self.answers, self.connections, self.was_requested = [*answers], 0, asyncio.Event()

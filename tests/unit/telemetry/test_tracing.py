@@ -1,4 +1,4 @@
-"""Traces: their ids, what they cost when tracing is off, and a failing collector."""
+"""Traces: their ids, their cost if tracing is off, and a collector that fails."""
 
 import asyncio
 import socket
@@ -29,7 +29,7 @@ TARGET = TargetUrl.of("http://gpu:8000/v1/chat/completions?key=in-the-query")
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    """A collector that gets all spans, also on a busy machine."""
+    """A collector that receives all spans, even on a busy machine."""
     monkeypatch.setattr(span_export, "_CLOSE_SECONDS", 240.0)
     with collector() as taken:
         yield taken
@@ -37,7 +37,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
 
 @pytest.fixture(autouse=True)
 def _no_sender_is_left() -> Iterator[None]:
-    """Wait until the export thread has ended, which it does once the collector is closed."""
+    """Wait until the export thread has ended. It ends when the collector is closed."""
     yield
     for thread in threading.enumerate():
         if thread.name.startswith("OtelBatch"):

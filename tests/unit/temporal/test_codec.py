@@ -1,4 +1,4 @@
-"""Encrypted payloads, and keys read from where the setting points."""
+"""Encrypted payloads, and keys from the place that the setting names."""
 
 import base64
 import os

@@ -1,4 +1,4 @@
-"""The SDK's runtime and the port of its metrics."""
+"""The SDK's runtime, and the port at which it serves its metrics."""
 
 import socket
 from collections.abc import Iterator

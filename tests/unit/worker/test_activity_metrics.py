@@ -27,7 +27,7 @@ DAMAGED = ApplicationError("torn", type=Failure.PLAN_DAMAGED, non_retryable=True
 
 
 class Step(ActivityInboundInterceptor):
-    """Runs instead of the activity."""
+    """Interceptor that runs instead of the activity."""
 
     def __init__(self, does: Callable[[], Awaitable[object]]) -> None:
         self._does = does
@@ -45,7 +45,7 @@ class Case:
         self.beats: list[object] = []
 
     async def run(self, outcome: object, *, attempt: int = 1, found: tuple[object, ...] = ()) -> None:
-        """`found` are the heartbeat details of the previous attempt."""
+        """Run one attempt with this outcome. `found` are the heartbeat details of the previous attempt."""
 
         async def does() -> object:
             if self._step != "end":

@@ -1,4 +1,4 @@
-"""Metrics of backends: each probe is observed, gauges are current at each scrape."""
+"""Metrics of backends: each probe is recorded, and gauges are up to date at each scrape."""
 
 from datetime import UTC, datetime
 
@@ -13,7 +13,7 @@ A, B = "a", "b"
 
 
 class Scraped(ListingBackends):
-    """Several backends, and the metrics of a worker that uses them."""
+    """Several backends, and the metrics of a worker that uses these backends."""
 
     def __init__(self, urls: list[str], **lists: list[str]) -> None:
         super().__init__(urls, **lists)
@@ -21,7 +21,7 @@ class Scraped(ListingBackends):
         register_backend_metrics(self.registry, self.metrics)
 
     def scrape(self, name: str, **labels: str) -> float | None:
-        """Return None if there is no such series."""
+        """Return the value of a metric series; None if there is no such series."""
         found = [
             sample.value
             for family in text_string_to_metric_families(self.metrics.render().decode())

@@ -1,4 +1,4 @@
-"""Metrics of token budgets: tenants and organizations by name, counts of teams, users and keys."""
+"""Metrics of token budgets: tenants and organizations by name; teams, users and keys only as counts."""
 
 from datetime import UTC, date, datetime
 

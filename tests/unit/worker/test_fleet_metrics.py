@@ -44,7 +44,7 @@ class Server:
 
 
 class EndedRuns(EndedRunLookup):
-    """Batches with a run that was ended from outside; True if a later run of the batch is open."""
+    """Batches whose run was ended from outside. The value is True if a later run of the batch is open."""
 
     def __init__(self) -> None:
         self.runs: dict[str, bool] = {}
@@ -89,7 +89,7 @@ class FleetFixture:
         await self.collector.refresh()
 
     async def batch(self, id: str, tenant: str = "t", lines: int = 100, **changes: object) -> BatchOrder:
-        """A batch in progress since START."""
+        """Create a batch that has been in progress since START, and return its order."""
         order = an_order(id, tenant, **changes)
         await self.database.batches.upsert(order)
         models = [ModelCounts(model="a", lines=lines)]

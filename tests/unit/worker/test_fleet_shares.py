@@ -1,4 +1,4 @@
-"""Each worker's share of the limit that a backend has for the whole fleet."""
+"""Each worker's part of a backend's limit for the whole fleet."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ def limited(in_flight: int, url: str = A) -> ModelConfig:
 
 @dataclass
 class Fleet:
-    """Workers `one:1`, `two:1` and so on that share a database. The shares of `one:1` are in `shares`."""
+    """Workers `one:1`, `two:1` and so on that share a database. `shares` has the parts of `one:1`."""
 
     routers: list[ModelRouter]
     gateways: list[GatewayConfig] = field(default_factory=list[GatewayConfig])

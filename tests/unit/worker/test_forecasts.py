@@ -15,7 +15,7 @@ from tests.integration.database.rows import after, an_order, slice_progress
 
 
 class ForecastFixture:
-    """A control worker, and a model that answers each line after one second, ten at a time."""
+    """A control worker, and a model that answers each line after one second, with ten lines in flight."""
 
     def __init__(self) -> None:
         self.database, self.metrics = MemoryDatabase(), Metrics()
@@ -38,7 +38,7 @@ class ForecastFixture:
         return order
 
     async def refresh(self, at: datetime, settled: int = 0) -> None:
-        """Let the first batch settle lines, then refresh the forecasts."""
+        """Let the first batch settle `settled` lines, then refresh the forecasts."""
         await self.database.progress.record([slice_progress(completed=settled)])
         traffic = UpstreamTraffic(
             model="a", backend="b", requests=1000, seconds=1000, squared_seconds=1000, pending=10

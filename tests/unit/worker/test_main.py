@@ -1,4 +1,4 @@
-"""Options and settings that a worker process refuses at the start, and its shutdown signal."""
+"""Options and settings that a worker process rejects at its start, and its shutdown signal."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Pollers start and stop as the wanted task queues change."""
+"""Pollers start and stop when the required task queues change."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from batchwright.worker.pollers import PollerFactory, QueuePollers
 
 
 class Poller:
-    """Polls until it is shut down and its slices have drained, or until it fails."""
+    """A poller that runs until it is shut down and its slices have drained, or until it fails."""
 
     def __init__(self, queue: str) -> None:
         self.queue = queue

@@ -1,4 +1,4 @@
-"""Limits on the server follow the rates and are set once; limits set by hand stay."""
+"""Limits on the server follow the rates, and are not set twice. Limits that an operator set stay."""
 
 import logging
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ from tests.fakes.memory_database import MemoryDatabase
 
 
 class MemoryLimits(QueueRateLimits):
-    """Limits of a server; `set_to` has all limits that were set, in order."""
+    """Limits of a server in memory. `set_to` has all limits that were set, in order."""
 
     def __init__(self) -> None:
         self.limits: dict[str, QueueRateLimit] = {}

@@ -1,4 +1,4 @@
-"""Backends removed from the registry leave no clients, sockets, tasks and series behind."""
+"""Backends that are removed from the registry leave no clients, sockets, tasks or metric series behind."""
 
 import asyncio
 import gc
@@ -40,7 +40,7 @@ BOTH = pytest.mark.parametrize("engine", ["socket", "httpx"])
 
 
 class Server:
-    """Keeps connections open; answers when the test allows it."""
+    """Server that keeps connections open. It answers when the test allows it."""
 
     def __init__(self) -> None:
         self.open = self.requests = 0
@@ -61,7 +61,7 @@ class Server:
 
 
 class Worker:
-    """The backends of a worker; `created` has its live clients and microbatch senders."""
+    """The backends of a worker. `created` has its live clients and microbatch senders."""
 
     def __init__(self, target: TargetUrl, engine: str) -> None:
         self.url = f"http://{target.authority.decode()}"
@@ -92,7 +92,7 @@ class Worker:
         await self.registry.refresh_changes()
 
     async def ask(self, model: str) -> Outcome:
-        """Send one request as a slice does."""
+        """Send one request as a slice does, and return its outcome."""
         route = self._route(model)
         permit, sending = PermitWaiter(self.permits, model).permit, route.select()
         assert sending is not None

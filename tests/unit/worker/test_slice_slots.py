@@ -14,7 +14,7 @@ NO_CONTEXT = cast(Any, None)
 
 
 class Hungry:
-    """Demand that wants a slice as long as `wants` is True, and counts the slots in use."""
+    """Demand that wants slices while `wants` is True. `used` has the slots in use."""
 
     def __init__(self) -> None:
         self.wants = True
@@ -31,7 +31,7 @@ class Hungry:
 
 
 async def is_reserved(reserving: "asyncio.Task[SlotPermit]") -> bool:
-    """Return whether the slot is reserved within the time of a few checks."""
+    """Return True if the slot is reserved within 0.1 s, the time of a few checks."""
     done, _ = await asyncio.wait([reserving], timeout=0.1)
     return bool(done)
 

@@ -1,4 +1,4 @@
-"""Rates at the start of a worker: an unavailable database is retried, a conflict is an error."""
+"""Check of rates at the start of a worker: an unavailable database is retried, a conflict is an error."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from batchwright.worker.dependencies import check_rates
 
 
 class Table:
-    """Cannot be read at first."""
+    """Table of rates that cannot be read the first `failures` times."""
 
     def __init__(self, failures: int, changes: Sequence[RateChange]) -> None:
         self.failures, self.changes = failures, changes

@@ -61,7 +61,7 @@ SLICE = SliceRequest(
 
 class Step(ActivityInboundInterceptor):
     def __init__(self, does: Callable[[], Awaitable[object]]) -> None:
-        """It is the last interceptor, without a next one."""
+        """Create the last interceptor, which has no next one."""
         self._does = does
 
     async def execute_activity(self, input: ExecuteActivityInput) -> object:
@@ -69,7 +69,7 @@ class Step(ActivityInboundInterceptor):
 
 
 class InterceptorFixture:
-    """`failing` are the dependencies that the worker cannot reach."""
+    """An interceptor and the reasons that it reports. `failing` names the unreachable dependencies."""
 
     def __init__(self) -> None:
         self.reported: list[WaitingReason] = []

@@ -1,4 +1,4 @@
-"""Waiting reasons of the fleet: each is reported once, and cleared once it no longer holds."""
+"""Waiting reasons of all batches: each is reported once, and cleared when it no longer applies."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -31,7 +31,7 @@ class OneQueue:
 
 
 class WaitingReasonFixture:
-    """A batch of 100 lines of one model, another one that may start, and a clock."""
+    """A batch of 100 lines for one model, another batch that may be started, and a clock."""
 
     def __init__(self) -> None:
         self.database, self.queues = MemoryDatabase(), OneQueue()
@@ -70,7 +70,7 @@ class WaitingReasonFixture:
         return ""
 
     async def beat(self, *queues: str, of: BatchOrder | None = None) -> None:
-        """Write the row of a worker that runs slices of that batch."""
+        """Write the heartbeat of a worker that polls these queues, and runs slices of the batch `of`."""
         slices = {} if of is None else {(of.batch_id, "llama"): 4}
         stats = {**polled_queue_stats(queues or [QUEUE, IO_QUEUE]), **running_slice_stats(slices)}
         await self.database.workers.record_heartbeat("one:1", stats)

@@ -1,4 +1,4 @@
-"""Workflows of webhook deliveries are started for every recorded event, whatever fails in between."""
+"""Every recorded webhook delivery gets its workflow, even if something fails in between."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,7 @@ UNAVAILABLE = RPCError("no answer", RPCStatusCode.UNAVAILABLE, b"")
 
 
 class DispatcherFixture:
-    """A dispatcher, and a Temporal server that refuses the first `failures` starts and those of `refused`."""
+    """A dispatcher, and a Temporal server that refuses the first `failures` starts and those in `refused`."""
 
     def __init__(self) -> None:
         self.database, self.metrics = MemoryDatabase(), Metrics()

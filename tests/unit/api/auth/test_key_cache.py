@@ -45,7 +45,7 @@ class Client:
     async def attempt(
         self, key: ApiKey | str, address: str = "192.0.2.1", forwarded: Sequence[str] = ()
     ) -> int:
-        """Return 0, or the status of the error."""
+        """Authenticate with the key. Return 0 for success, or the status of the error."""
         text = key.text if isinstance(key, ApiKey) else key
         headers = [(b"authorization", b"Bearer " + text.encode())]
         headers += [(b"x-forwarded-for", value.encode()) for value in forwarded]

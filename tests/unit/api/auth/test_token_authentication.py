@@ -222,7 +222,10 @@ class Client:
         self.authenticator = ApiKeyAuthenticator(deps, lambda: self.seconds)
 
     async def attempt(self, credential: str | ApiKey, address: str = "192.0.2.1") -> int:
-        """Return 0, or the status of the error; 503 if access could not be checked."""
+        """Authenticate with the key or token. Return 0 for success, or the status of the error.
+
+        503 means that access could not be checked.
+        """
         text = credential.text if isinstance(credential, ApiKey) else credential
         headers = [(b"authorization", b"Bearer " + text.encode())]
         scope = {"type": "http", "method": "GET", "path": "/v1/files", "headers": headers}

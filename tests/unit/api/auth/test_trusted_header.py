@@ -1,4 +1,4 @@
-"""Authentication by a gateway's headers: the last value of the tenant header counts."""
+"""Authentication by a gateway's headers. The last value of the tenant header is used."""
 
 from collections.abc import AsyncGenerator
 
@@ -16,7 +16,7 @@ async def api() -> AsyncGenerator[ApiFixture]:
 
 
 async def create_batch(api: ApiFixture, *teams: str) -> str:
-    """Upload a file with these headers and return its tenant."""
+    """Upload a file with the tenant headers `teams`, and return its tenant."""
     headers = [("X-Team", team) for team in teams]
     answer = await api.http.post(
         "/v1/files", files={"file": ("a.jsonl", b"{}\n")}, data={"purpose": "batch"}, headers=headers
@@ -83,7 +83,7 @@ async def scoped() -> AsyncGenerator[ApiFixture]:
 
 
 async def statuses(api: ApiFixture, *values: str) -> tuple[int, int, int]:
-    """Return the statuses of a read, a write and an admin call with these header values."""
+    """Return the statuses of a read, a write and an admin request with these values of the scopes header."""
     headers = [("X-Team", "blue"), *(("X-May", value) for value in values)]
     calls = (("GET", "/v1/files"), ("POST", "/v1/batches"), ("GET", "/admin/rates"))
     answers = [await api.http.request(method, path, headers=headers) for method, path in calls]

@@ -10,7 +10,7 @@ FILE = {"file": ("input.jsonl", LINE)}
 
 
 async def sent(api: ApiFixture, **headers: str) -> httpx.Response:
-    """Send a form that any web page can send without a CORS preflight."""
+    """Send a form that any web page can send without a CORS preflight. Return the response."""
     return await api.http.post("/v1/files", files=FILE, data={"purpose": "batch"}, headers=headers)
 
 

@@ -41,7 +41,7 @@ def listen(
 
 
 async def begun(api: ApiFixture, tenant: str = "default") -> BatchObject:
-    """Create a batch in progress with nine lines."""
+    """Create a batch in progress with nine lines, and return it."""
     batch = await api.create(tenant)
     models = [ModelCounts(model="llama", lines=9)]
     await api.database.batches.start(tenant, batch.id, total=9, models=models, at=START)
@@ -49,7 +49,7 @@ async def begun(api: ApiFixture, tenant: str = "default") -> BatchObject:
 
 
 async def settle(api: ApiFixture, batch: BatchObject, completed: int, failed: int = 0) -> None:
-    """Report settled lines as a worker does, and poll once."""
+    """Report settled lines of the batch as a worker does, then poll once."""
     example = ErrorExample(custom_id="c", message="why")
     errors = [ErrorCount(code="http_400", count=failed, example=example)] if failed else []
     progress = SliceProgress(
@@ -240,7 +240,7 @@ async def test_head_returns_the_headers_of_a_stream(api: ApiFixture) -> None:
 
 
 class CountedReads:
-    """Snapshots of the fake database. It notes the keys of each call."""
+    """Snapshots of the fake database. It records the keys of each call."""
 
     def __init__(self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[set[BatchKey]] = []

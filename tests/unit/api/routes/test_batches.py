@@ -43,7 +43,7 @@ async def api() -> AsyncGenerator[ApiFixture]:
 
 
 async def begun(api: ApiFixture, *models: str) -> str:
-    """Create a batch in progress with ten lines per model and return its id."""
+    """Create a batch in progress with ten lines for each model, and return its id."""
     batch = await api.create()
     counts = [ModelCounts(model=model, lines=10) for model in models]
     await api.database.batches.start("default", batch.id, total=10 * len(models), models=counts, at=NOW)

@@ -23,7 +23,7 @@ async def api() -> AsyncGenerator[ApiFixture]:
 
 
 def left(api: ApiFixture) -> int:
-    """Return the number of objects and file rows."""
+    """Return the number of stored objects plus the number of file rows."""
     return len(api.storage.objects) + len(api.database.rows.files)
 
 

@@ -39,7 +39,7 @@ async def part(api: ApiFixture, upload: UploadObject, data: bytes = LINE) -> str
 async def complete(
     api: ApiFixture, upload: UploadObject, ids: list[str], **more: object
 ) -> tuple[int, str | None]:
-    """Complete the upload and return the status and the error code."""
+    """Complete the upload. Return the status and the error code."""
     body = {"part_ids": ids, **more}
     answer = await api.http.post(f"/v1/uploads/{upload.id}/complete", json=body)
     return answer.status_code, None if answer.is_success else error_of(answer).code
@@ -53,7 +53,7 @@ def expire(api: ApiFixture, upload: UploadObject) -> None:
 
 
 def left(api: ApiFixture) -> int:
-    """Return the number of objects and rows of parts and files."""
+    """Return the number of stored objects plus the number of rows of parts and files."""
     rows = api.database.rows
     return len(api.storage.objects) + len(rows.parts) + len(rows.files)
 

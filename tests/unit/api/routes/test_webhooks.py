@@ -56,7 +56,7 @@ async def ended(api: ApiFixture) -> str:
 
 
 async def create_once(api: ApiFixture) -> httpx.Response:
-    """Send the same request for a batch with a webhook and an idempotency key, whenever it is called."""
+    """Create a batch with a webhook. Each call sends the same request with the same idempotency key."""
     body = {
         "input_file_id": "file-" + 32 * "0",
         "endpoint": "/v1/chat/completions",

@@ -12,7 +12,7 @@ from batchwright.api.services.concurrency import TenantLimiter
 
 @asynccontextmanager
 async def held(limiter: TenantLimiter, *tasks: str) -> AsyncGenerator[None]:
-    """Hold slots for these objects, each given as tenant and name, such as `blue 1`."""
+    """Context manager that holds slots for these objects. Each is a tenant and a name, such as `blue 1`."""
     async with AsyncExitStack() as stack:
         for task in tasks:
             assert not await stack.enter_async_context(limiter.slot(task.split()[0], task))

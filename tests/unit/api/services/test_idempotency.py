@@ -1,4 +1,4 @@
-"""Idempotency-Key: the same request repeated, concurrent, after a crash; another request; another day."""
+"""Idempotency-Key: a request is repeated, concurrent, repeated after a crash, different, or a day later."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -52,7 +52,7 @@ async def send(api: ApiFixture, content: bytes = LINE, name: str = "a", key: str
 
 
 def object_counts(api: ApiFixture) -> tuple[int, int, int]:
-    """Return the numbers of batches, uploads and files. Every file has one object."""
+    """Return the numbers of batches, uploads and files. Every file must have one object."""
     rows = api.database.rows
     assert len(rows.files) == len(api.storage.objects)
     return len(rows.batches), len(rows.uploads), len(rows.files)

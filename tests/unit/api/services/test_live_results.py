@@ -1,4 +1,4 @@
-"""Results of a batch while it runs: what is read at any time is the beginning of the final file."""
+"""Results of a batch while it runs. At any time, they are the beginning of the final file."""
 
 import asyncio
 from collections.abc import AsyncIterable, Sequence
@@ -35,7 +35,7 @@ SCOPE: dict[str, object] = {"type": "http", "method": "GET", "path": "/", "heade
 
 
 class LiveBatch:
-    """A batch that runs, and an API that reads it. `duplicates` are the last lines, copies of line 0."""
+    """A running batch, and an API that reads it. The last lines are `duplicates` copies of line 0."""
 
     def __init__(self, batch: SettledBatch, duplicates: int = 0) -> None:
         self.batch, self._written = batch, 0
@@ -81,14 +81,14 @@ async def _silent() -> dict[str, object]:
 
 
 class Follower:
-    """A reader of a response that continues until the batch has ended. `data` is what it has read."""
+    """Reads a response until the batch has ended. `data` contains the bytes read so far."""
 
     def __init__(self, pieces: AsyncIterable[str | bytes | memoryview]) -> None:
         self._pieces = aiter(pieces)
         self.data = b""
 
     async def read_lines(self, count: int) -> None:
-        """Read until `count` lines have come in all."""
+        """Read until `count` lines have been read in total."""
         while self.data.count(b"\n") < count:
             self.data += _bytes(await anext(self._pieces))
 
@@ -104,7 +104,7 @@ def _bytes(piece: str | bytes | memoryview) -> bytes:
 
 @pytest.fixture(params=["memory", "local"])
 async def live(request: pytest.FixtureRequest, tmp_path: Path) -> LiveBatch:
-    """A batch of eight lines, of which ingestion has settled line 5 with an error."""
+    """A batch of eight lines. Ingestion has settled line 5 with an error."""
     storage = LocalStorage(tmp_path) if request.param == "local" else None
     return LiveBatch(await a_batch(lines=8, unserved=[5], storage=storage))
 

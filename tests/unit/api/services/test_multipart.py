@@ -1,4 +1,4 @@
-"""/v1/files: upload forms in pieces, truncated, too large or malformed."""
+"""/v1/files: upload forms that are in pieces, truncated, too large or malformed."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
@@ -20,7 +20,7 @@ async def api() -> AsyncGenerator[ApiFixture]:
 
 
 async def send(api: ApiFixture, pieces: Sequence[bytes], content_type: str = FORM) -> tuple[int, str]:
-    """Upload the pieces without a content length, and return the status and the error message."""
+    """Upload the pieces without a content length. Return the status and the error message."""
 
     async def body() -> AsyncIterator[bytes]:
         for piece in pieces:

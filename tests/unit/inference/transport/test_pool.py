@@ -1,4 +1,4 @@
-"""Behaviour of the pooled transport only: framing, idle connections, TLS."""
+"""Behaviour that only the pooled transport has: framing, idle connections, TLS."""
 
 import asyncio
 import gzip
@@ -25,9 +25,7 @@ OK = HEAD + b"content-length: 2\r\n\r\n{}"
 
 
 def counting(serve: Serve) -> tuple[list[None], Serve]:
-    """Return a list that grows by one element for each connection, and a handler that behaves like
-    `serve`.
-    """
+    """Return a list and a handler. The handler behaves like `serve`, and extends the list per connection."""
     connections: list[None] = []
 
     async def counted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -215,12 +213,12 @@ async def exchanged(engine: PooledTransport, target: TargetUrl, seconds: float =
 
 
 def named(target: TargetUrl) -> TargetUrl:
-    """Return the same target with a host name, because IP addresses need no look-up."""
+    """Return the same target with a host name instead of an IP address, so that it must be looked up."""
     return TargetUrl.of(f"http://backend.example:{target.origin.port}/v1/chat/completions")
 
 
 def resolving(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
-    """Let each host name resolve to these addresses, in this order."""
+    """Let every host name resolve to these addresses, in this order."""
 
     async def getaddrinfo(_: str, port: int, **__: Any) -> list[Any]:
         families = [socket.AF_INET6 if ":" in host else socket.AF_INET for host in hosts]
@@ -234,7 +232,7 @@ def resolving(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
 
 @contextmanager
 def deaf(host: str, port: int) -> Generator[None]:
-    """Run a listener whose queue is full, so that attempts to connect get no answer."""
+    """Context manager that runs a listener with a full queue, so that attempts to connect get no answer."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind((host, port))
@@ -356,7 +354,7 @@ async def test_a_connection_of_the_maximum_age_takes_no_further_request(
 
 @pytest.fixture
 def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
-    """A server's TLS context, whose certificate authority this process trusts."""
+    """TLS context of a server. This process trusts the certificate authority of the server's certificate."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))

@@ -1,6 +1,4 @@
-"""TLS to a backend of the registry over real sockets: trusted authorities, client certificates, changed
-files.
-"""
+"""TLS to a backend of the registry over real sockets: authorities, client certificates, changed files."""
 
 import asyncio
 import os
@@ -25,7 +23,7 @@ BOTH = pytest.mark.parametrize("engine", ["socket", "httpx"])
 
 
 class Pki:
-    """A certificate authority for both sides, and the files with our certificate and key."""
+    """A certificate authority for servers and clients, and the files with our certificate and key."""
 
     def __init__(self, folder: Path) -> None:
         self.authority = trustme.CA()
@@ -44,7 +42,7 @@ class Pki:
         return context
 
     def issue(self, authority: trustme.CA | None = None, *, key: bool = True) -> None:
-        """Write a new client certificate to our file, and its private key if `key`."""
+        """Write a new client certificate to our file. If `key` is True, also write its private key."""
         issued = (authority or self.authority).issue_cert("us.example")
         self._write(self.cert, issued.cert_chain_pems[0].bytes())
         if key:
@@ -65,7 +63,7 @@ def pki(tmp_path: Path) -> Pki:
 
 
 class Asking:
-    """The clients of one process, and one backend to which they send requests."""
+    """The clients of one process, and a backend to which they send requests."""
 
     def __init__(self, clients: ClientPool, backend: BackendConfig) -> None:
         self.clients, self.backend = clients, backend
@@ -79,7 +77,10 @@ class Asking:
 async def asking(
     tls: ssl.SSLContext, engine: str, host: str = "localhost", **how: object
 ) -> AsyncGenerator[Asking]:
-    """Run a TLS server, and yield clients for it. `how` is the further configuration of the backend."""
+    """Context manager that runs a TLS server, and yields clients for it.
+
+    `how` is the further configuration of the backend.
+    """
     clients = ClientPool(load(http_engine=engine))
     async with served(answering(OK), tls=tls) as target:
         config = {"url": f"https://{host}:{target.origin.port}", **how}

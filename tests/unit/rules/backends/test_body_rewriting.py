@@ -1,4 +1,4 @@
-"""Replacement of the model's name and the priority in a body: all other bytes stay the same."""
+"""Replacing the model's name and the priority in a body. All other bytes stay the same."""
 
 import json
 

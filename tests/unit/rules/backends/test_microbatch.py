@@ -1,4 +1,4 @@
-"""Lines that share a request: which ones may, what is sent, and which part of the response each gets."""
+"""Lines that share a request: which ones may, what is sent, and which part of the response each line gets."""
 
 import json
 from itertools import pairwise

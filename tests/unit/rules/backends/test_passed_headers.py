@@ -1,4 +1,4 @@
-"""Headers that are passed from the creation of a batch to its requests: names, values, and precedence."""
+"""Headers that are forwarded from a batch's creation to its requests: names, values, and precedence."""
 
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ async def api() -> AsyncGenerator[ApiFixture]:
 
 
 async def created(api: ApiFixture, **headers: str) -> dict[str, str]:
-    """Create a batch with these headers, and return the headers that are stored with it."""
+    """Create a batch with these headers. Return the headers that are stored with the batch."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     batch = read(await api.http.post("/v1/batches", json=BODY, headers=named), BatchObject)
     order = api.order(batch.id)

@@ -1,6 +1,4 @@
-"""A change at run time cannot send a stored key or certificate to another host, or weaken the TLS that
-protects it.
-"""
+"""A run-time change can neither send a stored key or certificate to another host nor weaken its TLS."""
 
 import pytest
 

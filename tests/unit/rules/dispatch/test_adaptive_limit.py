@@ -1,4 +1,4 @@
-"""The rule of the adaptive limit, on a clock that the test sets."""
+"""The rule that adapts a limit, on a clock that the test sets."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,9 +14,7 @@ from bench.limits.simulation import BatchTraffic
 
 @dataclass
 class Backend:
-    """Backend that works in rounds: all permitted requests arrive at once, and `slots` of them are
-    processed together.
-    """
+    """Backend that works in rounds. All allowed requests arrive at once, and `slots` of them run together."""
 
     limit: AdaptiveLimit
     slots: float = 64
@@ -80,7 +78,7 @@ def test_refusals_of_requests_sent_before_the_limit_fell_do_not_lower_it_again()
 
 @dataclass
 class Gateway:
-    """Gateway in front of a backend with 128 slots and responses of one second.
+    """Gateway to a backend with 128 slots and responses that take one second.
 
     It rejects a request at once if `refuses(in_flight_when_sent)` is True.
     """

@@ -1,4 +1,4 @@
-"""Forecasts of the ends of batches, from lines that are left and rates."""
+"""Forecasts of the ends of batches, computed from the remaining lines and rates."""
 
 from datetime import timedelta
 
@@ -17,7 +17,7 @@ from tests.integration.database.rows import after
 
 
 class Model:
-    """A model that answers every line after exactly one second, with ten requests in flight."""
+    """A model that answers each line after exactly one second, with ten requests in flight."""
 
     def __init__(self) -> None:
         self.forecaster = Forecaster()

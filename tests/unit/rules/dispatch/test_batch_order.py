@@ -35,7 +35,7 @@ class Batches:
         self.lines[name], self.hours[name], self.priorities[name] = lines, hours, priority
 
     def read(self) -> list[str]:
-        """Return the batches by rank."""
+        """Update the schedule, as a read of the database does. Return the batches by rank."""
         batches = [
             WaitingBatch(
                 "m",
@@ -54,7 +54,7 @@ class Batches:
         return sorted(ranks, key=ranks.__getitem__)
 
     def settle(self, name: str, rate: float) -> None:
-        """Let a minute pass in which a batch settles `rate` lines per second."""
+        """Let a batch settle `rate` lines per second for one minute."""
         for _ in range(30):
             self.now += 2.0
             self.lines[name] -= int(2 * rate)

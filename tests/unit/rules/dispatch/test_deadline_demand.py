@@ -1,4 +1,4 @@
-"""Demand of completion windows."""
+"""Demand of completion windows: the rate at which lines must be sent to meet their deadlines."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ due_lines = st.lists(
 
 
 def missed(due: list[DueLines], rate: float) -> bool:
-    """Return True if lines miss their deadline when they are sent at this rate, the most urgent first."""
+    """Return True if sending at this rate, with the most urgent lines first, misses a deadline."""
     finished = 0.0
     for each in sorted(due, key=lambda each: each.seconds_left):
         finished += each.lines / rate

@@ -22,7 +22,7 @@ class Request:
 
 
 class Traffic:
-    """Batches of a tenant that always have another line to send, and permits for one second each."""
+    """Batches of a tenant that always have another line. Each request holds its permit for one second."""
 
     def __init__(self, permits: int = 4, capped: str = "") -> None:
         self.ranks = BatchRanks()
@@ -37,7 +37,7 @@ class Traffic:
         self._queue.add(Request(batch_id, priority=priority, key_id=key_id), self._now)
 
     def run(self, seconds: int) -> list[Request]:
-        """Return the requests that were sent, in order."""
+        """Run for `seconds`. Return the requests that were sent, in order."""
         sent: list[Request] = []
         for _ in range(seconds):
             self._now += 1.0

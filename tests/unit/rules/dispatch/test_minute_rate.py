@@ -1,4 +1,4 @@
-"""A rate per minute holds in any 60 seconds, and loses almost nothing of what it allows."""
+"""A rate per minute holds in any 60 seconds, and uses almost everything that it allows."""
 
 import math
 from bisect import bisect_left
@@ -12,7 +12,7 @@ _TICK = 0.25  # seconds after which waiting lines look at the rate again
 
 
 def sends(rate: MinuteRate, seconds: float, cost: float = 1.0) -> list[float]:
-    """Return the times at which requests are sent if some always wait."""
+    """Return the times at which requests are sent if there are always requests that wait."""
     times: list[float] = []
     for now in islice((number * _TICK for number in count()), math.ceil(seconds / _TICK)):
         while rate.may_send(now):

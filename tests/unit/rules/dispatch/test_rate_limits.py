@@ -1,4 +1,4 @@
-"""Rates: what is in effect, how it is shared out, what a turn may send of it."""
+"""Rates: which are in effect, how they are divided, and how much of a rate a turn may use."""
 
 import math
 

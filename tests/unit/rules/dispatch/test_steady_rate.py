@@ -1,4 +1,4 @@
-"""Rate of a model while only the model holds up lines."""
+"""Rate of a model, measured only while nothing but the model slows down its lines."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from batchwright.rules.dispatch.steady_rate import SteadyRate
 
 
 def measured(seconds: int) -> SteadyRate:
-    """Return a rate that was measured for so many seconds: 20 lines per second, 64 requests in flight."""
+    """Return a rate of 20 lines per second with 64 requests in flight, measured for `seconds`."""
     rate = SteadyRate()
     for _ in range(seconds // 15):
         rate.record(300, 64, 15, limited=False)

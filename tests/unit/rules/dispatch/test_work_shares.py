@@ -1,4 +1,4 @@
-"""Work that is done before one owner is, if all share a capacity."""
+"""Amount of work that is done before one owner's work is done, if all owners share a capacity."""
 
 import pytest
 

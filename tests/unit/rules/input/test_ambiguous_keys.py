@@ -1,4 +1,4 @@
-"""JSON keys that backends may read otherwise than our checks do: repeated ones, or those in another case."""
+"""JSON keys that backends may read differently from our checks: repeated keys, or keys in another case."""
 
 import json
 
@@ -23,9 +23,9 @@ def errors_of(*lines: bytes) -> list[ValidationError]:
 
 
 def others() -> list[bytes]:
-    """Return valid lines to check before the tested line.
+    """Return valid lines that are checked before the tested line.
 
-    What the checker remembers of them must not hide its error.
+    The checker remembers data about them, which must not hide the error of the tested line.
     """
     return [GOOD.replace(b'"1"', b'"%d"' % number) for number in range(2, 5)]
 

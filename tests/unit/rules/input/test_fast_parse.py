@@ -23,7 +23,7 @@ def one_of(*values: object) -> Some:
 
 
 def fields(**values: Some) -> st.SearchStrategy[dict[str, object]]:
-    """Return a strategy for objects that have any of these fields."""
+    """Return a strategy that generates objects with any subset of these fields."""
     return st.fixed_dictionaries({}, optional=values)
 
 
@@ -73,10 +73,10 @@ def test_both_parsers_give_the_same_result(lines: list[bytes], endpoint: Endpoin
 def parsed_with(
     lines: list[bytes], endpoint: Endpoint, profile: Profile, *, usual: bool
 ) -> tuple[list[Said | None], list[ValidationError]]:
-    """Return the facts about each accepted line, and the errors of all others.
+    """Return the data of each line (None if it is rejected), and the errors of the rejected lines.
 
     Args:
-        usual: Use the fast parser.
+        usual: True to use the fast parser.
     """
     lines = [line.replace(URL.encode(), endpoint.encode()) for line in lines]
     checker = LineChecker(endpoint, profile, LIMITS, errors := ValidationErrors())

@@ -1,4 +1,4 @@
-"""Cutting an input into lines, and reading one."""
+"""Splitting an input into lines, and reading one line."""
 
 import contextlib
 

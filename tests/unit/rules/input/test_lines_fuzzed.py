@@ -1,4 +1,4 @@
-"""Arbitrary bytes into the line checker: no exception; each line is accepted or has an error."""
+"""Arbitrary bytes as input of the line checker: no exception, and each line is accepted or has an error."""
 
 import json
 

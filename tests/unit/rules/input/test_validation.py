@@ -22,7 +22,7 @@ def codes(found: ValidationReport) -> list[tuple[str, str | None, int | None]]:
 
 
 def changed(old: bytes, new: bytes) -> Iterator[bytes]:
-    """Yield an input of a valid line and a line in which `old` is replaced by `new`."""
+    """Yield an input with two lines: a valid one, and one in which `old` is replaced by `new`."""
     yield a_line(custom_id="first") + b"\n" + a_line().replace(old, new)
 
 

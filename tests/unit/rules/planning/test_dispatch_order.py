@@ -1,4 +1,4 @@
-"""The order of prompts: those with a common prefix are neighbours."""
+"""The order of prompts: prompts with a common beginning are next to each other."""
 
 import json
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def a_prompt(**body: object) -> Prompt:
 
 
 def fnv_1a(data: bytes) -> int:
-    """Return the hash FNV-1a, computed as its authors published it."""
+    """Return the FNV-1a hash, computed by the algorithm that its authors published."""
     value = 0x811C_9DC5
     for byte in data:
         value = ((value ^ byte) * 0x0100_0193) & 0xFFFF_FFFF
@@ -136,7 +136,7 @@ def test_a_set_of_digests_keeps_its_members_while_it_grows() -> None:
 
 
 class Input:
-    """An input for one model, from pairs of system prompt and user text."""
+    """An input for one model, made of pairs of system prompt and user text."""
 
     def __init__(self, requests: list[tuple[str | None, str]], costs: Sequence[int] = ()) -> None:
         self.lines = [self._line(system, text) for system, text in requests]

@@ -1,4 +1,4 @@
-"""Lines with equal requests, and how a duplicate gets the answer of the first."""
+"""Lines with equal requests, and how a duplicate gets the response of its original."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Plans and slice tables: fixed sizes, nothing lost, nothing guessed."""
+"""Encoded plans and slice tables have fixed sizes and keep all data. Damaged ones are detected."""
 
 import struct
 

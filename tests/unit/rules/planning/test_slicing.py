@@ -1,4 +1,4 @@
-"""Cutting a plan into slices."""
+"""Dividing a plan into slices."""
 
 import pytest
 from hypothesis import given
@@ -26,7 +26,7 @@ def cut(plan: list[tuple[int, int]], *, lines: int = 3, size: int = 60, units: i
 
 
 def cut_in_shares(lines: int, *, length: int = 100, most: int = 1024, fewest: int = 64) -> list[int]:
-    """Return the number of lines of each slice of a plan with `lines` lines."""
+    """Divide a plan with `lines` lines into slices. Return the number of lines of each slice."""
     slicer = Slicer(most, 4 * MAX_LARGE_SLICE_BYTES, plan_lines=lines, fewest=fewest)
     slices = [*(slicer.add(length, 1) for _ in range(lines)), slicer.finish()]
     return [record.entries for record in slices if record is not None]

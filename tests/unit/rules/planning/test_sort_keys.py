@@ -1,4 +1,4 @@
-"""Sort keys of prompts sort as the prompts do, and distinguish most of them without reading the prompts."""
+"""Sort keys are in the same order as their prompts, and most of them differ, so prompts need not be read."""
 
 import pytest
 from hypothesis import given

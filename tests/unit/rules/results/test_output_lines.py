@@ -1,7 +1,4 @@
-"""Lines of output and error files.
-
-Lines of result files, read again.
-"""
+"""Lines of output and error files, written and read again."""
 
 import json
 

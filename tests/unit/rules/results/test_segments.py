@@ -1,4 +1,4 @@
-"""Segments (objects with results): written records can be read, and any damage is detected."""
+"""Segments (objects with results): written records can be read again, and any damage is detected."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Tokens as backends report them."""
+"""Token usage in the form in which backends report it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which URLs and addresses webhooks may be sent to."""
+"""URLs and addresses to which webhooks may be sent."""
 
 from ipaddress import ip_address
 

@@ -1,4 +1,4 @@
-"""When a failed delivery of a webhook is attempted again."""
+"""Times at which a failed webhook delivery is attempted again."""
 
 from datetime import timedelta
 from itertools import pairwise
@@ -7,7 +7,7 @@ from batchwright.rules.webhooks.retry_schedule import RETRY_PERIOD, is_last_atte
 
 
 def attempts() -> list[timedelta]:
-    """Return when each attempt begins, if every attempt fails at once."""
+    """Return the start of each attempt, measured from the first one, if every attempt fails at once."""
     begins = [timedelta()]
     while not is_last_attempt(begins[-1]):
         begins.append(begins[-1] + pause_after(len(begins), begins[-1]))

@@ -16,7 +16,7 @@ def cli() -> Generator[Cli]:
 
 @pytest.fixture
 def jobs(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Jobs:
-    """An empty folder, and an API without data. Dropped files count as complete at once."""
+    """An empty folder, and an API without data. Dropped files count as complete immediately."""
     monkeypatch.setattr(dropped_files, "COMPLETE_AFTER_SECONDS", 0)
     cli.api.clear()
     return Jobs(cli, tmp_path / "jobs")

@@ -18,9 +18,9 @@ STATES = ("input/ready", "processing", "output", "failed")
 
 
 class Jobs:
-    """A folder with helpers that do what its users do, and the batches of the API.
+    """A folder with methods that do what its users do, and the batches of the API.
 
-    `said` has the lines that were printed.
+    `said` contains the lines that were printed.
     """
 
     def __init__(self, cli: Cli, path: Path) -> None:
@@ -30,19 +30,19 @@ class Jobs:
 
     @contextmanager
     def runner(self, options: JobOptions = OPTIONS) -> Generator[JobRunner]:
-        """Yield a runner, as a started process has it."""
+        """Context manager that yields a job runner, as in a newly started process."""
         with JobFolder(self.path) as folder, Client(self.cli.url) as client:
             yield JobRunner(folder, client, options, self.said.append)
 
     def drop(self, name: str, content: str | bytes = LINE) -> Path:
-        """Drop a complete file into the folder."""
+        """Drop a complete file into the folder. Return its path."""
         self.path.mkdir(exist_ok=True)
         path = self.path / name
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         return path
 
     def submit(self, name: str, **files: str) -> None:
-        """Submit a job as its own directory: written where nobody reads it, and renamed."""
+        """Submit a job as a directory: write it in a place that is not read, then rename it."""
         staging = self.path / "input" / "writing" / name
         staging.mkdir(parents=True)
         for file, content in files.items():
@@ -62,20 +62,20 @@ class Jobs:
         return self.cli.api.storage.objects[file.storage_key]
 
     def answer(self) -> None:
-        """Complete all batches: the answer to each line repeats its prompt."""
+        """Complete all batches. The response to each line repeats its prompt."""
         for row in self.batches:
             if not row.status.is_terminal:
                 lines = [json.loads(line) for line in self.input_of(row).splitlines()]
                 self.cli.end(row.order.batch_id, output=b"".join(map(answered, lines)))
 
     def fail(self, status: BatchStatus, error: bytes | None = None) -> None:
-        """End all live batches with a status, and with an error file that has this content."""
+        """End all live batches with a status. Their error file has the content `error`."""
         for row in self.batches:
             if not row.status.is_terminal:
                 self.cli.end(row.order.batch_id, status, error=error)
 
     def states(self) -> dict[str, str]:
-        """Return the states of all jobs by their names; a job in two states has both."""
+        """Return the states of all jobs by name. A job that is in two states has both."""
         found: dict[str, str] = {}
         for state in STATES:
             for path in (self.path / state).glob("*"):

@@ -1,4 +1,4 @@
-"""Inputs and folders that cannot be used: nothing is lost, and the reason is beside the input."""
+"""Inputs and folders that cannot be used: nothing is lost, and the reason is written beside the input."""
 
 import errno
 import gzip
@@ -150,7 +150,7 @@ def test_results_of_an_input_that_grew_later_are_not_taken_for_those_of_all_line
 
 @contextmanager
 def as_another_user() -> Generator[None]:
-    """Lose the right to read the files of others, if these tests have it."""
+    """Context manager that, if the tests run as root, runs them as a user without access to others' files."""
     if os.geteuid() != 0:
         yield
         return

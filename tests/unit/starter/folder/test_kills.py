@@ -1,4 +1,4 @@
-"""A process that is killed after any of its steps is followed by one that completes the same jobs."""
+"""If a process is killed after any of its steps, the next process completes the same jobs."""
 
 import os
 import shutil
@@ -22,11 +22,11 @@ _STEPS = [
 
 
 class _Killed(BaseException):
-    """No code of the program handles it, so it ends as a killed process does."""
+    """Ends the program as a kill would, because none of its code handles this exception."""
 
 
 def _kill_after(step: int, patch: pytest.MonkeyPatch) -> None:
-    """Kill the program, as far as it runs in this thread, after its step of this number; 0 never does."""
+    """Kill the program in this thread after step number `step`. `0` never kills it."""
     thread = threading.get_ident()
     done = count(1)
 
@@ -63,7 +63,7 @@ def _do_nothing(fd: int) -> None:
 
 
 def prepare(jobs: Jobs) -> None:
-    """Begin again with an API without data, a dropped file, a prompt, and a second file of the same name."""
+    """Start again: with an API without data, a dropped file, a prompt, and a second file of the same name."""
     jobs.cli.api.clear()
     shutil.rmtree(jobs.path, ignore_errors=True)
     jobs.submit("b", prompt_txt="a prompt")
@@ -74,7 +74,7 @@ def prepare(jobs: Jobs) -> None:
 
 
 def was_killed(jobs: Jobs, after: int, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Run the folder until all jobs have ended, or until it is killed after this many steps."""
+    """Run the folder until all jobs have ended. Return True if it was killed after `after` steps."""
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", _do_nothing)  # it would take much of the time
         _kill_after(after, patch)

@@ -1,4 +1,4 @@
-"""The life cycle of a job: which directory it is in, what is beside it, and what the user sees."""
+"""The life cycle of a job: the directory that it is in, its files there, and the messages to the user."""
 
 import json
 import os

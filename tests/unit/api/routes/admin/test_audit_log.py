@@ -1,4 +1,4 @@
-"""The audit log: which acts of requests are recorded, with what, and how operators read them."""
+"""The audit log: which requests are recorded, with which data, and how operators read the records."""
 
 import asyncio
 import json

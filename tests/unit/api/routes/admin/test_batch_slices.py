@@ -1,4 +1,4 @@
-"""GET /admin/batches/{id}/slices: what Temporal, the database and the storage know of them, in one answer."""
+"""GET /admin/batches/{id}/slices combines what Temporal, the database and the storage know of the slices."""
 
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime

@@ -38,7 +38,7 @@ async def completed(api: ApiFixture, tenant: str) -> str:
 
 
 async def listed(api: ApiFixture, **query: str) -> list[str]:
-    """Return the ids that the list has with these query parameters."""
+    """Return the ids in the list with these query parameters."""
     page = read(await api.http.get("/admin/batches", params=query), OperatorBatchPage)
     return [batch.id for batch in page.data]
 

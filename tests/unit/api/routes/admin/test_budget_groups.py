@@ -1,4 +1,4 @@
-"""/admin/budget-groups: create, change, list, delete; and the remaining budget of a key's user."""
+"""/admin/budget-groups: create, change, list and delete groups; the remaining budget of a key's user."""
 
 import json
 from datetime import UTC, datetime

@@ -28,7 +28,10 @@ async def api() -> AsyncGenerator[ApiFixture]:
 
 
 async def ended(api: ApiFixture, failed_lines: Sequence[int] = (0, 2), tenant: str = "default") -> str:
-    """Create a completed batch over INPUT. The lines with these numbers are dead letters."""
+    """Create a completed batch with the input INPUT, and return its id.
+
+    The lines with the numbers `failed_lines` are dead letters.
+    """
     file = await api.upload(INPUT, tenant=tenant)
     body = {
         "input_file_id": file.id,

@@ -1,4 +1,4 @@
-"""Partial changes of models at run time, their versions, and the effective settings with their origin."""
+"""Partial run-time changes of models, the models' versions, and their effective settings with sources."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import datetime

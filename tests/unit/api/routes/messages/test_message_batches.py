@@ -1,4 +1,4 @@
-"""/v1/messages/batches with the official client: OpenAI's batches in Anthropic's shapes."""
+"""/v1/messages/batches, called by the official client: OpenAI's batches in Anthropic's form."""
 
 import json
 from collections.abc import AsyncGenerator, Mapping
@@ -54,7 +54,7 @@ async def ended(
     lines: Mapping[str, LineCode | None],
     status: BatchStatus = BatchStatus.COMPLETED,
 ) -> None:
-    """End the batch. `lines` has the error code of each custom id; None for success."""
+    """End the batch. `lines` has the error code of each line by custom id; None for success."""
     batch_id, files = openai_id(batch), dict[str, FileRow | None]()
     row = await api.database.files.get("default", api.order(batch_id).input_file_id)
     assert row is not None

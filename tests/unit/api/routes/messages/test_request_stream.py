@@ -1,4 +1,4 @@
-"""The body of a message batch: it is read in pieces of any size, and copied to an input file."""
+"""The body of a message batch. It is read in pieces of any size, and written as an input file."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -30,7 +30,7 @@ async def in_pieces(body: bytes, size: int) -> AsyncIterator[bytes]:
 
 
 async def written(body: bytes, size: int = 7, limits: RequestLimits = LIMITS) -> bytes:
-    """Return the content of the input file for a body that arrives in pieces of `size` bytes."""
+    """Return the content of the input file that results from a body in pieces of `size` bytes."""
     form = RequestStream(limits).form(in_pieces(body, size))
     return b"".join([piece async for piece in form if isinstance(piece, bytes)])
 

@@ -46,7 +46,7 @@ def answered(status: int, body: bytes) -> bytes:
 
 
 def error_of(result: str) -> tuple[str, str]:
-    """Check that the result is an error, nested as Anthropic nests it. Return its type and message."""
+    """Check that the result is an error in Anthropic's nested form. Return its type and message."""
     read = json.loads(result)
     assert (read["custom_id"], read["result"]["type"]) == ("a", "errored")
     error = read["result"]["error"]
