@@ -50,7 +50,7 @@ def unknown_parameter(param: str, hints: Mapping[str, str] = NO_HINTS) -> ApiErr
 
     Args:
         param: name of the parameter.
-        hints: sentences that say what to send instead, by frequent wrong name.
+        hints: sentences that say what to send instead. The keys are wrong names that clients often use.
     """
     message = f"Unknown parameter: '{param}'. {hints.get(param, '')}".rstrip()
     return ApiError(400, message, code="unknown_parameter", param=param)

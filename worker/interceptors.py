@@ -359,8 +359,8 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
 def _waiting_reason(error: Exception) -> str:
     """Return why the step waits for its next attempt, as text for tenants; empty if it does not wait.
 
-    The step does not wait if there is no next attempt, or if `error` is not a failure but, for example, the
-    planned end of a slice's limited turn.
+    The step does not wait if there is no next attempt, or if `error` is not a failure. An example of such an
+    error is the planned end of a slice's limited turn.
     """
     if not isinstance(error, ApplicationError):
         return _UNEXPLAINED

@@ -121,9 +121,8 @@ class PollerSupervisor:
 
         Args:
             only: models that this worker serves; empty for all models.
-            limit: maximum number of polled models. A limit is necessary because tenants can name any number
-                of models, each polled model costs a thread and a poll, and Temporal limits the polls of a
-                namespace.
+            limit: maximum number of polled models. Tenants can name any number of models. But each polled
+                model costs a thread and a poll, and Temporal limits the polls of a namespace.
             every_seconds: pause between two rounds.
         """
         await self._until_ready()

@@ -103,8 +103,8 @@ class HealthRoutes:
     async def _may_read_tenants(self, request: Request, authenticator: Authenticator | None) -> bool:
         """Return True if the caller may see tenant names in the metrics, because it has the scope `viewer`.
 
-        The result is True if the API runs without authentication, and False for a caller without credentials
-        and while the database or the issuer of tokens is unavailable.
+        If the API runs without authentication, the result is True. For a caller without credentials it is
+        False, and also while the database or the issuer of tokens is unavailable.
 
         Raises:
             ApiError: the caller sent credentials that do not have this scope.

@@ -118,8 +118,8 @@ class BatchControl:
         """Change the cap on the cost of a batch in progress. None removes it.
 
         Raises:
-            ApiError: the batch is not in progress or is being cancelled (409), a model with lines to send
-                has no prices, or the cap is below what the batch has cost already.
+            ApiError: the batch is not in progress or is being cancelled (409). Or a model with lines to send
+                has no prices. Or the batch has already cost more than the cap.
         """
         row = await self.row(tenant, batch_id)
         if max_cost is not None:

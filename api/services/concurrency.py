@@ -18,8 +18,8 @@ class _Waiter(NamedTuple):
 class TenantLimiter:
     """Grants at most `most` slots at a time. Callers wait for a slot in order, each for at most `seconds`.
 
-    A later caller may get a slot first if the earlier caller's tenant already has half of the slots, or if
-    the earlier caller's object already has a slot. `work` describes the task in error messages.
+    A caller must wait longer than later callers while its tenant has half of the slots, or while its object
+    has a slot. `work` describes the task in error messages.
     """
 
     def __init__(self, most: int, seconds: float, work: str = "uploads are being completed") -> None:

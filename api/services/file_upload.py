@@ -132,8 +132,8 @@ class FileUpload:
         """Return the row of the complete file, created at `now`.
 
         Raises:
-            ApiError: a field is missing or not valid, the file is too large for its purpose or for the quota,
-                or it is a batch input that is empty or whose first line is not JSON.
+            ApiError: a field is missing or not valid, or the file is too large for its purpose or for the
+                quota. Or a batch input is empty, or its first line is not JSON.
         """
         if self._filename is None:
             raise missing_parameter("file")

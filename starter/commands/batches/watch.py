@@ -98,9 +98,9 @@ def _states(client: Client, batch_id: str, interval: float) -> Generator[BatchOb
     """Yield the current batch forever: after each event of the API's stream, and after each poll.
 
     When the stream ends, the batch is polled once, and the stream is opened again. If the stream ended
-    without any event, only polls follow, because the API may be older, have too many streams, or be behind a
-    proxy that buffers events. After the status 503, the stream is always opened again, because the API is
-    stopping or has no database.
+    without any event, only polls follow. Possible reasons are an older API, too many streams, or a proxy that
+    buffers events. After the status 503, the stream is always opened again, because the API is stopping or
+    has no database.
 
     Args:
         interval: seconds between two polls.

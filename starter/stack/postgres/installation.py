@@ -173,7 +173,7 @@ def reachable(root: Path, runner: ServerUser) -> Generator[tuple[str, tuple[int,
 
     It also yields the file descriptors that the process must inherit. Usually the path is `root` itself, and
     no descriptors are needed. If `root` is below a directory that other users cannot open, such as /root, the
-    path is that of an open file descriptor of `root` (only on Linux).
+    path leads to an open file descriptor of `root`. This works only on Linux.
     """
     open_way = all(parent.stat().st_mode & stat.S_IXOTH for parent in root.parents)
     if runner.uid is None or open_way or not _DESCRIPTORS.is_dir():

@@ -81,7 +81,7 @@ async def test_a_line_that_no_backend_accepted_in_time_is_a_dead_letter() -> Non
 
 
 async def compacted(*segments: list[SegmentRecord]) -> list[SegmentRecord]:
-    """Store each list of records as the segment of a turn. Compact the segments, and return what is left."""
+    """Store each list of records as one segment, compact the segments, and return the remaining records."""
     execution = ExecutionFixture(ok)
     for number, records in enumerate(segments):
         await execution.store(*records, name=f"0000-000001-aa-0000{number}")
