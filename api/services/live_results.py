@@ -173,9 +173,7 @@ class _Reader:
         self._index: LiveIndex | None = None
 
     async def pieces(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
-        """Yield the selected lines, many lines per item.
-
-        The first item, which may be empty, shows that the line `after` exists.
+        """Yield the selected lines, many per item. The first item may be empty: it shows that `after` exists.
 
         Raises:
             ApiError: `after` is not one of the selected lines, or the file of the ended batch was deleted.
