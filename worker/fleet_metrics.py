@@ -29,8 +29,8 @@ from batchwright.database.tables.fleet import LiveBatches
 from batchwright.database.tables.retention import RetentionTable
 from batchwright.database.tenants.budget_groups import BudgetGroupsTable
 from batchwright.database.tenants.quotas import QuotasTable
-from batchwright.rules.dispatch.completion_forecast import ThroughputHistory, remaining_seconds
 from batchwright.rules.dispatch.deadline_demand import HORIZONS, DueLines, lines_within, required_rate
+from batchwright.rules.dispatch.throughput_history import ThroughputHistory, remaining_seconds
 from batchwright.rules.ids import safe_name
 from batchwright.telemetry.labels import OTHER, top_names
 from batchwright.telemetry.metrics import Metrics

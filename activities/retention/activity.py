@@ -9,7 +9,7 @@ from temporalio import activity
 from batchwright.activities.errors import translated
 from batchwright.activities.heartbeat import heartbeating
 from batchwright.activities.retention import expired, leftovers
-from batchwright.activities.retention.turn import TURN_SECONDS, RetentionTurn
+from batchwright.activities.retention.sweep_turn import TURN_SECONDS, RetentionTurn
 from batchwright.contracts.retention import (
     RetentionActivities,
     RetentionKind,

@@ -9,7 +9,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 from batchwright.activities.retention.storage_mark import check_storage_mark
-from batchwright.activities.retention.turn import PAGE, RetentionTurn
+from batchwright.activities.retention.sweep_turn import PAGE, RetentionTurn
 from batchwright.contracts.retention import SweepPosition
 from batchwright.database.records import FileRow
 from batchwright.rules import object_keys

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from batchwright.starter.folder.errors import JobFailed
-from batchwright.starter.folder.job_directory import JobFile, printable
-from batchwright.starter.folder.job_folder import JobFolder, State
+from batchwright.starter.folder.job_files import JobFile, printable
+from batchwright.starter.folder.job_states import JobFolder, State
 
 COMPLETE_AFTER_SECONDS = 3.0
 NAME_TAKEN = (

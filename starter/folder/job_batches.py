@@ -13,7 +13,7 @@ from batchwright.contracts.openai import BatchStatus, Endpoint
 from batchwright.contracts.openai_objects import BatchObject
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.folder.errors import JobFailed
-from batchwright.starter.folder.job_directory import JobDirectory, JobFile, JobRecord, printable
+from batchwright.starter.folder.job_files import JobDirectory, JobFile, JobRecord, printable
 from batchwright.starter.folder.prompts import answer, write_request
 from batchwright.starter.input_format import START_BYTES, start_problem
 from batchwright.starter.output import error_text

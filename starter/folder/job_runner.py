@@ -9,8 +9,8 @@ from batchwright.starter.client import Client, ClientError
 from batchwright.starter.folder.dropped_files import NAME_TAKEN, DroppedFiles
 from batchwright.starter.folder.errors import JobFailed
 from batchwright.starter.folder.job_batches import DENIED, JobBatches, JobOptions
-from batchwright.starter.folder.job_directory import JobDirectory, JobFile, printable
-from batchwright.starter.folder.job_folder import JobFolder, State
+from batchwright.starter.folder.job_files import JobDirectory, JobFile, printable
+from batchwright.starter.folder.job_states import JobFolder, State
 from batchwright.starter.output import count_text, waiting_text
 
 _ROUND_SECONDS = 1.0

@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from batchwright.contracts.openai import Endpoint
 from batchwright.starter.folder.errors import JobFailed
-from batchwright.starter.folder.job_directory import JobDirectory, JobFile
+from batchwright.starter.folder.job_files import JobDirectory, JobFile
 
 _MAX_PROMPT_BYTES = 10_000_000
 _MAX_SHOWN = 2_000

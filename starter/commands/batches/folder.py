@@ -9,8 +9,8 @@ import typer
 from batchwright.contracts.openai import Endpoint
 from batchwright.starter.folder.errors import FolderError
 from batchwright.starter.folder.job_batches import JobOptions
-from batchwright.starter.folder.job_folder import JobFolder
 from batchwright.starter.folder.job_runner import JobRunner
+from batchwright.starter.folder.job_states import JobFolder
 from batchwright.starter.options import Tenant, Url, api_client
 from batchwright.starter.output import ExitCode, stdout, stop
 

@@ -9,8 +9,8 @@ from batchwright.contracts.openai import BatchStatus, Endpoint
 from batchwright.database.records import BatchRow
 from batchwright.starter.client import Client
 from batchwright.starter.folder.job_batches import JobOptions
-from batchwright.starter.folder.job_folder import JobFolder
 from batchwright.starter.folder.job_runner import JobRunner
+from batchwright.starter.folder.job_states import JobFolder
 from tests.unit.starter.cli import LINE, Cli, run_now
 
 OPTIONS = JobOptions(endpoint=Endpoint.CHAT_COMPLETIONS, window="24h", model="llama")

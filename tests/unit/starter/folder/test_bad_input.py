@@ -13,7 +13,7 @@ from batchwright.contracts.openai import BatchStatus
 from batchwright.starter.client import Client
 from batchwright.starter.folder.errors import FolderError
 from batchwright.starter.folder.job_batches import JobOptions
-from batchwright.starter.folder.job_folder import JobFolder
+from batchwright.starter.folder.job_states import JobFolder
 from tests.unit.starter.cli import LINE
 from tests.unit.starter.folder.jobs import OPTIONS, Jobs, prompt_line
 

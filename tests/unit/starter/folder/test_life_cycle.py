@@ -21,7 +21,7 @@ from batchwright.starter.folder import dropped_files, job_batches, job_runner
 from batchwright.starter.folder.dropped_files import DroppedFiles
 from batchwright.starter.folder.errors import FolderError
 from batchwright.starter.folder.job_batches import JobOptions
-from batchwright.starter.folder.job_folder import JobFolder, State
+from batchwright.starter.folder.job_states import JobFolder, State
 from batchwright.temporal.errors import TemporalUnavailable
 from tests.unit.starter.cli import LATER, LINE, run_now
 from tests.unit.starter.folder.jobs import STATES, Jobs, prompt_line

@@ -1,4 +1,4 @@
-"""Forecast when a batch will complete, from the lines that have a result so far."""
+"""Recent throughput of each batch, and the time that its remaining lines need at this rate."""
 
 import math
 from collections.abc import Iterable

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from batchwright.starter.folder.errors import FolderError
-from batchwright.starter.folder.job_directory import JobDirectory, JobFile
+from batchwright.starter.folder.job_files import JobDirectory, JobFile
 
 _LOCK = ".lock"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
