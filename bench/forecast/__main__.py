@@ -13,7 +13,7 @@ import typer
 
 from batchwright.contracts.batch import StartFit
 from bench.forecast.scenarios import SCENARIOS, STARTS
-from bench.forecast.simulation import STAGES, JudgedForecast, JudgedStart, judged_forecasts, judged_starts
+from bench.forecast.simulation import STAGES, JudgedForecast, JudgedStart, judged
 
 SEEDS, FIRST_FRESH_SEED = 20, 1000
 HEADS = (
@@ -68,16 +68,17 @@ def run(
     Print tables with a row for each scenario.
     """
     first = FIRST_FRESH_SEED if fresh else 0
+    of_each = range(first, first + seeds)
     print(HEADS)
     everything: list[JudgedForecast] = []
     for scenario in SCENARIOS:
-        forecasts = judged_forecasts(scenario, range(first, first + seeds))
+        forecasts = judged(scenario, of_each).forecasts
         everything += forecasts
         print(row(scenario.name, forecasts), flush=True)
     print(row("all", everything))
     print(f"\n{START_HEADS}")
     for scenario in STARTS:
-        print(start_row(scenario.name, judged_starts(scenario, range(first, first + seeds))), flush=True)
+        print(start_row(scenario.name, judged(scenario, of_each).starts), flush=True)
 
 
 def main() -> None:

@@ -1,8 +1,7 @@
 """The simulated scenarios: batches, duration of their requests, and disturbances."""
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 from bench.shares.scenarios import Seconds, about, lognormal, one_in_ten_takes
@@ -20,7 +19,6 @@ class Batch:
     seconds: Seconds
     since: float = 0.0
     weight: float = 1.0
-    window: float = math.inf  # seconds
 
 
 Batches = Callable[[Random], list[Batch]]
@@ -63,29 +61,28 @@ def _weighted(random: Random) -> list[Batch]:
     return [Batch("a", 10_000, lognormal(3.0)), Batch("b", 10_000, lognormal(3.0), weight=3.0)]
 
 
-def _arriving(random: Random) -> list[Batch]:
-    """Return batches that start at random times and need about two thirds of the permits."""
-    batches: list[Batch] = []
-    since = 0.0
-    while len(batches) < 20:
-        lines, median = random.choice((1000, 3000, 10_000)), random.choice((1.0, 3.0, 5.0))
-        batches.append(Batch(f"t{random.randrange(5)}", lines, lognormal(median), since))
-        since += random.expovariate(1 / 540.0)
-    return batches
+def _arriving(interval: float) -> Batches:
+    """Return batches that start at random times, on average `interval` seconds apart.
 
-
-def _with_windows(batches: Batches, interval: float = 1.0) -> Batches:
-    """Give batches random windows, and multiply the times at which they begin by `interval`."""
+    If the interval is 540 s, they need about two thirds of the permits.
+    """
 
     def made(random: Random) -> list[Batch]:
-        return [
-            replace(batch, window=random.choice((600.0, 1800.0, 7200.0)), since=batch.since * interval)
-            for batch in batches(random)
-        ]
+        batches: list[Batch] = []
+        since = 0.0
+        while len(batches) < 20:
+            lines, median = random.choice((1000, 3000, 10_000)), random.choice((1.0, 3.0, 5.0))
+            batches.append(Batch(f"t{random.randrange(5)}", lines, lognormal(median), since))
+            since += random.expovariate(1 / interval)
+        return batches
 
     return made
 
 
+_TEN = Scenario("Ten batches of one tenant, 1,000 to 10,000 lines, begun within 5 minutes", _ten)
+_ARRIVING = Scenario(
+    "20 batches of five tenants that are created by chance, two thirds of capacity", _arriving(540.0)
+)
 SCENARIOS = (
     Scenario("One batch of 10,000 lines, answers of 3 s", _one(10_000, about(3.0))),
     Scenario(
@@ -96,10 +93,10 @@ SCENARIOS = (
         "One batch of 10,000 lines, one answer in ten takes 60 s, all others 1 s",
         _one(10_000, one_in_ten_takes(60.0, 1.0)),
     ),
-    Scenario("Ten batches of one tenant, 1,000 to 10,000 lines, begun within 5 minutes", _ten),
+    _TEN,
     Scenario("Two tenants of equal weight, lognormal answers of median 8 s and 0.8 s", _unequal),
     Scenario("Two tenants with weights 1 and 3, the same work", _weighted),
-    Scenario("20 batches of five tenants that are created by chance, two thirds of capacity", _arriving),
+    _ARRIVING,
     Scenario(
         "One batch of 10,000 lines; answers take a fifth longer from the fifth minute",
         _one(10_000, lognormal(3.0)),
@@ -109,10 +106,9 @@ SCENARIOS = (
     Scenario("One batch of 1,000 lines", _one(1000, lognormal(3.0))),
 )
 
-# Batches that begin while others are sent, so that the speed of the model is known. Their windows are 10 or
-# 30 minutes, or 2 hours.
+# Batches that begin while others are sent, so that the speed of the model is known.
 STARTS = (
-    Scenario("20 batches of five tenants, two thirds of capacity", _with_windows(_arriving)),
-    Scenario("The same batches, one and a half times the capacity", _with_windows(_arriving, 0.44)),
-    Scenario("Ten batches of one tenant, begun within 5 minutes", _with_windows(_ten)),
+    _ARRIVING,
+    Scenario("The same batches, one and a half times the capacity", _arriving(0.44 * 540.0)),
+    _TEN,
 )

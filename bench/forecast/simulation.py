@@ -3,6 +3,8 @@
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
+from operator import attrgetter
 from random import Random
 from typing import NamedTuple
 
@@ -18,6 +20,9 @@ from bench.limits.backend import Clock
 
 MODEL, INTERVAL_SECONDS = "m", 15.0  # interval at which control workers make forecasts
 STAGES = (0.1, 0.5, 0.8)  # fractions of a batch's lines after which its forecast is judged
+_WINDOWS = (600.0, 1800.0, 7200.0)  # seconds; the window of a batch is one of them by chance
+_TURN_EVERY = round(1 / FOR_OTHERS)
+_LEFT = attrgetter("left")
 
 
 class JudgedForecast(NamedTuple):
@@ -37,7 +42,7 @@ class JudgedForecast(NamedTuple):
 
 
 class JudgedStart(NamedTuple):
-    """A forecast that was made when a batch began, and the actual duration of the batch in seconds."""
+    """A forecast that was made when a batch began, and the batch's window and actual duration in seconds."""
 
     expected: StartTime
     window: float
@@ -48,14 +53,22 @@ class JudgedStart(NamedTuple):
         return self.expected.fit(self.window)
 
 
-@dataclass
+class Judged(NamedTuple):
+    """The forecasts of all batches, those at their beginning apart, with the actual times."""
+
+    forecasts: list[JudgedForecast]
+    starts: list[JudgedStart]
+
+
+@dataclass(eq=False)
 class _Live:
     """A batch in the simulation: its progress, its end, and the forecasts that were made for it."""
 
     name: str
     batch: Batch
+    window: float
     unsent: int
-    settled: int = 0
+    left: int  # number of lines that are not settled
     ended_at: float = 0.0
     expected: StartTime | None = None
     forecasts: dict[float, tuple[float, RemainingTime]] = field(
@@ -72,6 +85,7 @@ class Simulation:
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self._scenario, self._random = scenario, Random(seed)
+        self._windows = Random(f"windows {seed}")
         self._clock, self._shares, self._forecaster = Clock(), FairShare(), Forecaster()
         self._live: dict[str, _Live] = {}
         self._waiting: dict[str, list[_Live]] = defaultdict(list)  # by tenant, in turn
@@ -80,30 +94,29 @@ class Simulation:
         self._grants = 0
         self._speeds: dict[str, ModelSpeed] = {}
 
-    def run(self) -> list[JudgedForecast]:
+    def run(self) -> Judged:
         batches = self._scenario.batches(self._random)
         for _ in range(self._scenario.history):
             self._count(self._random.choice(batches).seconds(self._random))
         for number, batch in enumerate(batches):
-            live = _Live(f"batch_{number}", batch, batch.lines)
+            window = self._windows.choice(_WINDOWS)
+            live = _Live(f"batch_{number}", batch, window, unsent=batch.lines, left=batch.lines)
             self._clock.at(batch.since, lambda live=live: self._begin(live))
         # The first forecast is at a random time, because control workers do not wait for batches.
         self._clock.at(self._random.uniform(0, INTERVAL_SECONDS), self._observe)
         while len(self._ended) < len(batches):
             self._clock.run(self._clock.now + INTERVAL_SECONDS)
-        return [
+        forecasts = [
             JudgedForecast(stage, remaining.p50, remaining.p90, live.ended_at - at)
             for live in self._ended
             for stage, (at, remaining) in live.forecasts.items()
         ]
-
-    def starts(self) -> list[JudgedStart]:
-        """Return the forecasts that were made when batches began. Call it after `run`."""
-        return [
-            JudgedStart(live.expected, live.batch.window, live.ended_at - live.batch.since)
+        starts = [
+            JudgedStart(live.expected, live.window, live.ended_at - live.batch.since)
             for live in self._ended
             if live.expected is not None
         ]
+        return Judged(forecasts, starts)
 
     def _begin(self, live: _Live) -> None:
         others = list(self._work())
@@ -139,19 +152,17 @@ class Simulation:
         In one of five calls, it is the first batch in the list.
         """
         self._grants += 1
-        if self._grants % round(1 / FOR_OTHERS) == 0:
+        if len(batches) == 1 or self._grants % _TURN_EVERY == 0:
             return batches.pop(0)
-        smallest = min(batches, key=lambda live: live.batch.lines - live.settled)
-        batches.remove(smallest)
-        return smallest
+        return batches.pop(batches.index(min(batches, key=_LEFT)))
 
     def _end(self, live: _Live, seconds: float) -> None:
         now, tenant = self._clock.now, live.batch.tenant
         self._in_flight -= 1
         self._count(seconds)
         self._shares.release(tenant, now, is_contended=any(self._waiting.values()))
-        live.settled += 1
-        if live.settled == live.batch.lines:
+        live.left -= 1
+        if not live.left:
             live.ended_at = now
             self._ended.append(self._live.pop(live.name))
         self._grant()
@@ -175,7 +186,7 @@ class Simulation:
         self._speeds |= self._forecaster.speeds()
         for name, remaining in self._forecaster.remaining().items():
             live = self._live[name]
-            done = live.settled / live.batch.lines
+            done = (live.batch.lines - live.left) / live.batch.lines
             for stage in STAGES:
                 if done >= stage and stage not in live.forecasts:
                     live.forecasts[stage] = now, remaining
@@ -187,20 +198,14 @@ class Simulation:
 
 
 def _unsettled(live: _Live) -> UnsettledWork:
-    batch, left = live.batch, live.batch.lines - live.settled
-    return UnsettledWork(batch.tenant, live.name, MODEL, live.settled, left, batch.since, batch.weight)
+    batch, settled = live.batch, live.batch.lines - live.left
+    return UnsettledWork(batch.tenant, live.name, MODEL, settled, live.left, batch.since, batch.weight)
 
 
-def judged_forecasts(scenario: Scenario, seeds: Iterable[int]) -> list[JudgedForecast]:
-    """Simulate the scenario once for each seed. Return the forecasts of all batches with the actual times."""
-    return [each for seed in seeds for each in Simulation(scenario, seed).run()]
-
-
-def judged_starts(scenario: Scenario, seeds: Iterable[int]) -> list[JudgedStart]:
-    """Simulate the scenario once for each seed, and return the forecasts of batches as they began."""
-    found: list[JudgedStart] = []
-    for seed in seeds:
-        simulation = Simulation(scenario, seed)
-        simulation.run()
-        found += simulation.starts()
-    return found
+@cache
+def judged(scenario: Scenario, seeds: range) -> Judged:
+    """Simulate the scenario once for each seed. Another call with the same arguments simulates nothing."""
+    runs = [Simulation(scenario, seed).run() for seed in seeds]
+    return Judged(
+        [each for run in runs for each in run.forecasts], [each for run in runs for each in run.starts]
+    )

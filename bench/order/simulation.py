@@ -57,7 +57,9 @@ class Simulation:
         self._scenario, self._rule, self._seed = scenario, rule, seed
         self._clock, self._used = Clock(), 0
         self._batches: dict[str, _Batch] = {}
+        self._unanswered: dict[str, _Batch] = {}  # the batches that have lines left
         self._seconds: dict[str, Random] = {}
+        self._mu = math.log(scenario.seconds)
         self._last_answer = 0.0
 
     def run(self) -> OrderResult:
@@ -87,7 +89,8 @@ class Simulation:
         return (batch.ended_at - batch.arrival.at) / alone
 
     def _create(self, id: str, arrival: Arrival) -> None:
-        self._batches[id] = _Batch(arrival, arrival.lines, arrival.lines, arrival.at)
+        batch = _Batch(arrival, arrival.lines, arrival.lines, arrival.at)
+        self._batches[id] = self._unanswered[id] = batch
         self._seconds[id] = Random(f"{self._seed} {id}")
         self._rule.add(Request(id, arrival.priority), self._clock.now)
         self._grant()
@@ -104,7 +107,7 @@ class Simulation:
             batch.unsent -= 1
             batch.pause, batch.last_sent = max(batch.pause, now - batch.last_sent), now
             self._used += 1
-            seconds = self._seconds[request.batch_id].lognormvariate(math.log(self._scenario.seconds), 1.0)
+            seconds = self._seconds[request.batch_id].lognormvariate(self._mu, 1.0)
             self._clock.after(seconds, lambda request=request, batch=batch: self._end(request, batch))
             if batch.unsent:
                 self._rule.add(Request(request.batch_id, request.priority), now)
@@ -113,8 +116,10 @@ class Simulation:
         self._used -= 1
         batch.unanswered -= 1
         self._last_answer = self._clock.now
-        if not batch.unanswered and self._clock.now <= batch.arrival.at + batch.arrival.window:
-            batch.ended_at = self._clock.now
+        if not batch.unanswered:
+            del self._unanswered[request.batch_id]
+            if self._clock.now <= batch.arrival.at + batch.arrival.window:
+                batch.ended_at = self._clock.now
         self._rule.release(request, self._clock.now)
         self._grant()
 
@@ -129,8 +134,8 @@ class Simulation:
                 batch.arrival.at,
                 batch.arrival.at + batch.arrival.window,
             )
-            for id, batch in self._batches.items()
-            if batch.unanswered and self._clock.now < batch.arrival.at + batch.arrival.window
+            for id, batch in self._unanswered.items()
+            if self._clock.now < batch.arrival.at + batch.arrival.window
         ]
 
 

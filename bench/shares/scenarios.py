@@ -13,7 +13,8 @@ def about(seconds: float, spread: float = 0.1) -> Seconds:
 
 
 def lognormal(median: float, sigma: float = 1.0) -> Seconds:
-    return lambda random: random.lognormvariate(math.log(median), sigma)
+    mu = math.log(median)
+    return lambda random: random.lognormvariate(mu, sigma)
 
 
 def one_in_ten_takes(seconds: float, otherwise: float) -> Seconds:

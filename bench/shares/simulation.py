@@ -1,5 +1,6 @@
 """Simulation of tenants that always wait for the permits of one model."""
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ class Simulation:
         self._clock, self._used = Clock(), 0
         self._waiting: dict[str, Tenant] = {}
         self._held: dict[str, list[tuple[float, float]]] = defaultdict(list)  # start and end of each request
+        self._longest = 0.0  # seconds of the longest request
         self._first: dict[str, float] = {}  # time of the first permit, by tenant
 
     def run(self) -> ShareResult:
@@ -72,6 +74,7 @@ class Simulation:
             self._used += 1
             self._first.setdefault(tenant.name, now)
             seconds = tenant.seconds(self._random)
+            self._longest = max(self._longest, seconds)
             self._held[tenant.name].append((now, now + seconds))
             self._clock.after(seconds, lambda tenant=tenant, seconds=seconds: self._end(tenant, seconds))
 
@@ -89,8 +92,11 @@ class Simulation:
         return jains_index([self._work(tenant, start, start + MINUTE) / tenant.weight for tenant in tenants])
 
     def _work(self, tenant: Tenant, since: float, until: float) -> float:
-        held = self._held[tenant.name]
-        return sum(max(0.0, min(end, until) - max(start, since)) for start, end in held)
+        """Return for how many seconds requests of the tenant were in flight in a period, all together."""
+        held = self._held[tenant.name]  # by start
+        first = bisect_left(held, (since - self._longest,))
+        inside = held[first : bisect_left(held, (until,))]
+        return sum(max(0.0, min(end, until) - max(start, since)) for start, end in inside)
 
 
 def jains_index(values: list[float]) -> float:

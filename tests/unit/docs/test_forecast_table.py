@@ -6,7 +6,7 @@ import pytest
 
 from bench.forecast.__main__ import FIRST_FRESH_SEED, HEADS, SEEDS, START_HEADS, row, start_row
 from bench.forecast.scenarios import SCENARIOS, STARTS, Scenario
-from bench.forecast.simulation import judged_forecasts, judged_starts
+from bench.forecast.simulation import judged
 
 PAGE = Path(__file__).parents[3].joinpath("docs/scheduling.md").read_text("utf-8")
 KINDS = ["seeds of the choice", "fresh seeds"]
@@ -60,7 +60,7 @@ def count(cell: str) -> tuple[int, int]:
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_what_the_page_says_is_what_the_simulation_finds(scenario: Scenario, table: int) -> None:
     seeds = range(FIRST_SEEDS[table], FIRST_SEEDS[table] + SEEDS)
-    assert row(scenario.name, judged_forecasts(scenario, seeds)) in ROWS[table]
+    assert row(scenario.name, judged(scenario, seeds).forecasts) in ROWS[table]
 
 
 @pytest.mark.slow
@@ -70,4 +70,4 @@ def test_forecasts_at_the_start_on_the_page_are_those_of_the_simulation(
     scenario: Scenario, table: int
 ) -> None:
     seeds = range(FIRST_SEEDS[table], FIRST_SEEDS[table] + SEEDS)
-    assert start_row(scenario.name, judged_starts(scenario, seeds)) in START_ROWS[table]
+    assert start_row(scenario.name, judged(scenario, seeds).starts) in START_ROWS[table]
