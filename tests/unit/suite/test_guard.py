@@ -13,6 +13,7 @@ import pytest
 from tests.integration.starter.stacks import alive, until
 
 ROOT = Path(__file__).parents[3]
+_PLUGINS = ("-p", "no:cacheprovider", "--disable-plugin-autoload", "-p", "xdist.plugin")
 _STARTS = """
 import os, subprocess, sys, time
 from pathlib import Path
@@ -42,7 +43,7 @@ class Run:
         (folder / "pytest.ini").touch()
         self._started = folder / "started"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "test_it.py"],
+            [sys.executable, "-m", "pytest", "-q", *_PLUGINS, *options, "test_it.py"],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.DEVNULL,
