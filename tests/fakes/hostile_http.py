@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tests.fakes.raw_servers import read_request
 
-LIMIT = 256 * 1024  # the largest answer that is accepted
+LIMIT = 128 * 1024  # the largest answer that is accepted
 LARGE = b"x" * 16 * 1024 * 1024  # a request that the buffers of no two sockets hold
 PATIENCE = 0.3  # seconds, of a request that a server leaves without an end
 

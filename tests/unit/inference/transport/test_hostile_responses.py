@@ -28,7 +28,7 @@ from tests.fakes.raw_servers import read_request, served
 from tests.fakes.settings import load
 
 ROOT = Path(__file__).parents[4]
-_MOST_BYTES = 2 * 1024 * 1024  # of memory, the server's included
+_MOST_BYTES = 1024 * 1024  # of memory, the server's included
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
     "uvloop": uvloop.new_event_loop,
