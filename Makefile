@@ -45,7 +45,7 @@ test: install ## units, real servers, whole stacks that lose their parts
 	PYTHONDONTWRITEBYTECODE= $(RUN)pytest -n 4 --dist loadfile -m "not prometheus and not slow and not cluster"
 
 test-slow: install $(TOOLS)/peers/.installed $(TOOLS)/embedder/.installed ## more chaos, conformance, S3, encryption, traces, containers, peers: a stack each
-	PYTHONDONTWRITEBYTECODE= $(RUN)pytest -n 2 --dist loadfile -m slow
+	PYTHONDONTWRITEBYTECODE= $(RUN)pytest -n 3 --dist loadfile -m slow
 
 # In a separate process, because Temporal's client may abort its process at exit.
 test-observability: install $(TOOLS)/prometheus ## dashboards and alerts against a real Prometheus
