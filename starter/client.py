@@ -225,11 +225,17 @@ class Client:
     @contextmanager
     def download(self, path: str) -> Generator[Iterator[bytes]]:
         """Context manager that sends a GET request. It yields an iterator over the bytes of the response."""
+        with self.streamed(path) as response:
+            yield response.iter_bytes()
+
+    @contextmanager
+    def streamed(self, path: str) -> Generator[httpx.Response]:
+        """Context manager that sends a GET request. It yields the response, whose body is not read yet."""
         with self._translated_errors(), self._http.stream("GET", path) as response:
             if response.is_error:
                 response.read()
                 raise self._error_of(response)
-            yield response.iter_bytes()
+            yield response
 
     @contextmanager
     def live_results(

@@ -1,10 +1,10 @@
 """Calls of the API's operator routes: batches, models, quotas, rates, holds, audit log."""
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from urllib.parse import quote
 
-from httpx import QueryParams
+from httpx import QueryParams, Response
 
 from batchwright.contracts.audit_log import AuditLogPage
 from batchwright.contracts.openai_objects import BatchObject
@@ -180,7 +180,7 @@ class OperatorClient:
         return self._client.call("GET", f"{_AUDIT_LOG}?{QueryParams(dict(query))}", AuditLogPage)
 
     @contextmanager
-    def exported_audit_log(self, query: Mapping[str, str | int]) -> Generator[Iterator[bytes]]:
-        """Context manager that yields an iterator over the bytes of the export, which are JSON lines."""
-        with self._client.download(f"{_AUDIT_LOG}/export?{QueryParams(dict(query))}") as pieces:
-            yield pieces
+    def exported_audit_log(self, query: Mapping[str, str | int]) -> Generator[Response]:
+        """Context manager that yields the response with the export, whose body are JSON lines."""
+        with self._client.streamed(f"{_AUDIT_LOG}/export?{QueryParams(dict(query))}") as response:
+            yield response

@@ -19,7 +19,6 @@ from batchwright.database.errors import (
 )
 from batchwright.database.recorded_act import recorded
 from batchwright.database.tables.audit_log import AuditActor, AuditEntry, AuditTarget
-from batchwright.rules.ids import new_audit_entry_id
 
 _Result = TypeVar("_Result")
 
@@ -62,7 +61,6 @@ async def recorded_command(
         DatabaseUnavailable: the change could not be recorded, and was not made.
     """
     entry = AuditEntry(
-        id=new_audit_entry_id(),
         created_at=datetime.now(UTC),
         actor=AuditActor(source="cli", user=_user(), address=socket.gethostname()),
         action=action,

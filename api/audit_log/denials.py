@@ -1,4 +1,4 @@
-"""Records denied requests of callers who lack the scope for an operator act.
+"""Records denied requests of known callers for acts: they lack the scope, or name another tenant.
 
 An act is an operation that changes or destroys something, such as the removal of a model.
 """
@@ -16,9 +16,11 @@ from batchwright.database.errors import DatabaseUnavailable
 
 logger = logging.getLogger(__name__)
 
+_MISSING_SCOPE = "missing_scope"  # code of the error if a caller lacks the scope
+
 
 class DenialRecorder:
-    """Records denied operator acts. Acts of tenants on their own data are not recorded.
+    """Records denied acts. An act of a tenant on its own data is not recorded if only its scope is missing.
 
     Authentication denies a request before FastAPI finds its route, so this class finds the route and its act.
     """
@@ -26,11 +28,10 @@ class DenialRecorder:
     def __init__(self, log: AuditLog, routers: Sequence[APIRouter]) -> None:
         self._log = log
         routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
-        acts = [(route, act_of(route)) for route in routes]
-        self._acts = [(route, act) for route, act in acts if act and not isinstance(act, TenantAct)]
+        self._acts = [(route, act) for route in routes if (act := act_of(route))]
 
     async def record(self, scope: Scope, code: str) -> None:
-        """Record the denied request with this ASGI scope if it requested an operator act.
+        """Record the denied request with this ASGI scope if it requested an act.
 
         If the database is unavailable, this only logs a warning, because the denied act did not happen.
 
@@ -38,6 +39,8 @@ class DenialRecorder:
             code: error code of the response.
         """
         for route, act in self._acts:
+            if isinstance(act, TenantAct) and code == _MISSING_SCOPE:
+                continue
             match, child = route.matches(scope)
             if match is Match.FULL:
                 try:

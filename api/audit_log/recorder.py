@@ -25,7 +25,6 @@ from batchwright.database.errors import UnknownBatch
 from batchwright.database.recorded_act import recorded
 from batchwright.database.tables.audit_log import AuditActor, AuditEntry, AuditResult, AuditTarget
 from batchwright.rules.batch_states import LIVE_STATES
-from batchwright.rules.ids import new_audit_entry_id
 from batchwright.rules.json_text import storable
 from batchwright.rules.pagination import BadParameter
 from batchwright.telemetry.context import current_fields
@@ -81,7 +80,7 @@ class AuditLog:
             yield
 
     async def record_denial(self, scope: Scope, act: "OperatorAct", code: str) -> None:
-        """Record that a known caller was denied an operator act, at most 60 times per minute and tenant.
+        """Record that a known caller was denied an act, at most 60 times per minute and tenant.
 
         Args:
             scope: the request's ASGI scope, including the path parameters of its route.
@@ -96,8 +95,8 @@ class AuditLog:
         request = Request(scope)
         id = storable("/".join(map(str, request.path_params.values())))[:_MAX_ID_CHARACTERS]
         entry = self._entry(request, act, AuditTarget(type=act.target.type, id=id), None)
-        await self._table.begin(entry)
-        await self._table.finish(entry.id, AuditResult(outcome=AuditOutcome.REFUSED, code=code))
+        entry_id = await self._table.begin(entry)
+        await self._table.finish(entry_id, AuditResult(outcome=AuditOutcome.REFUSED, code=code))
 
     def _entry(
         self, request: Request, act: "OperatorAct", target: AuditTarget, before: JsonValue
@@ -111,7 +110,6 @@ class AuditLog:
             request_id=str(current_fields().get("request_id", "")),
         )
         return AuditEntry(
-            id=new_audit_entry_id(),
             created_at=self._deps.clock(),
             actor=actor,
             action=act.action,

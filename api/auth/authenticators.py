@@ -57,7 +57,8 @@ class Authenticator(Protocol):
     async def authenticate(self, scope: Scope) -> str:
         """Return the tenant of the request, and store it in the ASGI scope.
 
-        The tenant is also stored if the caller is known but its scopes do not allow the route.
+        The tenant is also stored if the caller is known, but its scopes do not allow the route or it names
+        another tenant.
 
         Raises:
             ApiError: the caller has no access, or a header is not valid.

@@ -46,7 +46,7 @@ class AuthenticationMiddleware:
                 reason = error.reason if isinstance(error, AccessDenied) else "header"
                 add_fields(refused=reason)
                 self._metrics.api_refusals.labels(reason).inc()
-                if reason == "scope":  # the caller is known
+                if SCOPE_TENANT in scope:  # the caller is known
                     await self._denials.record(scope, str(error.code))
                 return await error_response(error)(scope, receive, send)
             except (DatabaseUnavailable, IssuerUnavailable) as error:

@@ -12,10 +12,10 @@ from batchwright.database.tables.audit_log import RecordedAct
 
 
 def audit_entry_object(act: RecordedAct) -> AuditEntryObject:
-    entry, result = act
+    id, entry, result = act
     actor, target = entry.actor, entry.target
     return AuditEntryObject(
-        id=entry.id,
+        id=id,
         created_at=int(entry.created_at.timestamp()),
         source=actor.source,
         actor=AuditActorObject(

@@ -32,7 +32,7 @@ async def recorded(
     Raises:
         DatabaseUnavailable: the beginning could not be recorded.
     """
-    await log.begin(entry)
+    id = await log.begin(entry)
     try:
         yield
     except Exception as error:
@@ -42,16 +42,16 @@ async def recorded(
         else:
             result = AuditResult(outcome=AuditOutcome.REFUSED, code=code)
         try:
-            await log.finish(entry.id, result)
+            await log.finish(id, result)
         except DatabaseUnavailable as unavailable:
-            _warn(entry, unavailable)
+            _warn(id, entry, unavailable)
         raise
     try:
-        await log.finish(entry.id, AuditResult(outcome=AuditOutcome.OK, after=await read_after()))
+        await log.finish(id, AuditResult(outcome=AuditOutcome.OK, after=await read_after()))
     except DatabaseUnavailable as unavailable:
-        _warn(entry, unavailable)
+        _warn(id, entry, unavailable)
 
 
-def _warn(entry: AuditEntry, error: DatabaseUnavailable) -> None:
-    extra = {"entry": entry.id, "action": entry.action.value, "error": str(error)}
+def _warn(id: str, entry: AuditEntry, error: DatabaseUnavailable) -> None:
+    extra = {"entry": id, "action": entry.action.value, "error": str(error)}
     logger.warning("outcome of an act was not recorded in the audit log", extra=extra)

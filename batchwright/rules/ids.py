@@ -1,6 +1,6 @@
 """Make and check ids, and make names that are safe in keys and queue names.
 
-New ids sort by time. Derived ids are the same at each attempt.
+New ids sort by time. Derived ids are the same at each attempt. The database makes the ids of the audit log.
 """
 
 import re
@@ -73,10 +73,6 @@ def new_event_id() -> str:
     return "evt_" + uuid_utils.uuid7().hex
 
 
-def new_audit_entry_id() -> str:
-    return "act_" + uuid_utils.uuid7().hex
-
-
 def request_id(batch_id: str, offset: int) -> str:
     """Return the `batch_req_...` id of a line. It is the same at each attempt.
 
@@ -134,6 +130,11 @@ def is_delivery_id(text: str) -> bool:
 
 def is_audit_entry_id(text: str) -> bool:
     return _AUDIT_ENTRY_ID.fullmatch(text) is not None
+
+
+def audit_entry_position(entry_id: str) -> int:
+    """Return the position of an entry in the audit log, from its id. The first entry has position 1."""
+    return int(entry_id[4:20], 16)
 
 
 def is_tenant(text: str) -> bool:

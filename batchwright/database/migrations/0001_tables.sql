@@ -650,10 +650,25 @@ INSERT INTO consistency_checks
 SELECT kind, 0, 0, now() FROM unnest(ARRAY['run_missing', 'run_ended', 'row_missing', 'run_open',
                                            'file_missing', 'counts']) AS kind;
 
+-- Position of the latest entry of the audit log.
+CREATE TABLE audit_log_position (
+    single   boolean PRIMARY KEY DEFAULT true CHECK (single),
+    position bigint  NOT NULL
+);
+INSERT INTO audit_log_position (position) VALUES (0);
+
+-- Returns the id of the next entry: its position, then random digits. The update locks the row until the transaction
+-- ends, so the next transaction gets its position after this one is committed. Whoever sees an entry therefore sees all
+-- entries before it. Unlike a sequence, it leaves no gap if a transaction is rolled back.
+CREATE FUNCTION next_audit_log_id() RETURNS text LANGUAGE sql AS $$
+    UPDATE audit_log_position SET position = position + 1
+    RETURNING 'act_' || lpad(to_hex(position), 16, '0') || right(replace(gen_random_uuid()::text, '-', ''), 16)
+$$;
+
 -- The audit log: an act of an operator, or a destructive act of a tenant. The row is inserted before the act. Fields
 -- that do not apply are empty.
 CREATE TABLE audit_log (
-    id            text        PRIMARY KEY,
+    id            text        PRIMARY KEY DEFAULT next_audit_log_id(),
     created_at    timestamptz NOT NULL,
     source        text        NOT NULL CHECK (source IN ('api', 'cli')),
     actor_tenant  text        NOT NULL,
@@ -667,9 +682,9 @@ CREATE TABLE audit_log (
     target_tenant text        NOT NULL, -- the tenant to which the target belongs
     before        json                  -- the target before the act, without secrets; null: there was none
 );
-CREATE INDEX audit_log_by_time ON audit_log (created_at, id);
-CREATE INDEX audit_log_of_target ON audit_log (target_id, created_at, id);
-CREATE INDEX audit_log_of_tenant ON audit_log (target_tenant, created_at, id);
+CREATE INDEX audit_log_by_time ON audit_log (created_at);
+CREATE INDEX audit_log_of_target ON audit_log (target_id, id);
+CREATE INDEX audit_log_of_tenant ON audit_log (target_tenant, id);
 
 -- The outcome of an act. An act without a row is running, or its process ended before it recorded the outcome.
 CREATE TABLE audit_log_outcomes (

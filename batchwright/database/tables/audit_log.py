@@ -10,10 +10,11 @@ from pydantic import JsonValue
 from batchwright.contracts.audit_log import AuditAction, AuditOutcome, AuditTargetType
 from batchwright.contracts.message import Message
 from batchwright.database.driver import Row
-from batchwright.database.errors import UnknownCursor
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.sql import queries
-from batchwright.database.tables.files import FIRST_POSITION, LAST_POSITION
+from batchwright.rules.ids import audit_entry_position
+
+_FIRST, _LAST = "act_", "act_g"  # less and greater than all ids
 
 
 class AuditActor(Message):
@@ -47,7 +48,6 @@ class AuditTarget(Message):
 class AuditEntry(Message):
     """An act that begins. `before` is the target before the act, without secrets; None if there was none."""
 
-    id: str
     created_at: datetime
     actor: AuditActor
     action: AuditAction
@@ -73,6 +73,7 @@ UNFINISHED = AuditResult(outcome=AuditOutcome.UNKNOWN)
 class RecordedAct(NamedTuple):
     """An act in the audit log. The outcome is `unknown` if none was recorded."""
 
+    id: str
     entry: AuditEntry
     result: AuditResult
 
@@ -98,27 +99,63 @@ class AuditFilters:
     created_before: datetime | None = None
 
 
-class AuditLogTable(Protocol):
-    """The audit log. Entries cannot be changed, and only retention can delete them."""
+class AuditLogExtent(NamedTuple):
+    """The extent of the audit log.
 
-    async def begin(self, entry: AuditEntry) -> None:
-        """Record that an act begins. A repeated call with the same id changes nothing."""
+    Attributes:
+        latest: position of the latest entry, which may be deleted; 0 if there was none.
+        oldest: position of the oldest entry that is not deleted; None if there is none.
+        ended_below: all acts with ids less than this text have ended. It is the id of the first act that may
+            be running, or greater than all ids.
+    """
+
+    latest: int
+    oldest: int | None
+    ended_below: str
+
+    def deleted_after(self, position: int) -> int:
+        """Return how many entries between this position and the oldest entry are deleted."""
+        oldest = self.latest + 1 if self.oldest is None else self.oldest
+        return max(0, oldest - position - 1)
+
+
+class AuditLogTable(Protocol):
+    """The audit log. Entries cannot be changed, and only retention can delete them.
+
+    Ids sort in the order in which entries became visible: a reader that sees an entry sees all entries with
+    smaller ids, except deleted ones.
+    """
+
+    async def begin(self, entry: AuditEntry) -> str:
+        """Record that an act begins. Return the id of its entry."""
         ...
 
     async def finish(self, id: str, result: AuditResult) -> None:
         """Record the outcome of the act `id`. The first outcome stays."""
         ...
 
+    async def extent(self, running_since: datetime) -> AuditLogExtent:
+        """Return the extent of the log.
+
+        An act without an outcome may be running if it began after `running_since`.
+        """
+        ...
+
     async def page(
-        self, filters: AuditFilters, *, limit: int, ascending: bool, after: str | None
+        self,
+        filters: AuditFilters,
+        *,
+        limit: int,
+        ascending: bool,
+        above: str | None = None,
+        below: str | None = None,
     ) -> tuple[list[RecordedAct], bool]:
-        """Return at most `limit` acts, sorted by time, and True if more follow.
+        """Return at most `limit` acts, sorted by id, and True if more follow.
 
         Args:
             ascending: True returns the oldest first.
-            after: id of the last act of the previous page; None for the first page.
-
-        Raises UnknownCursor if there is no act `after`.
+            above: return only acts with greater ids; None for all.
+            below: return only acts with smaller ids; None for all.
         """
         ...
 
@@ -135,7 +172,7 @@ class AuditLogTable(Protocol):
 class AuditLogQueries:
     begin: str
     finish: str
-    position: str
+    extent: str
     page_down: str
     page_up: str
     count_old: str
@@ -148,11 +185,10 @@ class PostgresAuditLog(AuditLogTable):
         self._connections = connections
         self._sql = queries(AuditLogQueries, "audit_log")
 
-    async def begin(self, entry: AuditEntry) -> None:
+    async def begin(self, entry: AuditEntry) -> str:
         actor, target = entry.actor, entry.target
-        await self._connections.execute(
+        rows = await self._connections.fetch(
             self._sql.begin,
-            entry.id,
             entry.created_at,
             actor.source,
             actor.tenant,
@@ -166,34 +202,41 @@ class PostgresAuditLog(AuditLogTable):
             target.tenant,
             _json(entry.before),
         )
+        id: str = rows[0]["id"]
+        return id
 
     async def finish(self, id: str, result: AuditResult) -> None:
         await self._connections.execute(
             self._sql.finish, id, result.outcome, result.code, _json(result.after)
         )
 
+    async def extent(self, running_since: datetime) -> AuditLogExtent:
+        (row,) = await self._connections.fetch(self._sql.extent, running_since)
+        oldest = None if row["oldest"] is None else audit_entry_position(row["oldest"])
+        return AuditLogExtent(latest=row["latest"], oldest=oldest, ended_below=row["ended_below"])
+
     async def page(
-        self, filters: AuditFilters, *, limit: int, ascending: bool, after: str | None
+        self,
+        filters: AuditFilters,
+        *,
+        limit: int,
+        ascending: bool,
+        above: str | None = None,
+        below: str | None = None,
     ) -> tuple[list[RecordedAct], bool]:
-        async with self._connections.session() as session:
-            position = FIRST_POSITION if ascending else LAST_POSITION
-            if after is not None:
-                row = await session.fetchrow(self._sql.position, after)
-                if row is None:
-                    raise UnknownCursor(after)
-                position = row["created_at"], after
-            records = await session.fetch(
-                self._sql.page_up if ascending else self._sql.page_down,
-                *position,
-                limit + 1,
-                filters.action,
-                filters.actor,
-                filters.target,
-                filters.tenant,
-                filters.outcome,
-                filters.created_after,
-                filters.created_before,
-            )
+        records = await self._connections.fetch(
+            self._sql.page_up if ascending else self._sql.page_down,
+            above or _FIRST,
+            below or _LAST,
+            limit + 1,
+            filters.action,
+            filters.actor,
+            filters.target,
+            filters.tenant,
+            filters.outcome,
+            filters.created_after,
+            filters.created_before,
+        )
         return [_parse(record) for record in records[:limit]], len(records) > limit
 
     async def count_old(self, before: datetime) -> int:
@@ -222,7 +265,6 @@ def _parse(record: Row) -> RecordedAct:
     )
     target = AuditTarget(type=record["target_type"], id=record["target_id"], tenant=record["target_tenant"])
     entry = AuditEntry(
-        id=record["id"],
         created_at=record["created_at"],
         actor=actor,
         action=record["action"],
@@ -230,9 +272,9 @@ def _parse(record: Row) -> RecordedAct:
         before=_value(record["before"]),
     )
     if record["outcome"] is None:
-        return RecordedAct(entry, UNFINISHED)
+        return RecordedAct(record["id"], entry, UNFINISHED)
     result = AuditResult(outcome=record["outcome"], code=record["code"], after=_value(record["after"]))
-    return RecordedAct(entry, result)
+    return RecordedAct(record["id"], entry, result)
 
 
 def _value(text: str | None) -> JsonValue:

@@ -1,8 +1,11 @@
 """`batchwright admin audit-log`: lists and exports who changed or destroyed what."""
 
 import sys
+from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated
+from functools import wraps
+from inspect import Signature, signature
+from typing import Annotated, cast
 
 import typer
 
@@ -18,40 +21,74 @@ from batchwright.starter.output import (
 )
 
 audit_log = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-_Action = Annotated[
-    AuditAction | None,
-    typer.Option(metavar="ACTION", help="Only this action, such as key.revoke.", show_default=False),
-]
-_Actor = Annotated[
-    str | None, typer.Option(help="Only acts of this key, user or tenant.", show_default=False)
-]
-_Target = Annotated[str | None, typer.Option(help="Only acts on the thing with this id.", show_default=False)]
-_Of = Annotated[
-    str | None,
-    typer.Option("--of", metavar="TENANT", help="Only acts on things of this tenant.", show_default=False),
-]
-_Outcome = Annotated[AuditOutcome | None, typer.Option(help="Only acts that ended so.", show_default=False)]
-_Since = Annotated[
-    datetime | None, typer.Option(help="The earliest time, in local time.", show_default=False)
-]
-_Until = Annotated[
-    datetime | None, typer.Option(help="Only acts before this local time.", show_default=False)
-]
-_After = Annotated[str | None, typer.Option(help="Continue after this entry.", show_default=False)]
+_Query = dict[str, str]
+
+
+def _filters(
+    action: Annotated[
+        AuditAction | None,
+        typer.Option(metavar="ACTION", help="Only this action, such as key.revoke.", show_default=False),
+    ] = None,
+    actor: Annotated[
+        str | None, typer.Option(help="Only acts of this key, user or tenant.", show_default=False)
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Only acts on the thing with this id.", show_default=False)
+    ] = None,
+    of: Annotated[
+        str | None,
+        typer.Option(
+            "--of", metavar="TENANT", help="Only acts on things of this tenant.", show_default=False
+        ),
+    ] = None,
+    outcome: Annotated[
+        AuditOutcome | None, typer.Option(help="Only acts that ended so.", show_default=False)
+    ] = None,
+    since: Annotated[
+        datetime | None, typer.Option(help="The earliest time, in local time.", show_default=False)
+    ] = None,
+    until: Annotated[
+        datetime | None, typer.Option(help="Only acts before this local time.", show_default=False)
+    ] = None,
+    after: Annotated[str | None, typer.Option(help="Continue after this entry.", show_default=False)] = None,
+) -> _Query:
+    """Return the query parameters of the API for the given options."""
+    given = {
+        "action": action,
+        "actor": actor,
+        "target": target,
+        "tenant": of,
+        "outcome": outcome,
+        "created_after": None if since is None else str(int(since.timestamp())),
+        "created_before": None if until is None else str(int(until.timestamp())),
+        "after": after,
+    }
+    return {name: str(value) for name, value in given.items() if value is not None}
+
+
+def _with_filters(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorator for a command with the parameter `query`.
+
+    The command gets the options of `_filters` instead of the parameter.
+    """
+    options = signature(_filters).parameters
+    own = [each for each in signature(command).parameters.values() if each.name != "query"]
+
+    @wraps(command)
+    def run(**given: object) -> None:
+        filters = cast("dict[str, None]", {name: given.pop(name) for name in options})
+        command(query=_filters(**filters), **given)
+
+    vars(run)["__signature__"] = Signature([*options.values(), *own])  # read by typer
+    return run
 
 
 @audit_log.command("list")
+@_with_filters
 def list_acts(
-    action: _Action = None,
-    actor: _Actor = None,
-    target: _Target = None,
-    of: _Of = None,
-    outcome: _Outcome = None,
-    since: _Since = None,
-    until: _Until = None,
+    query: _Query,
     oldest: Annotated[bool, typer.Option("--oldest", help="The oldest first.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=100, help="Number of acts.")] = 20,
-    after: _After = None,
     json: Json = False,
     url: Url = None,
     tenant: Tenant = None,
@@ -60,10 +97,8 @@ def list_acts(
 
     `--json` also prints the state before and after each act.
     """
-    filters = _filters(action, actor, target, of, outcome, since, until, after)
-    query = {**filters, "limit": limit, "order": "asc" if oldest else "desc"}
     with operator_client(url, tenant) as client:
-        page = client.audit_log(query)
+        page = client.audit_log({**query, "limit": limit, "order": "asc" if oldest else "desc"})
     if json:
         return print_json(page)
     if not page.data:
@@ -84,51 +119,19 @@ def list_acts(
 
 
 @audit_log.command("export")
-def export(
-    action: _Action = None,
-    actor: _Actor = None,
-    target: _Target = None,
-    of: _Of = None,
-    outcome: _Outcome = None,
-    since: _Since = None,
-    until: _Until = None,
-    after: _After = None,
-    url: Url = None,
-    tenant: Tenant = None,
-) -> None:
+@_with_filters
+def export(query: _Query, url: Url = None, tenant: Tenant = None) -> None:
     """Print acts as JSON lines, oldest first.
 
-    With --after and the id of the last line, a later export continues.
+    With --after and the id of the last line, a later export continues. Acts that may still be running are
+    left for a later export.
     """
-    query = _filters(action, actor, target, of, outcome, since, until, after)
-    with operator_client(url, tenant) as client, client.exported_audit_log(query) as pieces:
-        for piece in pieces:
+    with operator_client(url, tenant) as client, client.exported_audit_log(query) as response:
+        if warning := response.headers.get("x-batchwright-warning"):
+            stderr().print(f"{warning}.", markup=False)
+        for piece in response.iter_bytes():
             sys.stdout.buffer.write(piece)
     sys.stdout.buffer.flush()
-
-
-def _filters(
-    action: AuditAction | None,
-    actor: str | None,
-    target: str | None,
-    of: str | None,
-    outcome: AuditOutcome | None,
-    since: datetime | None,
-    until: datetime | None,
-    after: str | None,
-) -> dict[str, str]:
-    """Return the query parameters of the API for the given options."""
-    given = {
-        "action": action,
-        "actor": actor,
-        "target": target,
-        "tenant": of,
-        "outcome": outcome,
-        "created_after": None if since is None else str(int(since.timestamp())),
-        "created_before": None if until is None else str(int(until.timestamp())),
-        "after": after,
-    }
-    return {name: str(value) for name, value in given.items() if value is not None}
 
 
 def _actor_text(entry: AuditEntryObject) -> str:

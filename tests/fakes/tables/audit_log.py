@@ -1,42 +1,59 @@
 """Fake tables of the audit log, in memory. They pass the tests of the PostgreSQL tables."""
 
+import secrets
 from datetime import datetime
 
 from batchwright.database.tables.audit_log import (
     UNFINISHED,
     AuditEntry,
     AuditFilters,
+    AuditLogExtent,
     AuditLogTable,
     AuditResult,
     RecordedAct,
 )
-from tests.fakes.tables.rows import Rows, position
+from batchwright.rules.ids import audit_entry_position
+from tests.fakes.tables.rows import Rows
 
 
 class MemoryAuditLog(AuditLogTable):
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
-    async def begin(self, entry: AuditEntry) -> None:
+    async def begin(self, entry: AuditEntry) -> str:
         if "\0" in entry.target.id + (entry.target.tenant or ""):
             raise ValueError("PostgreSQL stores no NUL")
-        self._rows.enter().audit_log.setdefault(entry.id, RecordedAct(entry, UNFINISHED))
+        self._rows.enter().audit_log_position += 1
+        id = f"act_{self._rows.audit_log_position:016x}{secrets.token_hex(8)}"
+        self._rows.audit_log[id] = RecordedAct(id, entry, UNFINISHED)
+        return id
 
     async def finish(self, id: str, result: AuditResult) -> None:
         act = self._rows.enter().audit_log[id]
         if act.result is UNFINISHED:
-            self._rows.audit_log[id] = RecordedAct(act.entry, result)
+            self._rows.audit_log[id] = act._replace(result=result)
+
+    async def extent(self, running_since: datetime) -> AuditLogExtent:
+        acts = self._rows.enter().audit_log.values()
+        running = [
+            act.id for act in acts if act.result is UNFINISHED and act.entry.created_at > running_since
+        ]
+        oldest = min((audit_entry_position(act.id) for act in acts), default=None)
+        latest = self._rows.audit_log_position
+        return AuditLogExtent(latest, oldest, min(running, default=f"act_{latest + 1:016x}"))
 
     async def page(
-        self, filters: AuditFilters, *, limit: int, ascending: bool, after: str | None
+        self,
+        filters: AuditFilters,
+        *,
+        limit: int,
+        ascending: bool,
+        above: str | None = None,
+        below: str | None = None,
     ) -> tuple[list[RecordedAct], bool]:
-        acts = sorted(
-            self._rows.enter().audit_log.values(),
-            key=lambda act: (act.entry.created_at, act.entry.id),
-            reverse=not ascending,
-        )
-        acts = acts[position([act.entry.id for act in acts], after) :]
-        acts = [act for act in acts if _matches(act, filters)]
+        acts = [act for act in self._rows.enter().audit_log.values() if _matches(act, filters)]
+        acts = [act for act in acts if (above or "") < act.id < (below or "b")]
+        acts.sort(key=lambda act: act.id, reverse=not ascending)
         return acts[:limit], len(acts) > limit
 
     async def count_old(self, before: datetime) -> int:

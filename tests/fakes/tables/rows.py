@@ -62,6 +62,7 @@ class Rows:
         self.successes: dict[str, datetime] = {}
         self.consistency_checks: dict[str, RecordedConsistencyCheck] = {}
         self.audit_log: dict[str, RecordedAct] = {}
+        self.audit_log_position = 0
         self.marked_at: datetime | None = None
         self.claims: dict[tuple[str, str, str], IdempotencyClaim] = {}
         self.tenants: dict[str, TenantRow] = {}

@@ -302,7 +302,7 @@ async def test_commands_that_change_the_database_are_in_the_audit_log(
     await operator("budget-groups", "create", "team", "t", "--tenant", "blue")
     await operator("budget-groups", "add", "team", "t", "key_nobodys", "--tenant", "blue")
     await operator("budget-groups", "delete", "team", "t", "--tenant", "blue")
-    acts, _ = await database.audit_log.page(AuditFilters(), limit=20, ascending=True, after=None)
+    acts, _ = await database.audit_log.page(AuditFilters(), limit=20, ascending=True)
     found = [(act.entry.action.value, act.result.outcome.value, act.result.code) for act in acts]
     assert found == [
         ("tenant.create", "ok", ""),

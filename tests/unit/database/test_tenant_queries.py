@@ -67,6 +67,7 @@ SYSTEM = {
 SHARED = {
     "audit_log",  # tenants are in it as actors and as owners of targets, and only operators read it
     "audit_log_outcomes",
+    "audit_log_position",
     "consistency_checks",
     "callbacks",  # found by an id that stands for a line and its job, which only its worker knows
     "holds",

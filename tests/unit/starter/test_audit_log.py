@@ -8,7 +8,6 @@ import pytest
 
 from batchwright.contracts.audit_log import AuditAction, AuditTargetType
 from batchwright.database.tables.audit_log import AuditActor, AuditEntry, AuditTarget
-from batchwright.rules.ids import new_audit_entry_id
 from tests.unit.starter.cli import Cli, run_now, served
 
 
@@ -20,14 +19,12 @@ def cli() -> Generator[Cli]:
 
 def record_command(cli: Cli) -> str:
     entry = AuditEntry(
-        id=new_audit_entry_id(),
         created_at=datetime.now(UTC).replace(microsecond=0),
         actor=AuditActor(source="cli", user="ada", address="bastion"),
         action=AuditAction.KEY_REVOKE,
         target=AuditTarget(type=AuditTargetType.KEY, id="key_1", tenant="red"),
     )
-    run_now(cli.api.database.audit_log.begin(entry))
-    return entry.id
+    return run_now(cli.api.database.audit_log.begin(entry))
 
 
 def test_acts_are_listed_with_actor_target_and_outcome_in_80_columns(cli: Cli) -> None:
@@ -76,5 +73,24 @@ def test_the_export_prints_one_act_per_line_and_continues(cli: Cli) -> None:
     assert [json.loads(line)["action"] for line in lines] == ["hold.set", "hold.release"]
     after = json.loads(lines[0])["id"]
     assert cli.run("admin", "audit-log", "export", "--after", after).stdout.splitlines() == lines[1:]
+    id = record_command(cli)  # may still be running
+    assert cli.run("admin", "audit-log", "export").stdout.splitlines() == lines
+    assert cli.run("admin", "audit-log", "list", "--oldest", "--after", id).exit_code == 0
     refused = cli.run("admin", "audit-log", "export", "--after", "x")
     assert (refused.exit_code, "No entry" in refused.stderr) == (3, True)
+
+
+def test_an_export_goes_on_after_an_entry_that_retention_has_deleted_and_says_so(cli: Cli) -> None:
+    for tenant in ("red", "blue", "green"):
+        cli.run("admin", "hold", "--of", tenant)
+    first, second, third = cli.run("admin", "audit-log", "export").stdout.splitlines()
+    log = cli.api.database.rows.audit_log
+    for line in (first, second):
+        del log[json.loads(line)["id"]]
+    last = json.loads(first)["id"]
+    resumed = cli.run("admin", "audit-log", "export", "--after", last)
+    assert (resumed.exit_code, resumed.stdout.splitlines()) == (0, [third])
+    assert resumed.stderr == f"Retention has deleted entries after {last}: 1 are missing.\n"
+    # Nothing is missing after the second entry.
+    complete = cli.run("admin", "audit-log", "export", "--after", json.loads(second)["id"])
+    assert (complete.stdout.splitlines(), complete.stderr) == ([third], "")

@@ -19,7 +19,7 @@ from batchwright.contracts.audit_log import (
 from batchwright.contracts.webhook_objects import WebhookObject
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.audit_log import AuditLogTable, AuditResult
-from batchwright.rules.api_keys import ApiKey, Scope
+from batchwright.rules.api_keys import ApiKey, Scope, new_key
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.api_keys import create_key
 
@@ -201,6 +201,7 @@ async def test_a_denied_act_of_operators_is_recorded_and_other_denials_are_not(k
         ("DELETE", "/admin/models/org/mine"),
         ("GET", "/admin/quotas"),
         ("POST", "/v1/batches"),
+        ("DELETE", "/v1/files/file-x"),
         ("PUT", "/admin/nothing"),
     ]
     for method, path in calls:
@@ -213,6 +214,32 @@ async def test_a_denied_act_of_operators_is_recorded_and_other_denials_are_not(k
     assert entry.actor.key_id is not None
     for _ in range(REPEATABLE_PER_MINUTE + 3):
         await keyed.http.put("/admin/quotas", headers=headers)
+    assert len(keyed.database.rows.audit_log) <= REPEATABLE_PER_MINUTE + 1
+
+
+async def test_an_act_that_names_the_tenant_of_another_is_recorded_for_the_tenant_of_the_key(
+    keyed: ApiFixture,
+) -> None:
+    admin = await create_key(keyed.database, "ops", scopes=[Scope.ADMIN])
+    writer = await create_key(keyed.database, "green", scopes=[Scope.WRITE])
+    foreign = {"Authorization": f"Bearer {writer.text}", "X-Tenant": "blue"}
+    file = "file-" + "0" * 32
+    for method, path in (("DELETE", f"/v1/files/{file}"), ("PUT", "/admin/quotas"), ("GET", "/v1/files")):
+        assert (await keyed.http.request(method, path, headers=foreign)).status_code == 403
+    invalid = {**foreign, "X-Tenant": "?"}
+    assert (await keyed.http.delete(f"/v1/files/{file}", headers=invalid)).status_code == 400
+    # Nothing tells who sent a request with a wrong key.
+    unknown = {**foreign, "Authorization": f"Bearer {new_key().text}"}
+    assert (await keyed.http.delete(f"/v1/files/{file}", headers=unknown)).status_code == 401
+    found = await entries(keyed, admin)
+    assert [(entry.action.value, entry.target.id, entry.outcome.value, entry.code) for entry in found] == [
+        ("file.delete", file, "refused", "tenant_mismatch"),
+        ("quota.set", None, "refused", "tenant_mismatch"),
+        ("file.delete", file, "refused", "invalid_value"),
+    ]
+    assert {(entry.actor.tenant, entry.target.tenant) for entry in found} == {("green", None)}
+    for _ in range(REPEATABLE_PER_MINUTE + 3):
+        await keyed.http.delete(f"/v1/files/{file}", headers=foreign)
     assert len(keyed.database.rows.audit_log) <= REPEATABLE_PER_MINUTE + 1
 
 
@@ -272,6 +299,44 @@ async def test_the_export_is_complete_and_continues_after_a_line(
     assert (await api.http.head("/admin/audit-log/export")).status_code == 200
 
 
+async def test_an_export_ends_before_an_act_that_may_still_be_running(api: ApiFixture) -> None:
+    await api.http.put("/admin/holds", json={"tenant": "red"})
+    [finished] = (await api.http.get("/admin/audit-log/export")).text.splitlines()
+    entry = api.database.rows.audit_log[json.loads(finished)["id"]].entry
+    running = await api.database.audit_log.begin(entry.model_copy(update={"created_at": datetime.now(UTC)}))
+    await api.http.put("/admin/holds", json={"tenant": "blue"})
+    # The end of the export does not depend on its filters, so that the next one misses nothing.
+    for query in ("", "?outcome=ok"):
+        exported = await api.http.get(f"/admin/audit-log/export{query}")
+        assert exported.text.splitlines() == [finished]
+    await api.database.audit_log.finish(running, AuditResult(outcome=AuditOutcome.OK))
+    rest = await api.http.get("/admin/audit-log/export", params={"after": json.loads(finished)["id"]})
+    assert [json.loads(line)["outcome"] for line in rest.text.splitlines()] == ["ok", "ok"]
+    # After ten minutes its process must have ended, and the export goes on.
+    await api.database.audit_log.begin(
+        entry.model_copy(update={"created_at": datetime(2026, 1, 1, tzinfo=UTC)})
+    )
+    rest = await api.http.get("/admin/audit-log/export?outcome=unknown")
+    assert len(rest.text.splitlines()) == 1
+
+
+async def test_a_cursor_outlives_its_entry_and_the_export_says_what_is_missing(api: ApiFixture) -> None:
+    for number in range(4):
+        await api.http.put("/admin/holds", json={"tenant": f"t{number}"})
+    lines = (await api.http.get("/admin/audit-log/export")).text.splitlines()
+    ids = [json.loads(line)["id"] for line in lines]
+    for id in ids[:3]:
+        del api.database.rows.audit_log[id]
+    for number, warning in ((0, f"Retention has deleted entries after {ids[0]}: 2 are missing"), (2, None)):
+        for method in ("GET", "HEAD"):
+            url = "/admin/audit-log/export"
+            rest = await api.http.request(method, url, params={"after": ids[number]})
+            assert rest.headers.get("x-batchwright-warning") == warning
+            assert rest.text.splitlines() == (lines[3:] if method == "GET" else [])
+    page = read(await api.http.get(f"/admin/audit-log?order=asc&after={ids[0]}"), AuditLogPage)
+    assert [entry.id for entry in page.data] == ids[3:]
+
+
 async def test_the_list_is_filtered_and_paged(api: ApiFixture) -> None:
     for name in ("red", "blue"):
         await api.http.put("/admin/holds", json={"tenant": name})
@@ -298,7 +363,7 @@ async def test_the_list_is_filtered_and_paged(api: ApiFixture) -> None:
         ("actor=%00", 400, "actor"),
         ("acton=quota.set", 400, "acton"),
         ("after=x", 404, "after"),
-        ("after=act_00000000000000000000000000000000", 404, "after"),
+        ("after=act_000000000000000a0000000000000000", 404, "after"),
     ],
 )
 async def test_a_wrong_filter_is_an_error_that_names_it(
