@@ -11,6 +11,7 @@ from batchwright.api.audit_log.recorder import AuditLog
 from batchwright.api.auth.authenticators import (
     ANTHROPIC_KEY_HEADER,
     AZURE_KEY_HEADER,
+    Authenticator,
     build_authenticator,
 )
 from batchwright.api.auth.caller import tenant_header_parameter
@@ -81,19 +82,18 @@ def build_app(deps: ApiDependencies, events: BatchEvents) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         responses=error_responses(),
     )
-    routers, public_routers = _add_routes(app, deps, events)
+    authenticator = build_authenticator(deps)  # one, so that all routes share its limit of wrong keys
+    routers = _add_routes(app, deps, events)
+    public_routers = [CallbackRoutes(deps).router(), HealthRoutes(deps, authenticator).router()]
+    for router in public_routers:
+        app.include_router(router)
     handle_errors(app, [*routers, *public_routers])
-    _add_middleware(app, deps, routers)
+    _add_middleware(app, deps, authenticator, routers)
     return app
 
 
-def _add_routes(
-    app: DocumentedApp, deps: ApiDependencies, events: BatchEvents
-) -> tuple[list[APIRouter], list[APIRouter]]:
-    """Add all routes to the application.
-
-    Return two lists: the routers for tenants and operators, which need access checks, and the public routers.
-    """
+def _add_routes(app: DocumentedApp, deps: ApiDependencies, events: BatchEvents) -> list[APIRouter]:
+    """Add the routes for tenants and operators to the application. Return their routers."""
     settings = deps.settings
     keys, denials = _key_parameters(settings), auth_error_responses(settings)
     tenant, request_quota = tenant_header_parameter(settings), Depends(RequestQuota(deps))
@@ -113,19 +113,17 @@ def _add_routes(
     operator_routers = [routes(deps).router() for routes in _OPERATOR_ROUTES]
     for router in operator_routers:
         app.include_router(router, dependencies=keys, responses=denials)
-    public_routers = [routes(deps).router() for routes in (CallbackRoutes, HealthRoutes)]
-    for router in public_routers:
-        app.include_router(router)
     app.add_route("/docs", app.page, include_in_schema=False)
-    return [*tenant_routers, *operator_routers], public_routers
+    return [*tenant_routers, *operator_routers]
 
 
-def _add_middleware(app: FastAPI, deps: ApiDependencies, routers: list[APIRouter]) -> None:
+def _add_middleware(
+    app: FastAPI, deps: ApiDependencies, authenticator: Authenticator | None, routers: list[APIRouter]
+) -> None:
     """Add all middleware to the application. The middleware that is added last handles a request first."""
     settings = deps.settings
     app.add_middleware(QueryParametersMiddleware, routers=routers, profile=settings.profile)
     app.add_middleware(HeadMethodMiddleware)
-    authenticator = build_authenticator(deps)
     if authenticator is not None:
         denials = DenialRecorder(AuditLog(deps), routers)
         app.add_middleware(

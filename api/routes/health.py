@@ -9,7 +9,7 @@ from typing import Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from batchwright.api.auth.authenticators import Authenticator, build_authenticator, has_key_header
+from batchwright.api.auth.authenticators import Authenticator, has_key_header
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError
 from batchwright.api.openapi import auth_error_responses, text_response
@@ -45,9 +45,9 @@ class ReadinessObject(BaseModel):
 
 
 class HealthRoutes:
-    def __init__(self, deps: ApiDependencies) -> None:
-        self._deps = deps
-        self._authenticator = build_authenticator(deps)
+    def __init__(self, deps: ApiDependencies, authenticator: Authenticator | None) -> None:
+        """Create the routes. `authenticator` is that of all other routes; None without authentication."""
+        self._deps, self._authenticator = deps, authenticator
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["Operation"])
@@ -91,7 +91,7 @@ class HealthRoutes:
     async def metrics(self, request: Request) -> Response:
         """Metrics of the process for Prometheus. Metrics with tenant names require the scope admin."""
         deps = self._deps
-        shows_tenants = await self._may_read_tenants(request, self._authenticator)
+        shows_tenants = await self._may_read_tenants(request)
         body = await render_metrics(deps.metrics, deps.sdk_metrics)
         return Response(
             body
@@ -100,7 +100,7 @@ class HealthRoutes:
             media_type=CONTENT_TYPE,
         )
 
-    async def _may_read_tenants(self, request: Request, authenticator: Authenticator | None) -> bool:
+    async def _may_read_tenants(self, request: Request) -> bool:
         """Return True if the caller may see tenant names in the metrics, because it has the scope `viewer`.
 
         If the API runs without authentication, the result is True. For a caller without credentials it is
@@ -109,10 +109,10 @@ class HealthRoutes:
         Raises:
             ApiError: the caller sent credentials that do not have this scope.
         """
-        if authenticator is None:
+        if self._authenticator is None:
             return True
         try:
-            await authenticator.authenticate(request.scope)
+            await self._authenticator.authenticate(request.scope)
         except ApiError:
             if self._has_credentials(request):
                 raise

@@ -230,3 +230,10 @@ async def test_the_log_has_the_id_of_the_key_and_metrics_the_reason_of_a_refusal
     assert key.secret not in caplog.text + text
     assert 'batchwright_api_refusals_total{reason="scope"} ' in text
     assert 'batchwright_api_refusals_total{reason="wrong_key"} ' in text
+
+
+async def test_wrong_keys_at_all_routes_and_at_metrics_count_together() -> None:
+    async with open_api(auth="api_key", auth_failures_per_minute=4) as api:
+        paths = ["/metrics", "/v1/files"] * 3
+        answers = [await respond(api, new_key(), path=path) for path in paths]
+    assert [answer.status_code for answer in answers] == [401] * 4 + [429] * 2
