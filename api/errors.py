@@ -113,7 +113,10 @@ def webhook_quota_exceeded(limit: int) -> ApiError:
 
     `limit` is the number of webhooks that a tenant may have.
     """
-    message = f"You have {limit} webhooks, which is the most that are allowed. Delete one first."
+    message = (
+        f"Too many webhooks: you may have at most {limit}. Delete one, or give a batch a webhook of its own "
+        "in `x_batchwright.webhook`."
+    )
     headers = {
         "Retry-After": str(RETRY_AFTER_SECONDS),
         "RateLimit-Policy": f'"webhooks";q={limit}',

@@ -114,6 +114,7 @@ class Client:
         deduplicate: bool = False,
         priority: int | None = None,
         max_cost: str | None = None,
+        webhook: str | None = None,
         headers: dict[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> BatchObject:
@@ -124,6 +125,7 @@ class Client:
             deduplicate: True sends identical requests only once. False leaves this to the API's own setting.
             priority: 1 to 5, where 5 is the most urgent; None for the default of the API.
             max_cost: cap on the cost of the batch; None for no cap.
+            webhook: URL that receives the events of the batch's end; None for no webhook.
             headers: headers that the API forwards to backends.
             idempotency_key: a repeated call with the same key returns the batch of the first call.
         """
@@ -132,6 +134,8 @@ class Client:
             given["priority"] = priority
         if max_cost is not None:
             given["max_cost"] = max_cost
+        if webhook is not None:
+            given["webhook"] = {"url": webhook}
         extension = {"x_batchwright": given} if given else {}
         body = {
             "input_file_id": file_id,

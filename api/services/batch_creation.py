@@ -133,7 +133,7 @@ class BatchCreator:
             ApiError: as in `create`.
         """
         if creation.webhook is not None:
-            await self._webhooks.check_url(creation.webhook.url, "x_batchwright.webhook.url")
+            await self._webhooks.check_url(creation.webhook.url, "x_batchwright.webhook.url", tenant)
         file_id = creation.input_file_id
         row = await self._deps.database.files.get(tenant, file_id) if is_file_id(file_id) else None
         if row is not None and row.purpose != "batch":

@@ -1,4 +1,4 @@
-"""Checks the quotas of a tenant: live batches, stored bytes, and requests per minute.
+"""Checks the quotas of a tenant: live batches, stored bytes, webhooks, and requests per minute.
 
 A request that exceeds a quota gets a 429.
 """
@@ -11,10 +11,16 @@ from fastapi import Request
 
 from batchwright.api.auth.caller import tenant_of
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.errors import ApiError, rate_limited, storage_quota_exceeded
+from batchwright.api.errors import (
+    ApiError,
+    rate_limited,
+    storage_quota_exceeded,
+    webhook_quota_exceeded,
+)
 from batchwright.api.services.cache import CoalescingCache
 from batchwright.contracts.openai import Quota
 from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
 from batchwright.database.tenants.quota_records import TenantQuotas
 from batchwright.rules.quotas import QuotaLimits
 
@@ -110,6 +116,16 @@ class QuotaChecks:
         """
         if not quota.allows(size):
             raise self._refused(Quota.STORED_BYTES, storage_quota_exceeded(quota.limit, quota.used))
+
+    async def insert_webhook(self, row: WebhookEndpoint) -> None:
+        """Insert a webhook endpoint for all batches of the tenant.
+
+        Raises:
+            ApiError: the tenant already has as many as its quota allows.
+        """
+        limit = (await self.limits()).webhooks
+        if not await self._deps.database.webhook_endpoints.insert(row, limit):
+            raise self._refused(Quota.WEBHOOKS, webhook_quota_exceeded(limit))
 
     async def count_request(self, limit: int) -> None:
         """Count a request of the tenant in the current minute.

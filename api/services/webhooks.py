@@ -5,15 +5,17 @@ import secrets
 from datetime import timedelta
 from typing import NamedTuple
 
+from batchwright.api.auth.failure_limiter import FailureLimiter
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import (
     conflict,
     delivery_not_found,
     invalid_value,
+    rate_limited,
     webhook_not_found,
-    webhook_quota_exceeded,
 )
 from batchwright.api.schemas.webhooks import WebhookSpec
+from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.openai_objects import BatchWebhook
 from batchwright.contracts.webhook_events import TEST_BATCH, EventType
@@ -36,6 +38,10 @@ from batchwright.webhooks.host_lookup import HostLookup
 
 logger = logging.getLogger(__name__)
 _SECRET_BYTES = 32
+# Test events and replays of a tenant. Each is attempted for up to 72 h, at a URL that may be somebody else's.
+REQUESTED_PER_MINUTE = 60
+# URLs of a tenant that are not allowed. The lookup of a host occupies a thread, for long if nothing answers.
+REFUSED_URLS_PER_MINUTE = 60
 DISABLED_BY_USER = "A user disabled it."
 
 
@@ -51,11 +57,13 @@ class Webhooks:
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
-        self._settings, self._clock = deps.settings, deps.clock
+        self._deps, self._settings, self._clock = deps, deps.settings, deps.clock
         self._endpoints = deps.database.webhook_endpoints
         self._deliveries = deps.database.webhook_deliveries
         self._secrets = StoredSecrets(load_keys(deps.settings))
         self._lookup = HostLookup()
+        self._requested = FailureLimiter(REQUESTED_PER_MINUTE)
+        self._refused_urls = FailureLimiter(REFUSED_URLS_PER_MINUTE)
 
     async def create(self, spec: WebhookSpec, tenant: str) -> EndpointWithSecret:
         """Create an endpoint for all batches of a tenant.
@@ -63,10 +71,9 @@ class Webhooks:
         Raises:
             ApiError: the URL is not allowed (400), or the tenant has too many endpoints (429).
         """
-        await self.check_url(spec.url, "url")
+        await self.check_url(spec.url, "url", tenant)
         made = self._build(spec, tenant, new_webhook_id(), "")
-        if not await self._endpoints.insert(made.row, self._settings.max_webhooks):
-            raise webhook_quota_exceeded(self._settings.max_webhooks)
+        await QuotaChecks(self._deps, tenant).insert_webhook(made.row)
         return made
 
     async def create_for_batch(self, spec: WebhookSpec, order: BatchOrder) -> BatchWebhook:
@@ -82,19 +89,25 @@ class Webhooks:
         row = await self._endpoints.get(order.tenant, webhook_id_of_batch(order.batch_id))
         return None if row is None else self._of_batch(row)
 
-    async def check_url(self, url: str, param: str) -> None:
+    async def check_url(self, url: str, param: str, tenant: str) -> None:
         """Check that webhooks may be sent to this URL and to the addresses that its host has now.
 
         `param` is the name of the URL's field in errors.
 
         Raises:
-            ApiError: webhooks may not be sent there (400). The message says why.
+            ApiError: webhooks may not be sent there (400). The message says why. Or the tenant has sent too
+                many such URLs (429).
         """
+        if seconds := self._refused_urls.wait_seconds(tenant):
+            message = f"Too many URLs of webhooks were refused. Try again in {seconds} s."
+            raise rate_limited(message, REFUSED_URLS_PER_MINUTE, seconds=seconds, window=60)
+        self._refused_urls.acquire(tenant)  # before the lookup, so that concurrent requests count
         networks = self._settings.webhook_networks
         try:
             await self._lookup.check_host(check_url(url, networks), networks)
         except ValueError as error:
             raise invalid_value(param, f"Invalid '{param}': {error}.") from None
+        self._refused_urls.release(tenant)
 
     async def get(self, tenant: str, id: str) -> WebhookEndpoint:
         row = await self._endpoints.get(tenant, id) if is_webhook_id(id) else None
@@ -112,7 +125,7 @@ class Webhooks:
             ApiError: the new URL is not allowed (400).
         """
         if changes.url is not None:
-            await self.check_url(changes.url, "url")
+            await self.check_url(changes.url, "url", row.tenant)
         changed = await self._endpoints.change(
             row.tenant, row.id, changes, at=self._clock(), reason=DISABLED_BY_USER
         )
@@ -139,9 +152,10 @@ class Webhooks:
         If `event` is None, the event has the first event type of the endpoint.
 
         Raises:
-            ApiError: the endpoint is disabled (409).
+            ApiError: the endpoint is disabled (409), or the tenant requests too many (429).
         """
         _check_enabled(row)
+        self._limit_requested(row.tenant)
         now = self._clock()
         delivery = WebhookDelivery(
             tenant=row.tenant,
@@ -172,14 +186,25 @@ class Webhooks:
         must be lost then, for example because an operator terminated it.
 
         Raises:
-            ApiError: the delivery has not ended, or the endpoint is disabled (409).
+            ApiError: the delivery has not ended, or the endpoint is disabled (409), or the tenant requests
+                too many (429).
         """
         await self.delivery(row, delivery_id)
         _check_enabled(row)
+        self._limit_requested(row.tenant)
         lost_before = self._clock() - LOST_AFTER
         if not await self._deliveries.replay(row.tenant, delivery_id, lost_before=lost_before):
             raise conflict("Cannot replay a delivery that is pending: it is attempted again by itself.")
         return await self.delivery(row, delivery_id)
+
+    def _limit_requested(self, tenant: str) -> None:
+        if seconds := self._requested.wait_seconds(tenant):
+            message = (
+                f"Too many test events and replays: at most {REQUESTED_PER_MINUTE} per minute are allowed. "
+                f"Try again in {seconds} s."
+            )
+            raise rate_limited(message, REQUESTED_PER_MINUTE, seconds=seconds, window=60)
+        self._requested.acquire(tenant)
 
     def _of_batch(self, row: WebhookEndpoint) -> BatchWebhook:
         try:

@@ -63,6 +63,7 @@ class Quota(StrEnum):
     ENQUEUED_TOKENS = "enqueued_tokens"
     REQUESTS_PER_MINUTE = "requests_per_minute"
     TOKENS_PER_DAY = "tokens_per_day"
+    WEBHOOKS = "webhooks"
 
 
 class OverQuota(StrEnum):

@@ -63,6 +63,7 @@ class DefaultQuotas(BaseModel):
     enqueued_tokens: int
     requests_per_minute: int
     tokens_per_day: int
+    webhooks: int
 
 
 class QuotaObject(BaseModel):
@@ -79,6 +80,7 @@ class QuotaObject(BaseModel):
     enqueued_tokens: int | None
     requests_per_minute: int | None
     tokens_per_day: int | None
+    webhooks: int | None
     models: list[str] | None
     weight: float | None = Field(description="share of the workers, relative to the weights of other tenants")
     max_in_flight: int | None = Field(description="requests in flight at once, over all workers")

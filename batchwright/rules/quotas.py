@@ -17,6 +17,7 @@ class QuotaLimits(NamedTuple):
     enqueued_tokens: int = 0
     requests_per_minute: int = 0
     tokens_per_day: int = 0
+    webhooks: int = 0
 
     def of(self, quota: Quota) -> int:
         return self._asdict()[quota]

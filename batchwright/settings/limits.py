@@ -86,6 +86,14 @@ class LimitSettings(BaseSettings):
         description="Budget of each tenant: tokens that backends report in a day (UTC). `0`: no limit.",
         json_schema_extra=TUNING,
     )
+    max_webhooks: int = Field(
+        20,
+        ge=0,
+        le=MAX_QUOTA,
+        description="Quota of each tenant: webhook endpoints. Those of single batches do not count. "
+        "`0`: no limit.",
+        json_schema_extra=TUNING,
+    )
     one_model_per_batch: bool = Field(
         False, description="If true, a batch with several models fails validation.", json_schema_extra=TUNING
     )
@@ -120,4 +128,5 @@ class LimitSettings(BaseSettings):
             enqueued_tokens=self.max_enqueued_tokens,
             requests_per_minute=self.max_requests_per_minute,
             tokens_per_day=self.max_tokens_per_day,
+            webhooks=self.max_webhooks,
         )

@@ -1,4 +1,4 @@
-"""Settings of webhooks: how many endpoints a tenant may have, and in which networks they may be."""
+"""Settings of webhooks: in which networks endpoints may be."""
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings
@@ -8,13 +8,6 @@ from batchwright.settings.levels import TUNING
 
 
 class WebhookSettings(BaseSettings):
-    max_webhooks: int = Field(
-        20,
-        ge=0,
-        description="Maximum number of webhook endpoints of a tenant. Those of single batches do not count. "
-        "`0`: no limit.",
-        json_schema_extra=TUNING,
-    )
     webhook_allowed_networks: list[str] = Field(
         default=[],
         description="Networks that webhooks may be sent to although their addresses are not public, as a "

@@ -15,7 +15,9 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from batchwright.rules.webhooks.addresses import Address, Network, check_address
 
-_THREADS = 16
+# A worker makes 50 attempts at once, each for at most 15 s. A silent name server occupies a thread for up to
+# 30 s.
+_THREADS = 100
 _LOOKUP_SECONDS = 5.0
 
 
@@ -47,7 +49,8 @@ class HostLookup(AbstractResolver):
         The host may have other addresses later.
 
         Raises:
-            ValueError: the host has a forbidden address, or was not found. The message says which.
+            ValueError: the host has a forbidden address, or was not found. The message does not contain the
+                address, because a tenant could ask for those of the operator's hosts.
         """
         host = parts.hostname or ""
         try:
@@ -55,8 +58,11 @@ class HostLookup(AbstractResolver):
                 addresses = await self._addresses(host, socket.AF_UNSPEC)
         except (OSError, UnicodeError):  # TimeoutError is an OSError
             raise ValueError(f"its host {host} was not found") from None
-        for address in addresses:
-            check_address(address, allowed)
+        try:
+            for address in addresses:
+                check_address(address, allowed)
+        except ValueError:
+            raise ValueError(f"its host {host} has an address that is not a public one") from None
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

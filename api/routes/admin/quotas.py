@@ -61,6 +61,7 @@ class QuotaUpdate(BaseModel):
     enqueued_tokens: _Limit | None = None
     requests_per_minute: _Limit | None = None
     tokens_per_day: _Limit | None = None
+    webhooks: _Limit | None = None
     models: list[_Model] | None = Field(None, max_length=_MAX_MODELS)
     weight: float | None = Field(None, ge=MIN_WEIGHT, le=MAX_WEIGHT)
     max_in_flight: int | None = Field(None, ge=1, le=MAX_QUOTA)

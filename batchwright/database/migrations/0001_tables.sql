@@ -69,6 +69,7 @@ CREATE TABLE quotas (
     enqueued_tokens     bigint      CHECK (enqueued_tokens >= 0),
     requests_per_minute bigint      CHECK (requests_per_minute >= 0),
     tokens_per_day      bigint      CHECK (tokens_per_day >= 0),
+    webhooks            bigint      CHECK (webhooks >= 0),
     models              text[],     -- the models that the tenant may use; null: all
     weight              double precision CHECK (weight BETWEEN 0.001 AND 1000), -- its share; null: as in the settings
     max_in_flight       bigint      CHECK (max_in_flight > 0), -- requests in flight in the whole fleet; null: no cap

@@ -17,7 +17,7 @@ UPDATE quotas SET
     live_batches = $2, stored_bytes = $3, enqueued_lines = $4, enqueued_tokens = $5, requests_per_minute = $6,
     models = $7, changed_at = $8, tokens_per_day = $9, weight = $10, max_in_flight = $11,
     max_priority = $12, over_quota = $13, backend_requests_per_minute = $14, backend_tokens_per_minute = $15,
-    admission = $16
+    admission = $16, webhooks = $17
 WHERE tenant = $1
 
 -- name: clear
@@ -180,6 +180,9 @@ FROM api_keys k WHERE k.tenant = $1 AND k.id = $2
 -- name: withdrawn_keys
 -- $1 is the earliest creation time of a running batch. Without it the list would grow forever.
 SELECT id FROM api_keys WHERE revoked_at >= $1 OR expires_at BETWEEN $1 AND now()
+
+-- name: webhooks
+SELECT count(*) FROM webhook_endpoints WHERE tenant = $1 AND batch_id = ''
 
 -- name: spent_today
 SELECT coalesce(sum(tokens), 0)::bigint AS tokens FROM spent_tokens

@@ -13,8 +13,8 @@ from batchwright.rules.quotas import QuotaLimits
 class TenantQuotas(Message):
     """Quotas and other limits that were set for one tenant. A limit that was not set is None.
 
-    The first six fields, `live_batches` to `tokens_per_day`, are quotas. If one is None, the configured quota
-    applies. In these six fields, `0` means no limit.
+    The first seven fields, `live_batches` to `webhooks`, are quotas. If one is None, the configured quota
+    applies. In these seven fields, `0` means no limit.
 
     Attributes:
         models: models that the tenant may use; None for all.
@@ -35,6 +35,7 @@ class TenantQuotas(Message):
     enqueued_tokens: int | None = None
     requests_per_minute: int | None = None
     tokens_per_day: int | None = None
+    webhooks: int | None = None
     models: frozenset[str] | None = None
     weight: float | None = None
     max_in_flight: int | None = None
@@ -104,6 +105,7 @@ class QuotaUsage(NamedTuple):
     enqueued_tokens: int
     requests_per_minute: int
     tokens_per_day: int
+    webhooks: int
 
 
 class DailyTokens(NamedTuple):

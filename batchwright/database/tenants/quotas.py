@@ -187,6 +187,7 @@ class QuotaQueries:
     delete_tokens: str
     tokens_of_others: str
     spent_today: str
+    webhooks: str
     forget_admissions: str
     admit_batch: str
     admit_bytes: str
@@ -234,6 +235,7 @@ class PostgresQuotas(QuotasTable):
                 own.backend_requests_per_minute,
                 own.backend_tokens_per_minute,
                 own.admission,
+                own.webhooks,
             )
             return own
 
@@ -253,6 +255,7 @@ class PostgresQuotas(QuotasTable):
             enqueued = await self._enqueued(session, tenant, but="")
             counted = await session.fetchrow(self._sql.requests, tenant)
             spent = await session.fetchrow(self._sql.spent_today, tenant)
+            webhooks = await session.fetchrow(self._sql.webhooks, tenant)
         return QuotaUsage(
             live_batches=await self._batches.count_live(tenant),
             stored_bytes=await self.stored(tenant),
@@ -260,6 +263,7 @@ class PostgresQuotas(QuotasTable):
             enqueued_tokens=enqueued.tokens,
             requests_per_minute=0 if counted is None else counted["requests"],
             tokens_per_day=0 if spent is None else spent["tokens"],
+            webhooks=0 if webhooks is None else webhooks["count"],
         )
 
     async def stored(self, tenant: str) -> int:

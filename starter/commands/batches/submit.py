@@ -83,6 +83,12 @@ def submit(
     ] = False,
     priority: _Priority = None,
     max_cost: MaxCost = None,
+    webhook: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Send an event to this URL when the batch ends.", show_default=False
+        ),
+    ] = None,
     header: _Headers = None,
     idempotency_key: _IdempotencyKey = None,
     estimate: Annotated[
@@ -112,12 +118,18 @@ def submit(
                     deduplicate=deduplicate,
                     priority=priority,
                     max_cost=max_cost,
+                    webhook=webhook,
                     headers=headers,
                     idempotency_key=key,
                 )
+        hook = batch.x_batchwright.webhook  # only this response has its secret
+        if hook is not None and not json:
+            secret = hook.secret or "unreadable, so rotate it"
+            stderr().print(f"Webhook {hook.id}, secret: {secret}", markup=False)
         if wait:
             stderr().print(f"Created {batch.id}.", style="dim", markup=False)
             batch = follow(client, batch, interval=interval, silent=json)
+            batch.x_batchwright.webhook = hook
     if json:
         print_json(batch)
     elif wait:

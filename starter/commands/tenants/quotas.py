@@ -86,6 +86,7 @@ def set_quotas(
     enqueued_tokens: Annotated[str | None, _limit("enqueued-tokens", "Prompt tokens of these lines")] = None,
     requests_per_minute: Annotated[str | None, _limit("requests-per-minute", "Requests a minute")] = None,
     tokens_per_day: Annotated[str | None, _limit("tokens-per-day", "Tokens per day in UTC")] = None,
+    webhooks: Annotated[str | None, _limit("webhooks", "Webhooks for all batches")] = None,
     weight: Annotated[
         str | None,
         typer.Option(
@@ -162,6 +163,7 @@ def set_quotas(
         "enqueued_tokens": enqueued_tokens,
         "requests_per_minute": requests_per_minute,
         "tokens_per_day": tokens_per_day,
+        "webhooks": webhooks,
     }
     changes: dict[str, object] = {name: _number(text) for name, text in given.items() if text is not None}
     others: dict[str, tuple[str | None, Callable[[str], object]]] = {

@@ -88,6 +88,10 @@ class MemoryQuotas(QuotasTable):
             enqueued_tokens=tokens,
             requests_per_minute=requests if time.monotonic() - began < _MINUTE else 0,
             tokens_per_day=spent_today(self._rows, tenant),
+            webhooks=sum(
+                endpoint.tenant == tenant and not endpoint.batch_id
+                for endpoint in self._rows.webhook_endpoints.values()
+            ),
         )
 
     async def stored(self, tenant: str) -> int:

@@ -1,14 +1,16 @@
 """`batchwright webhooks`: creates, changes, tests and lists webhooks, and rejects wrong input."""
 
 import json
+import re
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import httpx
 import pytest
 
 from batchwright.database.tables.webhook_deliveries import WebhookAttempt
-from tests.unit.starter.cli import Cli, run_now, served
+from tests.unit.starter.cli import LINE, Cli, run_now, served
 
 URL = "https://8.8.8.8/hook"  # nothing is sent: there is no worker
 
@@ -105,3 +107,36 @@ def test_wrong_input_is_one_sentence(cli: Cli) -> None:
     assert (unknown.exit_code, "Unknown event 'batch.sold'" in unknown.stderr) == (3, True)
     nothing = cli.run("webhooks", "set", created(cli)["id"])
     assert (nothing.exit_code, "There is nothing to change" in nothing.stderr) == (3, True)
+
+
+def test_a_batch_is_submitted_with_a_webhook_of_its_own_whose_secret_is_shown_once(
+    cli: Cli, tmp_path: Path
+) -> None:
+    file = tmp_path / "input.jsonl"
+    file.write_text(LINE)
+    submitted = cli.run("submit", str(file), "--webhook", URL, "--idempotency-key", "k")
+    batch_id = submitted.stdout.strip()
+    [listed] = json.loads(cli.run("webhooks", "list", "--batch", batch_id, "--json").stdout)["data"]
+    assert (listed["url"], listed["batch_id"], listed["secret"]) == (URL, batch_id, None)
+    assert re.search(rf"^Webhook {listed['id']}, secret: whsec_\S{{40,}}$", submitted.stderr, re.MULTILINE)
+    assert "whsec_" not in cli.run("status", batch_id, "--json").stdout
+    repeated = cli.run("submit", str(file), "--webhook", URL, "--idempotency-key", "k", "--json")
+    webhook = json.loads(repeated.stdout)["x_batchwright"]["webhook"]
+    assert f"{webhook['id']}, secret: {webhook['secret']}" in submitted.stderr
+    assert "whsec_" not in repeated.stderr
+    refused = cli.run("submit", str(file), "--webhook", "https://10.0.0.1/hook")
+    assert (refused.exit_code, "x_batchwright.webhook.url" in refused.stderr) == (3, True)
+
+
+def test_the_secret_of_the_webhook_of_a_batch_is_still_printed_after_waiting_for_its_end(
+    cli: Cli, tmp_path: Path
+) -> None:
+    file = tmp_path / "input.jsonl"
+    file.write_text(LINE)
+    key = ("--webhook", URL, "--idempotency-key", "k", "--json")
+    made = json.loads(cli.run("submit", str(file), *key).stdout)
+    cli.end(made["id"])
+    ended = cli.run("submit", str(file), *key, "--wait", "--interval", "0.05")
+    batch = json.loads(ended.stdout)
+    assert batch["status"] == "completed"
+    assert batch["x_batchwright"]["webhook"] == made["x_batchwright"]["webhook"]

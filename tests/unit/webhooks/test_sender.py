@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+import threading
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
@@ -204,7 +205,11 @@ async def test_a_slow_endpoint_does_not_delay_another() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "reason"), [("localhost", "not a public one"), ("nowhere.invalid", "not found")]
+    ("host", "reason"),
+    [
+        ("localhost", "^its host localhost has an address that is not a public one$"),
+        ("nowhere.invalid", "not found"),
+    ],
 )
 async def test_the_host_of_a_new_url_is_looked_up(host: str, reason: str) -> None:
     lookup = HostLookup()
@@ -217,3 +222,27 @@ async def test_a_host_in_an_allowed_network_passes() -> None:
     lookup = HostLookup()
     await lookup.check_host(urlsplit("http://localhost/"), LOOPBACK)
     await lookup.close()
+
+
+async def test_name_servers_that_are_silent_for_all_attempts_do_not_delay_other_lookups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer, look_up = threading.Event(), socket.getaddrinfo
+
+    def slow(host: str, *rest: int) -> object:
+        if host == "silent.example":
+            answer.wait()
+        return look_up("127.0.0.1", *rest)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    lookup = HostLookup()
+    # So many hang if 50 attempts end after 15 s, and their lookups after 30 s.
+    silent = [asyncio.create_task(lookup.resolve("silent.example")) for _ in range(99)]
+    try:
+        async with asyncio.timeout(10):
+            assert await lookup.resolve("other.example")
+        assert not any(task.done() for task in silent)
+    finally:
+        answer.set()
+        await asyncio.gather(*silent)
+        await lookup.close()

@@ -34,6 +34,7 @@ from tests.integration.database.rows import (
     an_outcome,
     slice_progress,
 )
+from tests.integration.database.webhook_rows import an_endpoint, create
 
 HOUR = timedelta(hours=1)
 TIGHT = QuotaLimits(enqueued_lines=10, enqueued_tokens=1000)
@@ -54,7 +55,7 @@ async def test_quotas_of_a_tenant_are_set_one_by_one_and_cleared(any_database: D
     quotas = any_database.quotas
     assert await quotas.get("t") == TenantQuotas()
     assert await quotas.change("t", {"live_batches": 3}, START) == TenantQuotas(live_batches=3)
-    limited = TenantQuotas(enqueued_lines=0, tokens_per_day=9)
+    limited = TenantQuotas(enqueued_lines=0, tokens_per_day=9, webhooks=3)
     both = TenantQuotas(live_batches=3, models=frozenset({"a", "b"}))
     assert await quotas.change("t", {"models": frozenset({"b", "a"})}, after(1)) == both
     shared: dict[str, object] = {"weight": 2.5, "max_in_flight": 2**53 - 1}
@@ -65,7 +66,9 @@ async def test_quotas_of_a_tenant_are_set_one_by_one_and_cleared(any_database: D
     assert (await quotas.change("v", {"over_quota": OverQuota.WAIT}, START)).over_quota is OverQuota.WAIT
     assert (await quotas.change("v", {"over_quota": None}, START)).over_quota is None
     await quotas.clear("v")
-    assert await quotas.change("u", {"enqueued_lines": 0, "tokens_per_day": 9}, START) == limited
+    assert (
+        await quotas.change("u", {"enqueued_lines": 0, "tokens_per_day": 9, "webhooks": 3}, START) == limited
+    )
     assert await quotas.get("t") == both
     assert [(row.tenant, row.own, row.changed_at) for row in await quotas.all()] == [
         ("t", both, after(1)),
@@ -292,13 +295,15 @@ async def test_every_end_of_a_batch_releases_its_remaining_quota(any_database: D
 
 
 async def test_used_returns_the_usage_of_one_tenant_by_quota(any_database: Database) -> None:
-    assert await any_database.quotas.used("t") == QuotaUsage(0, 0, 0, 0, 0, 0)
+    assert await any_database.quotas.used("t") == QuotaUsage(0, 0, 0, 0, 0, 0, 0)
     await any_database.files.insert(a_file("file-1", bytes=100))
     await any_database.files.insert(a_file("file-2", bytes=7, expires_at=LONG_AGO))
     await any_database.files.insert(a_file("file-3", tenant="u", bytes=7))
     await enqueue(any_database, "batch_1", 5, 50)
     await any_database.quotas.count_request("t")
-    assert await any_database.quotas.used("t") == QuotaUsage(1, 100, 5, 50, 1, 0)
+    of_a_batch = an_endpoint("webhook_2", batch_id="batch_1")
+    await create(any_database, an_endpoint(), of_a_batch, an_endpoint("webhook_3", tenant="u"))
+    assert await any_database.quotas.used("t") == QuotaUsage(1, 100, 5, 50, 1, 0, 1)
 
 
 async def test_a_pending_upload_counts_as_it_was_announced(any_database: Database) -> None:

@@ -7,9 +7,11 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
+from batchwright.api.services.webhooks import REFUSED_URLS_PER_MINUTE, REQUESTED_PER_MINUTE
 from batchwright.contracts.batch import ModelCounts
-from batchwright.contracts.openai import BatchStatus, Usage
+from batchwright.contracts.openai import BatchStatus, Quota, Usage
 from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.operator_objects import LimitsObject
 from batchwright.contracts.webhook_events import END_EVENTS, TEST_BATCH, EventType
 from batchwright.contracts.webhook_objects import DeliveryObject, DeliveryPage, WebhookObject, WebhookPage
 from batchwright.database.records import BatchOutcome
@@ -158,10 +160,7 @@ async def test_a_tenant_may_have_only_so_many(api: ApiFixture) -> None:
         await created(api)
     answer = await api.http.post(WEBHOOKS, json={"url": URL})
     assert (answer.status_code, answer.headers["x-should-retry"]) == (429, "false")
-    assert (
-        error_of(answer).message
-        == "You have 3 webhooks, which is the most that are allowed. Delete one first."
-    )
+    assert error_of(answer).message.startswith("Too many webhooks: you may have at most 3. Delete one")
     batch = await api.create(x_batchwright={"webhook": {"url": URL}})
     assert batch.x_batchwright.webhook is not None
 
@@ -394,3 +393,50 @@ async def test_without_payload_keys_the_database_has_the_secret_and_with_keys_it
         assert (webhook.secret.encode() in row.secret) is is_readable
         assert "secret=" not in repr(row)
         assert json.dumps(webhook.secret) not in repr(row)
+
+
+async def test_a_tenant_cannot_make_others_urls_receive_any_number_of_events() -> None:
+    async with open_api(webhook_allowed_networks=["127.0.0.0/8"], max_webhooks=4) as api:
+        webhook = await created(api)
+        path = f"{WEBHOOKS}/{webhook.id}/test"
+        sent = [await api.http.post(path) for _ in range(REQUESTED_PER_MINUTE + 2)]
+        assert [answer.status_code for answer in sent[:REQUESTED_PER_MINUTE]] == [200] * REQUESTED_PER_MINUTE
+        replay = await api.http.post(f"{WEBHOOKS}/{webhook.id}/deliveries/{sent[0].json()['id']}/replay")
+        for answer in (sent[-1], replay):
+            assert (answer.status_code, error_of(answer).code) == (429, "rate_limit_exceeded")
+            assert int(answer.headers["Retry-After"]) > 0
+        assert len(api.database.rows.webhook_deliveries) <= REQUESTED_PER_MINUTE + 1
+
+
+async def test_the_quota_of_a_tenant_overrides_the_setting_and_shows_what_is_left(api: ApiFixture) -> None:
+    put = {"tenant": "default", "webhooks": 1}
+    assert (await api.http.put("/admin/quotas", json=put)).status_code == 200
+    webhook = await created(api)
+    await api.create(x_batchwright={"webhook": {"url": URL}})
+    assert (await api.http.post(WEBHOOKS, json={"url": URL})).status_code == 429
+    limits = read(await api.http.get("/v1/x/limits"), LimitsObject)
+    [shown] = [each for each in limits.data if each.quota is Quota.WEBHOOKS]
+    assert (shown.limit, shown.used, shown.left) == (1, 1, 0)
+    # Other tenants keep the quota of the setting.
+    other = await api.http.post(WEBHOOKS, json={"url": URL}, headers={"X-Tenant": "red"})
+    assert other.status_code == 200
+    await api.http.delete(f"{WEBHOOKS}/{webhook.id}")
+    await created(api)
+    await api.http.put("/admin/quotas", json={"tenant": "default", "webhooks": 0})
+    for _ in range(4):
+        await created(api)
+
+
+async def test_a_tenant_cannot_make_the_api_look_up_any_number_of_hosts() -> None:
+    async with open_api(webhook_allowed_networks=["127.0.0.0/8"], max_webhooks=5) as api:
+        bad = [await api.http.post(WEBHOOKS, json={"url": "http://10.0.0.1/"}) for _ in range(62)]
+        assert [answer.status_code for answer in bad[:REFUSED_URLS_PER_MINUTE]] == [400] * 60
+        assert (bad[-1].status_code, error_of(bad[-1]).code) == (429, "rate_limit_exceeded")
+        other = await api.http.post(WEBHOOKS, json={"url": URL}, headers={"X-Tenant": "red"})
+        assert other.status_code == 200
+
+
+async def test_urls_that_are_allowed_do_not_count_as_refused() -> None:
+    async with open_api(webhook_allowed_networks=["127.0.0.0/8"], max_webhooks=0) as api:
+        for _ in range(REFUSED_URLS_PER_MINUTE + 2):
+            await created(api)

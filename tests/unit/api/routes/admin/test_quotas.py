@@ -55,6 +55,7 @@ async def test_limits_show_limit_usage_and_remainder() -> None:
             Quota.ENQUEUED_TOKENS: (None, 44, None),
             Quota.REQUESTS_PER_MINUTE: (None, 0, None),
             Quota.TOKENS_PER_DAY: (None, 0, None),
+            Quota.WEBHOOKS: (20, 0, 20),
         }
         assert (await limits(api, "another"))[Quota.ENQUEUED_LINES] == (10, 0, 10)
 
