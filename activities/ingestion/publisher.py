@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 import msgspec
+from msgspec import UNSET
 
 from batchwright.activities.concurrency import map_concurrently, run_both
 from batchwright.activities.ingestion.duplicates import DuplicateDetector, DuplicatePositions, read_duplicates
@@ -236,7 +237,14 @@ class Publisher:
         order = self._context.order
         if order.policy.message_requests:
             fields = read_fields(data)
-            if problems := describe_body_problems(order.endpoint, fields.body):
+            if fields.body is UNSET:  # the API leaves out the body of a request over the limit
+                problems = (
+                    f"The request is too large: it may have at most {self._settings.max_line_bytes} bytes. "
+                    "Shorten it, or divide it into several requests."
+                )
+            else:
+                problems = describe_body_problems(order.endpoint, fields.body)
+            if problems:
                 custom_id = read_text(fields.custom_id) or ""
                 return error_line(id, custom_id, LineCode.INVALID_REQUEST, problems), ""
         line = parse_line(data)

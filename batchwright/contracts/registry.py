@@ -115,6 +115,11 @@ class BackendConfig(RegistryEntry):
         default="",
         description="environment variable with the API key; only in the registry file, not at run time",
     )
+    api_key_header: Literal["authorization", "x-api-key", "api-key"] = Field(
+        default="authorization",
+        description="header with the API key: `authorization` as a Bearer token, `x-api-key` as Anthropic's "
+        "clients send it, `api-key` as clients of Azure do",
+    )
     headers: dict[str, str] = Field(
         default={}, description="headers added to every request; credentials are rejected here"
     )

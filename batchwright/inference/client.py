@@ -120,8 +120,11 @@ class InferenceClient:
             self._shared_headers = self._headers_with_key()
 
     def _headers_with_key(self) -> SharedHeaders:
-        key = [(b"authorization", b"Bearer " + self._key.encode())] if self._key else []
-        return SharedHeaders([*self._common_headers, *key])
+        if not self._key:
+            return SharedHeaders(self._common_headers)
+        name = "authorization" if self._backend is None else self._backend.api_key_header
+        value = f"Bearer {self._key}" if name == "authorization" else self._key
+        return SharedHeaders([*self._common_headers, (name.encode(), value.encode())])
 
     def send(
         self, target: TargetUrl, body: bytes, request_id: str, extra: Sequence[Header] = ()

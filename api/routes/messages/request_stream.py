@@ -1,10 +1,12 @@
 """Reads the body that creates a message batch as a stream, and writes its requests as lines of an input file.
 
-The body can have hundreds of megabytes. At most one request of it is in memory.
+The body can have hundreds of megabytes. At most one request of it is in memory. Of a request over the limit,
+only its beginning and its end are kept, and it becomes a line without a body, which fails alone.
 """
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from hashlib import sha256
 from typing import NamedTuple
 
 import msgspec
@@ -19,17 +21,24 @@ from batchwright.settings import Settings
 
 BODY = "body"  # name of the whole body in errors
 _FILENAME = "messages.jsonl"
-_LINE = b'{"custom_id":"%b","method":"POST","url":"' + Endpoint.MESSAGES.encode() + b'","body":%b}\n'
+_BODILESS_LINE = b'{"custom_id":"%b","method":"POST","url":"' + Endpoint.MESSAGES.encode() + b'"}\n'
+_LINE = _BODILESS_LINE[:-2] + b',"body":%b}\n'
 MAX_ADDED_BYTES = len(_LINE)  # a line is at most so much longer than its request in the body
 _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _FIELDS = ("custom_id", "params")
 _BREAKS = b"\r\n"
 _SPACE = b" \t\r\n"
 _MAX_OUTSIDE_BYTES = 4096  # limit for the text before the first request
+_KEPT_BYTES = 1024  # of the beginning and of the end of a request over the limit
 _WRITE_BYTES = 256 * 1024  # lines are written in pieces of about this size
 
 _BEGIN = re.compile(rb'[ \t\r\n]*+\{[ \t\r\n]*+"requests"[ \t\r\n]*+:[ \t\r\n]*+\[')
 _SPACES = re.compile(rb"[ \t\r\n]*+")
+# The custom_id of a request over the limit, as its last or its first member.
+_LAST_ID = re.compile(
+    rb',[ \t\r\n]*+"custom_id"[ \t\r\n]*+:[ \t\r\n]*+("[a-zA-Z0-9_-]{1,64}")[ \t\r\n]*+\}\Z'
+)
+_FIRST_ID = re.compile(rb'\{[ \t\r\n]*+"custom_id"[ \t\r\n]*+:[ \t\r\n]*+("[a-zA-Z0-9_-]{1,64}")[ \t\r\n]*+,')
 # Everything up to the next bracket, or up to a string that is not complete yet.
 _TO_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
 _TO_STRING_END = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
@@ -54,12 +63,19 @@ def limits_of(settings: Settings) -> RequestLimits:
     )
 
 
+class OversizedRequest(NamedTuple):
+    """A request over the limit. Its `params` are lost. `custom_id` is JSON, as in the request."""
+
+    custom_id: bytes
+
+
 class RequestStream:
     """Reads the requests of one body. `count` is the number of requests read so far."""
 
     def __init__(self, limits: RequestLimits) -> None:
         self.count = 0
         self._limits = limits
+        self._digest = sha256()
         self._splitter = RequestSplitter(limits.max_line_bytes)
         self._ids = DigestSet()
         self._bytes = 0
@@ -69,7 +85,8 @@ class RequestStream:
 
         Raises:
             ApiError: the body is not a list of requests, or a `custom_id` is missing, malformed or repeated
-                (400). Or the body, a request or the number of requests is too large (413).
+                (400). Or the body or the number of requests is too large (413). Or a request is too large and
+                its `custom_id` is neither its first nor its last member (413).
         """
         yield FormField("purpose", "batch")
         yield FormFile("file", _FILENAME)
@@ -81,18 +98,24 @@ class RequestStream:
             for request in self._splitter.feed(piece):
                 lines += self._line(request)
                 if len(lines) >= _WRITE_BYTES:
+                    self._digest.update(lines)
                     yield bytes(lines)
                     lines.clear()
         self._splitter.finish()
         if not self.count:
             raise invalid_value("requests", "requests: List should have at least 1 item.")
+        self._digest.update(lines)
         yield bytes(lines)
 
-    def _line(self, request: bytes) -> bytes:
+    def fingerprint(self, version: str) -> str:
+        """Return a digest of all requests and of the version of Anthropic's API that they were sent for."""
+        return sha256(self._digest.digest() + version.encode()).hexdigest()
+
+    def _line(self, request: bytes | OversizedRequest) -> bytes:
         """Return the line of the input file for one request.
 
         The bytes of its `params` are copied unchanged, except that line breaks between JSON tokens are left
-        out.
+        out. The line of a request over the limit has no body.
         """
         place = f"requests.{self.count}"
         most = self._limits.max_requests
@@ -100,18 +123,24 @@ class RequestStream:
             message = f"requests: List should have at most {most} items. Split it into several batches."
             raise ApiError(413, message, param="requests")
         self.count += 1
-        fields = _read_request(request, place)
+        fields: Mapping[str, bytes]
+        if isinstance(request, OversizedRequest):
+            fields = {"custom_id": request.custom_id}
+        else:
+            fields = _read_request(request, place)
         custom_id = _custom_id(fields, place)
         if not self._ids.add(custom_id):
             message = (
                 f"{place}.custom_id: '{custom_id.decode()}' is repeated. It must be unique in the batch."
             )
             raise invalid_value(f"{place}.custom_id", message)
+        if isinstance(request, OversizedRequest):
+            return _BODILESS_LINE % custom_id
         if "params" not in fields:
             raise _missing(f"{place}.params")
         line = _LINE % (custom_id, fields["params"].translate(None, _BREAKS))
         if len(line) - 1 > self._limits.max_line_bytes:
-            raise _too_large(place, self._limits.max_line_bytes)
+            return _BODILESS_LINE % custom_id
         try:  # ingestion reads the line with the same function
             read_fields_with_margin(line)
         except DECODE_ERRORS:
@@ -124,24 +153,27 @@ class RequestStream:
 class RequestSplitter:
     """Splits a body of the form `{"requests": [{...}, ...]}` into the objects in its list.
 
-    It receives the body in pieces, and keeps at most the current object in memory. It does not parse objects.
+    It receives the body in pieces, and keeps at most the current object in memory. It does not parse objects,
+    except for the `custom_id` of an object over the limit.
     """
 
     def __init__(self, max_bytes: int) -> None:
-        """Create a splitter. An object with more than `max_bytes` is rejected."""
+        """Create a splitter. An object with more than `max_bytes` is over the limit."""
         self._max = max_bytes
         self._buffer = bytearray()
         self._at = 0  # position in the buffer up to which it has been scanned
+        self._dropped = 0  # bytes of the current object that are no longer in the buffer
         self._number = 0
         self._depth = 0  # brackets that are open in the current object; 0 between objects
         self._in_string = False
         self._state = self._begin
 
-    def feed(self, piece: bytes) -> Iterator[bytes]:
+    def feed(self, piece: bytes) -> Iterator[bytes | OversizedRequest]:
         """Yield the objects that end in `piece`. The caller must read all of them before the next call.
 
         Raises:
-            ApiError: the body has another form (400), or an object is too large (413).
+            ApiError: the body has another form (400), or an object is over the limit and its `custom_id` was
+                not found (413).
         """
         self._buffer += piece
         while (found := self._state()) is not None:
@@ -176,7 +208,7 @@ class RequestSplitter:
         self._drop(int(char == _ARRAY_END))
         return b""
 
-    def _object(self) -> bytes | None:
+    def _object(self) -> bytes | OversizedRequest | None:
         if not self._depth:
             char = self._next_char()
             if char is None:
@@ -185,15 +217,30 @@ class RequestSplitter:
                 place = f"requests.{self._number}"
                 raise ApiError(400, f"{place}: Input should be an object.", param=place)
         end = self._end_of_object()
-        if (len(self._buffer) if end is None else end) > self._max:
-            raise _too_large(f"requests.{self._number}", self._max)
+        is_oversized = self._dropped + (len(self._buffer) if end is None else end) > self._max
         if end is None:
+            if is_oversized:
+                self._drop_middle()
             return None
-        found = bytes(memoryview(self._buffer)[:end])
-        self._number += 1
+        found = self._oversized(end) if is_oversized else bytes(memoryview(self._buffer)[:end])
+        self._number, self._dropped = self._number + 1, 0
         self._state = self._after_object
         self._drop(end)
         return found
+
+    def _drop_middle(self) -> None:
+        """Drop what has been scanned of the current object, except for its beginning and its end."""
+        middle = range(_KEPT_BYTES, self._at - _KEPT_BYTES)
+        del self._buffer[middle.start : max(middle.start, middle.stop)]
+        self._dropped += len(middle)
+        self._at -= len(middle)
+
+    def _oversized(self, end: int) -> OversizedRequest:
+        last = _LAST_ID.search(self._buffer, max(0, end - _KEPT_BYTES), end)
+        found = last or _FIRST_ID.match(self._buffer, 0, min(end, _KEPT_BYTES))
+        if found is None:
+            raise _too_large(f"requests.{self._number}", self._max)
+        return OversizedRequest(found[1])
 
     def _end_of_object(self) -> int | None:
         """Return the position after the current object; None if it is not complete yet."""
@@ -286,7 +333,7 @@ def _read_request(request: bytes, place: str) -> dict[str, bytes]:
     return members
 
 
-def _custom_id(fields: dict[str, bytes], place: str) -> bytes:
+def _custom_id(fields: Mapping[str, bytes], place: str) -> bytes:
     param = f"{place}.custom_id"
     if "custom_id" not in fields:
         raise _missing(param)
@@ -326,4 +373,8 @@ def _not_json(reason: str) -> ApiError:
 
 
 def _too_large(place: str, most: int) -> ApiError:
-    return ApiError(413, f"{place}: a request may have at most {most} bytes.", param=place)
+    message = (
+        f"{place}: a request may have at most {most} bytes. With its custom_id as its first or last member, "
+        "it would fail alone."
+    )
+    return ApiError(413, message, param=place)

@@ -40,6 +40,7 @@ from batchwright.api.services.batch_control import BatchControl
 from batchwright.api.services.batch_creation import BatchCreator
 from batchwright.api.services.batch_deletion import BatchDeletion
 from batchwright.api.services.file_upload import FileUpload, discard_object, store_form
+from batchwright.api.services.idempotency import idempotency_key_of, idempotency_key_parameter
 from batchwright.api.services.live_results import JSONL
 from batchwright.api.services.request_body import stream_body
 from batchwright.contracts.anthropic import (
@@ -121,6 +122,7 @@ class MessageBatchRoutes:
             methods=["POST"],
             response_model=shown,
             openapi_extra=json_body_spec(_CreateBody),
+            dependencies=[Depends(idempotency_key_parameter)],
         )
         router.add_api_route("", self.list, response_model=page, responses=missing)
         router.add_api_route(one, self.get, response_model=shown, responses=missing)
@@ -148,7 +150,7 @@ class MessageBatchRoutes:
 
     async def create(self, request: Request) -> Response:
         """Create a message batch. A request whose `params` are not valid fails alone."""
-        tenant = tenant_of(request, self._settings)
+        tenant, key = tenant_of(request, self._settings), idempotency_key_of(request)
         limits = limits_of(self._settings)
         added = limits.max_requests * request_stream.MAX_ADDED_BYTES
         upload = FileUpload(tenant, self._settings, max_bytes=limits.max_bytes + added)
@@ -169,10 +171,20 @@ class MessageBatchRoutes:
             message_requests=requests.count,
         )
         try:
-            created = await self._creator.create(creation, tenant)
-        except BaseException:  # also if the client disconnects
-            await asyncio.shield(self._delete_input(tenant, file.id))
+            if key is None:
+                created = await self._creator.create(creation, tenant)
+            else:
+                with _conflict_as_invalid_request():
+                    created = await self._creator.create_once(
+                        creation, tenant, key, requests.fingerprint(version)
+                    )
+        except BaseException as error:  # also if the client disconnects
+            # With a key, a repeated request may still start the batch of this one, unless it was refused.
+            if key is None or isinstance(error, ApiError):
+                await asyncio.shield(self._delete_input(tenant, file.id))
             raise
+        if created.row.order.input_file_id != file.id:  # the batch of an earlier request with this key
+            await self._delete_input(tenant, file.id)
         return json_response(self._shown(request, created.row, {}, batch_object(created.row)))
 
     async def list(

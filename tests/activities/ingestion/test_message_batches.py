@@ -54,6 +54,17 @@ async def test_a_request_that_is_not_valid_fails_alone(params: object, message: 
     assert count == ErrorCount(code="invalid_request", model="", count=1, example=count.example)
 
 
+async def test_a_request_whose_body_was_too_large_to_store_fails_alone_with_the_limit() -> None:
+    large = b'{"custom_id":"large","method":"POST","url":"/v1/messages"}'
+    batch = await a_message_batch(line("good", PARAMS), large, max_line_bytes=2000)
+    result = await batch.ingest()
+    assert (result.failed, result.total, result.unserved) == (False, 2, 1)
+    [record] = batch.unserved(result)
+    error = json.loads(record.payload)
+    assert (error["custom_id"], error["error"]["code"]) == ("large", "invalid_request")
+    assert error["error"]["message"].startswith("The request is too large: it may have at most 2000 bytes.")
+
+
 async def test_the_same_request_fails_a_batch_of_openais_api() -> None:
     batch = await a_message_batch(line("good", PARAMS), line("bad", 5), requests=0)
     assert (await batch.ingest()).failed

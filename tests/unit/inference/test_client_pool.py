@@ -120,6 +120,20 @@ async def test_a_key_may_come_from_the_environment(monkeypatch: pytest.MonkeyPat
     assert server.header_values(b"authorization") == [b"bearer from-the-environment"]
 
 
+@pytest.mark.parametrize("header", ["x-api-key", "api-key"])
+async def test_the_key_is_sent_in_the_header_that_the_backend_reads(
+    monkeypatch: pytest.MonkeyPatch, header: str
+) -> None:
+    monkeypatch.setenv("SOME_KEY", "sesame")
+    server = Backend()
+    async with asking(server.serve) as pool:
+        versioned = {"anthropic-version": "2023-06-01"}
+        await pool.ask(api_key_env="SOME_KEY", api_key_header=header, headers=versioned)
+    assert server.header_values(header.encode()) == [b"sesame"]
+    assert server.header_values(b"anthropic-version") == [b"2023-06-01"]
+    assert server.header_values(b"authorization") == []
+
+
 async def test_the_global_key_is_not_sent_to_a_backend_of_the_registry() -> None:
     server = Backend()
     async with asking(server.serve, backend_api_key="ours") as pool:

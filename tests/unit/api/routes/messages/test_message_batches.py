@@ -305,6 +305,48 @@ async def test_a_batch_that_is_not_started_leaves_no_input_behind(api: ApiFixtur
     assert (api.database.rows.files, api.storage.objects) == ({}, {})
 
 
+async def created_once(api: ApiFixture, key: str, *custom_ids: str) -> MessageBatch:
+    requests = [request(id) for id in custom_ids]
+    headers = {"Idempotency-Key": key}
+    return await api.anthropic.messages.batches.create(requests=requests, extra_headers=headers)
+
+
+async def test_a_creation_that_is_repeated_with_its_key_returns_the_same_batch(api: ApiFixture) -> None:
+    batches = [await created_once(api, "k", "a", "b") for _ in range(2)]
+    assert batches[0] == batches[1]
+    [order] = api.temporal.orders.values()
+    assert [id for _, id in api.database.rows.files] == [order.input_file_id]
+    assert len(api.storage.objects) == 1
+    for key, ids in (("k", ("a",)), ("k", ("a", "c"))):
+        with pytest.raises(anthropic.BadRequestError, match="Idempotency-Key was used with another request"):
+            await created_once(api, key, *ids)
+    assert len(api.storage.objects) == 1
+    assert (await created_once(api, "other", "a", "b")).id != batches[0].id
+
+
+async def test_a_creation_that_was_interrupted_is_completed_by_a_repetition_with_its_key(
+    api: ApiFixture,
+) -> None:
+    api.temporal.failing = TemporalUnavailable("down")
+    with pytest.raises(anthropic.InternalServerError):
+        await created_once(api, "k", "a")
+    api.temporal.failing = None
+    batch = await created_once(api, "k", "a")
+    [file] = api.database.rows.files.values()
+    assert api.order(openai_id(batch)).input_file_id == file.id
+    assert list(api.storage.objects) == [file.storage_key]
+
+
+async def test_a_creation_that_was_refused_leaves_no_input_and_no_key_behind() -> None:
+    async with open_api(max_live_batches=1) as api:
+        first = await created(api)
+        with pytest.raises(anthropic.RateLimitError):
+            await created_once(api, "k", "a", "b")
+        assert len(api.database.rows.files) == 1
+        await ended(api, first, {"a": None})
+        assert (await created_once(api, "k", "c")).request_counts.processing == 1
+
+
 @pytest.mark.parametrize(("rerun", "requests"), [("resume", 3), ("retry", 2)])
 async def test_a_rerun_of_a_message_batch_is_a_message_batch(
     rerun: str, requests: int, api: ApiFixture

@@ -1,6 +1,7 @@
 """The body of a message batch. It is read in pieces of any size, and written as an input file."""
 
 import json
+import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 
@@ -9,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchwright.api.errors import ApiError
-from batchwright.api.routes.messages.request_stream import RequestLimits, RequestStream
+from batchwright.api.routes.messages.request_stream import (
+    OversizedRequest,
+    RequestLimits,
+    RequestSplitter,
+    RequestStream,
+)
 
 LIMITS = RequestLimits(max_requests=3, max_bytes=10_000, max_line_bytes=1_000)
 # Spaces, the order of keys, escapes, numbers beyond 64 bits, half of a UTF-16 pair, brackets in strings.
@@ -112,9 +118,9 @@ def refusals() -> Iterator[tuple[str, int, str]]:
     )
     many = ",".join(f'{{"custom_id":"a{n}","params":{{}}}}' for n in range(4))
     yield f'{{"requests":[{many}]}}', 413, "requests: List should have at most 3 items."
-    long = f'{{"requests":[{{"custom_id":"a","params":"{"x" * 1000}"}}]}}'
-    yield long, 413, "requests.0: a request may have at most 1000 bytes."
-    yield long[:1040], 413, "requests.0: a request may have at most 1000 bytes."
+    for hidden in ('"x":1', '"custom_id":"a b"', '"custom_id":5'):
+        long = f'{{"params":"{"x" * 3000}",{hidden}}}'
+        yield f'{{"requests":[{long}]}}', 413, "requests.0: a request may have at most 1000 bytes."
     yield (
         '{"requests":[' + 10_000 * " " + "]}",
         413,
@@ -137,3 +143,55 @@ async def test_what_is_no_list_of_requests_is_refused_with_the_place_of_the_faul
 async def test_bytes_that_are_not_utf_8_are_refused() -> None:
     with pytest.raises(ApiError, match=r"requests\.0 is not valid"):
         await written(b'{"requests":[{"custom_id":"a","params":"\xff"}]}')
+
+
+LONG = f'["{{custom_id\\":\\"x" , {"1" * 4000}, ["]}}"], "\\"custom_id\\":\\"fake\\"}}"]'
+
+
+@pytest.mark.parametrize("size", [1, 7, 900, 10_000])
+@pytest.mark.parametrize(
+    "request_over_the_limit",
+    [
+        f'{{"custom_id":"long","params":{LONG}}}',
+        f'{{ "params" : {LONG} ,\n "custom_id" : "long" }}',
+        f'{{"custom_id":"first","params":{LONG},"custom_id":"long"}}',
+    ],
+)
+async def test_a_request_over_the_limit_becomes_a_line_without_a_body(
+    size: int, request_over_the_limit: str
+) -> None:
+    others = [f'{{"custom_id":"{id}","params":{{}}}}' for id in ("a", "b")]
+    body = f'{{"requests":[{others[0]}, {request_over_the_limit} ,{others[1]}]}}'
+    lines = (await written(body.encode(), size)).decode()
+    assert lines == (
+        line("a", "{}") + '{"custom_id":"long","method":"POST","url":"/v1/messages"}\n' + line("b", "{}")
+    )
+
+
+async def test_a_line_over_the_limit_has_no_body_although_its_request_is_within_the_limit() -> None:
+    body = f'{{"requests":[{{"custom_id":"a","params":"{"x" * 950}"}}]}}'
+    assert (await written(body.encode())).decode() == (
+        '{"custom_id":"a","method":"POST","url":"/v1/messages"}\n'
+    )
+
+
+async def test_the_id_of_a_request_over_the_limit_must_be_unique_too() -> None:
+    long = f'{{"custom_id":"a","params":{LONG}}}'
+    with pytest.raises(ApiError, match=r"requests\.1\.custom_id: 'a' is repeated"):
+        await written(f'{{"requests":[{{"custom_id":"a","params":{{}}}},{long}]}}'.encode())
+
+
+async def test_of_a_request_over_the_limit_only_the_beginning_and_the_end_are_in_memory() -> None:
+    splitter = RequestSplitter(max_bytes=1000)
+    piece = b"x" * 100_000
+    found = [*splitter.feed(b'{"requests":[{"custom_id":"a","params":"')]
+    tracemalloc.start()
+    try:
+        for _ in range(50):
+            found += splitter.feed(piece)
+        assert tracemalloc.get_traced_memory()[0] < 10 * len(piece)
+    finally:
+        tracemalloc.stop()
+    found += splitter.feed(b'"}]}')
+    splitter.finish()
+    assert found == [OversizedRequest(b'"a"')]
