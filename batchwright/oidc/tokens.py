@@ -180,7 +180,7 @@ class TokenVerifier:
 
     def _tenant(self, claims: _Claims) -> str:
         name = self._settings.oidc_tenant_claim
-        tenant = claims.get(name)
+        tenant = _find(claims, name)
         if tenant is None:
             raise UnusableClaim(f"The token names no tenant: it lacks the claim `{name}`.")
         if not isinstance(tenant, str) or not is_tenant(tenant):
@@ -189,7 +189,7 @@ class TokenVerifier:
 
     def _user(self, claims: _Claims) -> str:
         name = self._settings.oidc_user_claim
-        user = claims.get(name)
+        user = _find(claims, name)
         if not isinstance(user, str) or not user.isprintable() or not 0 < len(user) <= MAX_USER_CHARACTERS:
             raise UnusableClaim(
                 f"The token identifies no user: its claim `{name}` has to be a text of 1 to "
@@ -201,9 +201,24 @@ class TokenVerifier:
         name = self._settings.oidc_scopes_claim
         if not name:
             return _DEFAULT_SCOPES
-        value = claims.get(name)
+        value = _find(claims, name)
         granted = value.split() if isinstance(value, str) else value if isinstance(value, list) else []
         return frozenset(scope for scope in Scope if scope in granted)
+
+
+def _find(claims: _Claims, name: str) -> JsonValue:
+    """Return the value of a claim; None if there is none.
+
+    A name that begins with `/` is the JSON Pointer of a value in nested objects: `/realm_access/roles`.
+    """
+    if not name.startswith("/"):
+        return claims.get(name)
+    value: JsonValue = claims
+    for part in name[1:].split("/"):
+        if not isinstance(value, dict):
+            return None
+        value = value.get(part.replace("~1", "/").replace("~0", "~"))
+    return value
 
 
 def _parse(token: str) -> tuple[CompactSignature, _Header]:

@@ -137,14 +137,18 @@ class AccessSettings(BaseSettings):
     oidc_tenant_claim: str = Field(
         "tenant",
         min_length=1,
-        description="Claim of a token that contains the tenant's name. Choose one that users cannot change.",
+        description="Claim of a token that contains the tenant's name. Choose one that users cannot change. "
+        "A name that begins with `/` is the path to a claim in objects, such as `/realm_access/roles`.",
     )
     oidc_user_claim: str = Field(
-        "sub", min_length=1, description="Claim of a token that identifies the user in logs."
+        "sub",
+        min_length=1,
+        description="Claim of a token that identifies the user in logs, or the path to it.",
     )
     oidc_scopes_claim: str = Field(
         "scope",
-        description="Claim of a token with the caller's scopes, as a list or as text such as `read write`. "
+        description="Claim of a token with the caller's scopes, or the path to it. The claim is a list, or a "
+        "text such as `read write`. "
         "Other values in it are ignored. Empty: every token may read and write, and none may use `/admin`.",
     )
 

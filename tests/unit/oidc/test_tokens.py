@@ -371,3 +371,31 @@ async def test_a_token_without_a_tenant_or_a_user_is_of_no_use(
     with pytest.raises(UnusableClaim) as raised:
         await made.verify(**changes)
     assert str(raised.value).startswith(message)
+
+
+async def test_claims_in_nested_objects_are_found_by_their_paths() -> None:
+    made = VerifierFixture(
+        oidc_tenant_claim="/org~1unit/a~0b.c",
+        oidc_user_claim="/profile/name",
+        oidc_scopes_claim="/realm_access/roles",
+    )
+    claims: dict[str, JsonValue] = {
+        "org/unit": {"a~b.c": "red"},
+        "profile": {"name": "bob"},
+        "realm_access": {"roles": ["offline_access", "viewer", "read"]},
+    }
+    expected = TokenIdentity("red", "bob", frozenset({Scope.VIEWER, Scope.READ}))
+    assert await made.verify(**claims) == expected
+    # A claim that has the path as its name is another one, and a wrong type on the way is no claim.
+    others: list[JsonValue] = [None, ["roles"], "roles", {"other": ["read"]}]
+    for roles in others:
+        flat: dict[str, JsonValue] = {**claims, "realm_access": roles, "/realm_access/roles": ["admin"]}
+        assert (await made.verify(**flat)).scopes == frozenset()
+    claims["org/unit"] = {"a": "red"}
+    with pytest.raises(UnusableClaim, match=r"it lacks the claim `/org~1unit/a~0b\.c`"):
+        await made.verify(**claims)
+
+
+async def test_a_name_with_dots_and_slashes_is_the_name_of_one_claim() -> None:
+    made = VerifierFixture(oidc_tenant_claim="https://acme.example/tenant")
+    assert (await made.verify(**{"https://acme.example/tenant": "red"})).tenant == "red"
