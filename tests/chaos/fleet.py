@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
+from tests.chaos.events import NETWORKS
 from tests.chaos.objects import STORAGE_PATIENCE_SECONDS
 from tests.chaos.wires import Wires
 from tests.constants import with_constants
@@ -18,6 +19,7 @@ _WORKER_SETTINGS = {
     "BATCHWRIGHT_REQUEST_TIMEOUT_SECONDS": "20",
     "BATCHWRIGHT_CONNECT_TIMEOUT_SECONDS": "3",
     "BATCHWRIGHT_METRICS_PORT": "0",
+    **NETWORKS,
     "BATCHWRIGHT_LOG_LEVEL": "INFO",
     # Several parts may be unavailable one after the other.
     **with_constants(startup_seconds=120, storage_patience_seconds=STORAGE_PATIENCE_SECONDS),

@@ -9,6 +9,7 @@ from tests.e2e.stack import MODELS
 
 Fate = Literal["answered", "refused", "unserved"]
 Ending = Literal["completed", "cancelled", "expired"]
+TENANTS = ("default", "acme", "globex")
 UNSERVED = "nobody-serves-this"
 
 # Faults by marker, as the simulator reads them, each of which ends in an answer.
@@ -66,7 +67,7 @@ def submission(seed: int, number: int, largest: int = LARGEST) -> Submission:
         lines.append(_line(rng, custom_id, fate))
     ending = rng.choices(("completed", "cancelled", "expired"), (7, 2, 1))[0]
     window = f"{rng.randint(6, 15)}s" if ending == "expired" else "24h"
-    tenant = rng.choice(("default", "acme", "globex"))
+    tenant = rng.choice(TENANTS)
     return Submission(lines, fates, ending, window, rng.uniform(0, 6), tenant)
 
 

@@ -16,8 +16,9 @@ from openai.types import Batch
 
 from tests.chaos.check import Verdict, judge
 from tests.chaos.disturb import Disturber, settle_in
+from tests.chaos.events import NETWORKS, EventWitness, witnessed_events
 from tests.chaos.fleet import Workers, workers_behind
-from tests.chaos.load import LARGEST, Seen, submission
+from tests.chaos.load import LARGEST, TENANTS, Seen, submission
 from tests.chaos.objects import Objects, bucket
 from tests.chaos.schedule import OF_DISK, OF_S3, Disturbance, Kind, disturbances
 from tests.chaos.user import User
@@ -88,6 +89,7 @@ class Run:
         stack: Stack,
         objects: Objects,
         witness: Witness,
+        events: EventWitness,
         report: Report,
         report_progress: ReportProgress,
         *,
@@ -104,13 +106,14 @@ class Run:
         self._plan = disturbances(report.seed, but=elsewhere) if plan is None else plan
         self._size = size
         self._report_progress = report_progress
-        self._stack, self._objects, self._witness = stack, objects, witness
+        self._stack, self._objects, self._witness, self._events = stack, objects, witness, events
         self._submitted = 0
         self._calm = asyncio.Event()  # nothing is disturbed any more
         self.report = report
 
     async def run(self) -> None:
         await settle_in(self._stack)
+        await self._events.register(self._stack, TENANTS)
         wires = Wires(self._stack.now, self._objects)
         async with workers_behind(wires, self._size.workers, self._stack.now) as workers:
             disturber = Disturber(self._stack, workers, wires, self._witness)
@@ -123,6 +126,8 @@ class Run:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
             await self._check_stragglers()
+            await self._events.check(self.report.verdicts)
+            self.report.broken += self._events.broken
             self._check_exits(workers)
         self.report.disturbed, self.report.recoveries = disturber.done, disturber.recoveries
         self.report.kills, self.report.may_repeat = disturber.kills, disturber.may_repeat
@@ -169,7 +174,7 @@ class Run:
         async def have_ended() -> bool:
             live[:] = [
                 batch.id
-                for tenant in ("default", "acme", "globex")
+                for tenant in TENANTS
                 async for batch in _listed(User(self._stack, tenant))
                 if batch.status not in ENDED
             ]
@@ -248,14 +253,16 @@ async def chaos(
     """
     async with _objects_of(seed) as objects:
         # In a thread: the proxies have to answer while the stack starts and stops.
-        settings = {**objects.direct, "BATCHWRIGHT_HEARTBEAT_TIMEOUT_SECONDS": f"{HEARTBEAT_TIMEOUT_SECONDS}"}
+        heartbeat = {"BATCHWRIGHT_HEARTBEAT_TIMEOUT_SECONDS": f"{HEARTBEAT_TIMEOUT_SECONDS}"}
+        settings = {**objects.direct, **NETWORKS, **heartbeat}
         opened = dev("--workers", "0", data=data, **settings)
         stack = await asyncio.to_thread(opened.__enter__)
         try:
-            async with objects.seen(stack.objects) as storage:
+            async with objects.seen(stack.objects) as storage, witnessed_events() as events:
                 report = Report(seed, seconds, "S3" if objects.wire else "disk", least)
                 witness = Witness(storage, stack.simulator)
-                await Run(stack, objects, witness, report, report_progress, plan=plan, size=size).run()
+                run = Run(stack, objects, witness, events, report, report_progress, plan=plan, size=size)
+                await run.run()
                 return report
         finally:
             await asyncio.to_thread(opened.__exit__, None, None, None)

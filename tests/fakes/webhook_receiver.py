@@ -56,9 +56,12 @@ class WebhookReceiver:
 
 
 @asynccontextmanager
-async def receiving() -> AsyncGenerator[WebhookReceiver]:
-    """Context manager that runs a receiver on a free port of the loopback address, and yields it."""
-    receiver = WebhookReceiver()
+async def receiving(receiver: WebhookReceiver | None = None) -> AsyncGenerator[WebhookReceiver]:
+    """Context manager that runs a receiver on a free port of the loopback address, and yields it.
+
+    If `receiver` is None, a new one is made.
+    """
+    receiver = receiver or WebhookReceiver()
     app = web.Application()
     app.router.add_post("/hook", receiver.handle)
     runner = web.AppRunner(app)

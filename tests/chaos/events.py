@@ -1,0 +1,87 @@
+"""Checks that webhooks about the ends of batches arrive, whatever is killed while they are delivered."""
+
+import time
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+
+import httpx
+from aiohttp import web
+from openai import InvalidWebhookSignatureError
+
+from batchwright.contracts.webhook_objects import WebhookObject
+from tests.chaos.check import Verdict
+from tests.e2e.batches import until
+from tests.e2e.stack import Stack
+from tests.fakes.webhook_receiver import ReceivedWebhook, WebhookReceiver, receiving
+
+# A worker that is killed in an attempt is noticed after a minute, and a delivery that failed several times is
+# attempted again after another one.
+_PATIENCE_SECONDS = 180.0
+_MAX_AGE_SECONDS = 60.0
+NETWORKS = {"BATCHWRIGHT_WEBHOOK_ALLOWED_NETWORKS": '["127.0.0.0/8"]'}
+
+
+class EventWitness(WebhookReceiver):
+    """Receives the events of all tenants, and accepts each at its second attempt.
+
+    So each event is pending for a while, in which parts of the stack are killed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._secrets: dict[str, str] = {}  # by tenant
+        self._accepted: set[str] = set()  # each a batch and the type of its event
+        self._attempts: dict[str, list[ReceivedWebhook]] = defaultdict(list)  # by batch and type
+        self.broken: list[str] = []
+
+    async def register(self, stack: Stack, tenants: Iterable[str]) -> None:
+        """Create an endpoint for the ends of all batches of each tenant."""
+        async with httpx.AsyncClient(base_url=stack.now.api) as http:
+            for tenant in tenants:
+                body = {"url": f"{self.url}?tenant={tenant}"}
+                made = await http.post("/v1/x/webhooks", json=body, headers={"X-Tenant": tenant})
+                webhook = WebhookObject.model_validate_json(made.raise_for_status().content)
+                assert webhook.secret is not None
+                self._secrets[tenant] = webhook.secret
+
+    async def handle(self, request: web.Request) -> web.Response:
+        webhook = ReceivedWebhook(dict(request.headers), await request.read())
+        try:
+            event = webhook.unwrap(self._secrets[request.query["tenant"]])
+        except InvalidWebhookSignatureError as error:
+            self.broken.append(f"the webhook {webhook.id} is not signed: {error}")
+            return web.Response(status=400)
+        if abs(time.time() - int(webhook.headers["webhook-timestamp"])) > _MAX_AGE_SECONDS:
+            self.broken.append(f"the webhook {webhook.id} was not signed for its attempt")
+        attempts = self._attempts[f"{event.data.to_dict()['id']} {event.type}"]
+        attempts.append(webhook)
+        if len(attempts) == 1:
+            return web.Response(status=503)
+        self._accepted.add(f"{event.data.to_dict()['id']} {event.type}")
+        return web.Response(status=200)
+
+    async def check(self, verdicts: Iterable[Verdict]) -> None:
+        """Wait for the events of these batches, and check them. Problems are added to `broken`."""
+        expected = {f"{verdict.seen.batch_id} batch.{verdict.status}" for verdict in verdicts}
+
+        async def have_arrived() -> bool:
+            return expected <= self._accepted
+
+        try:
+            await until(have_arrived, _PATIENCE_SECONDS)
+        except TimeoutError:
+            self.broken.append(f"events never arrived: {sorted(expected - self._accepted)}")
+        for event, attempts in self._attempts.items():
+            if len({(attempt.id, attempt.body) for attempt in attempts}) > 1:
+                self.broken.append(f"attempts of {event} have different ids or bodies")
+            signatures = {attempt.headers["webhook-signature"] for attempt in attempts}
+            if event in self._accepted and len(signatures) == 1:
+                self.broken.append(f"all attempts of {event} have the same signature")
+
+
+@asynccontextmanager
+async def witnessed_events() -> AsyncGenerator[EventWitness]:
+    """Run an `EventWitness` on a free port."""
+    async with receiving(witness := EventWitness()):
+        yield witness
