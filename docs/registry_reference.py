@@ -54,7 +54,7 @@ def page(generated: str) -> str:
     """Return the text of the page. `generated` is the comment that marks a page as generated."""
     tables = [f"## {title}\n\n{_table(entry)}" for title, entry in _SECTIONS.items()]
     gateway = "## The gateway\n\nIt has the keys of a backend, except `model`, and these:\n\n" + _table(
-        GatewayConfig, only=frozenset({"any_model", "retries", "limits"})
+        GatewayConfig, only=frozenset({"any_model", "retries", "limits", "prices"})
     )
     return f"# Registry\n\n{generated}\n{_INTRO}\n\n{_EXAMPLE}\n\n" + "\n\n".join([*tables, gateway]) + "\n"
 

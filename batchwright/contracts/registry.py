@@ -288,6 +288,9 @@ class GatewayConfig(BackendConfig):
     )
     retries: RetryConfig = Field(default_factory=RetryConfig, description="retries of its lines")
     limits: LimitConfig = Field(default_factory=LimitConfig, description="concurrency limits of each model")
+    prices: PriceConfig | None = Field(
+        default=None, description="prices of each model, unless a change at run time sets others"
+    )
 
     @field_validator("model")
     @classmethod

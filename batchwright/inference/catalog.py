@@ -251,8 +251,9 @@ def unlisted_models(gateways: Sequence[GatewayConfig], names: Collection[str]) -
 
 
 def _at_gateways(gateways: list[GatewayConfig]) -> ModelConfig:
+    first = gateways[0]
     return ModelConfig.model_construct(
-        backends=gateways, retries=gateways[0].retries, limits=gateways[0].limits
+        backends=gateways, retries=first.retries, limits=first.limits, prices=first.prices
     )
 
 

@@ -199,6 +199,6 @@ class ClientPool:
 def client_key(backend: BackendConfig) -> str:
     """Return a key that is equal for all backends that can share a client."""
     settings = backend.model_dump_json(
-        exclude={"weight", "model", "in_flight", "priority", "retries", "limits", "any_model"}
+        exclude={"weight", "model", "in_flight", "priority", "retries", "limits", "prices", "any_model"}
     )
     return f"{type(backend).__name__} {settings}"

@@ -142,6 +142,8 @@ class BackendRegistry:
 
     def prices_of(self, model: str) -> PriceConfig | None:
         config = self._configs.get(model)
+        if config is None and self.accepts_unlisted(model):
+            config = unlisted_models(self._gateways, [model])[model]
         return None if config is None else config.prices
 
     @property

@@ -287,7 +287,11 @@ class ModelRegistryRoutes:
 
     def _check_names(self, changes: Sequence[ModelChange], seen: Sequence[SeenModel]) -> None:
         models = {entry.model: entry.config for entry in self._catalog.registered(changes, seen)}
-        if problem := describe_mixed_currencies(prices_of(models)):
+        prices = prices_of(models)
+        for gateway in self._catalog.gateways:
+            if gateway.prices is not None:
+                prices["the gateway"] = gateway.prices
+        if problem := describe_mixed_currencies(prices):
             raise invalid_value("prices.currency", f"Invalid value for 'prices.currency': {problem}.")
         listed = {
             entry.model for entry in self._catalog.registered(changes, seen) if entry.source == "listing"

@@ -60,7 +60,7 @@ def registry_fingerprint(
 ModelSettings = dict[str, JsonValue]
 MODEL_SETTINGS = TypeAdapter(ModelSettings)
 _BACKENDS = "backends"
-_GATEWAY_ONLY = {"retries", "limits"}  # settings of the gateway's models, not of the connection
+_GATEWAY_ONLY = {"retries", "limits", "prices"}  # settings of the gateway's models, not of the connection
 
 
 class _Gateways(RegistryEntry):
@@ -123,7 +123,7 @@ def _with_gateway(gateways: Mapping[str, GatewayConfig], number: int, entry: Jso
     if found is None:
         return entry
     merged = _Gateways.model_validate({_BACKENDS: {number: entry}}).backends[number]
-    return merged.model_copy(update={"retries": found.retries, "limits": found.limits})
+    return merged.model_copy(update={name: getattr(found, name) for name in _GATEWAY_ONLY})
 
 
 def _merge_backends(before: Sequence[JsonValue], entries: Sequence[JsonValue]) -> list[JsonValue]:

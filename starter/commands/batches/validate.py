@@ -111,7 +111,11 @@ def _estimate_file(
     counts = {model: load.lines for model, load in estimator.models.items()}
     errors = estimator.errors
     report = ValidationReport(estimator.lines, errors.as_list(), errors.count, counts)
-    return report, estimate_object(estimator, prices_of(models), {}, {})
+    gateway = registry.gateway if registry else None
+    prices = prices_of(models)
+    if gateway is not None and gateway.prices is not None:
+        prices = dict.fromkeys(estimator.models, gateway.prices)
+    return report, estimate_object(estimator, prices, {}, {})
 
 
 def _pieces(path: Path) -> Iterator[bytes]:

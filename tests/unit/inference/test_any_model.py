@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
+from batchwright.contracts.prices import PriceConfig
 from batchwright.contracts.registry import ModelConfig
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference.client_pool import ClientPool
@@ -83,6 +84,29 @@ async def test_a_gateway_can_be_limited_to_listed_models(tmp_path: Path) -> None
     async with registry(listing("a"), tmp_path, ", any_model: false") as (backend_registry, _):
         assert not backend_registry.accepts_unlisted("b")
         assert backend_registry.router_for("b") is None
+
+
+async def test_the_prices_of_a_gateway_are_those_of_its_models_unless_a_change_sets_others(
+    tmp_path: Path,
+) -> None:
+    prices = ", prices: {currency: EUR, input: 0.5, output: 2}"
+    async with registry(listing("a"), tmp_path, prices) as (backend_registry, database):
+        expected = PriceConfig(currency="EUR", input="0.5", output="2")
+        assert backend_registry.prices_of("a") == expected
+        assert backend_registry.prices_of("not-listed") == expected  # before any line of it was sent
+        assert backend_registry.router_for("not-listed") is not None
+        assert backend_registry.prices_of("not-listed") == expected
+        patch: dict[str, JsonValue] = {"prices": {"output": "3"}}
+        for model in ("a", "other"):
+            await database.model_changes.patch(
+                model, lambda before: patch, datetime.now(UTC), lambda changes: None
+            )
+        await backend_registry.refresh()
+        for model in ("a", "other"):
+            assert backend_registry.prices_of(model) == expected.model_copy(update={"output": "3"})
+        assert backend_registry.prices_of("not-listed") == expected
+    async with registry(listing("a"), tmp_path, prices + ", any_model: false") as (backend_registry, _):
+        assert backend_registry.prices_of("not-listed") is None
 
 
 @pytest.mark.parametrize("name", ["", "a\x00b", "x" * 257, "line\nbreak"])

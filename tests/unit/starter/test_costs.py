@@ -100,6 +100,17 @@ def test_validate_estimates_offline_by_the_prices_of_the_registry_file(cli: Cli,
     assert "1.000022 EUR" in cli.run("validate", str(path), "--estimate", **registry).stdout
 
 
+def test_validate_estimates_offline_by_the_prices_of_the_gateway(cli: Cli, tmp_path: Path) -> None:
+    gateway = "gateway: {url: 'http://one:8000', prices: {currency: EUR, input: 0.5, output: 2, request: 1}}"
+    (tmp_path / "models.yaml").write_text(gateway)
+    path = tmp_path / "input.jsonl"
+    path.write_text(LINE)
+    registry = {"BATCHWRIGHT_REGISTRY": str(tmp_path / "models.yaml")}
+    shown = cli.run("validate", str(path), "--estimate", "--json", **registry)
+    [model] = json.loads(shown.stdout)["estimate"]["models"]
+    assert (model["model"], model["cost"]["at_most"]) == ("gpt", "1.0000225")
+
+
 @pytest.mark.parametrize(
     ("amount", "text"),
     [

@@ -462,3 +462,18 @@ async def test_all_models_have_one_currency(api: ApiFixture) -> None:
     assert answer.status_code == 400
     assert error_of(answer).param == "prices.currency"
     assert "the prices of 'llama' are in EUR, and those of 'qwen' are in USD" in error_of(answer).message
+
+
+async def test_all_models_of_a_gateway_have_its_currency(tmp_path: Path) -> None:
+    file = tmp_path / "models.yaml"
+    file.write_text("gateway: {url: 'http://one', prices: {currency: EUR, input: 1}}")
+    async with open_api(registry=file, backends=[]) as api:
+        answer = await patch(api, "any", {"prices": {"currency": "USD", "input": 2}})
+        assert answer.status_code == 400
+        assert (
+            "the prices of 'any' are in USD, and those of 'the gateway' are in EUR"
+            in error_of(answer).message
+        )
+        found = read(await patch(api, "any", {"prices": {"input": 2}}), ModelSettingsObject)
+    assert (values(found)["prices.currency"], values(found)["prices.input"]) == ("EUR", "2")
+    assert (origins(found)["prices.currency"], origins(found)["prices.input"]) == ("file", "change")
