@@ -128,7 +128,7 @@ class SliceDispatcher:
             self._reject_waiting_line()
         except Exception as error:
             self._state.error = error
-        if self._cost.is_over_cap and self._queue.unsettled:
+        if self._cost.ends_batch and self._queue.unsettled:
             self._stop.set(StopReason.OVER_CAP)
         self._follow_priority()
         self.wake()

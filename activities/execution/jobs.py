@@ -144,7 +144,7 @@ class JobRunner:
         self.release()
         with contextlib.suppress(TimeoutError, DatabaseUnavailable):
             async with asyncio.timeout(_CANCEL_SECONDS):
-                is_over = reason is not StopReason.CANCELLED or self._cost.is_over_cap
+                is_over = reason is not StopReason.CANCELLED or self._cost.ends_batch
                 if is_over or await self._is_cancelled(*self._batch):
                     await asyncio.gather(*(self._cancel_and_forget(call) for call in calls))
 

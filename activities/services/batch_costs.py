@@ -3,6 +3,10 @@
 A process knows the cost of its own slices at once. It knows the cost of slices on other workers from its last
 refresh. So a batch may cost a little more than its cap, for two reasons: some requests are in flight when the
 cap is reached, and other workers notice this only about three seconds later.
+
+A process that finds the cap reached sends nothing more of the batch. At its next refresh, it records in the
+database that the cap is reached, unless the cap was raised before that. Only then do the slices end. So a
+change of a cap that the API has accepted always takes effect.
 """
 
 import time
@@ -31,7 +35,12 @@ class _BatchSpending:
     elsewhere: int = 0
     here: int = 0
     is_read: bool = False
+    is_ending: bool = False  # the database has recorded that the cap is reached
     slices: dict[SliceKey, "SliceCost"] = field(default_factory=dict[SliceKey, "SliceCost"])
+
+    @property
+    def is_over_cap(self) -> bool:
+        return self.is_ending or (self.cap is not None and self.elsewhere + self.here >= self.cap)
 
     def add_up(self) -> None:
         self.here = sum(cost.amount - cost.counted_elsewhere for cost in self.slices.values())
@@ -53,9 +62,16 @@ class SliceCost:
 
     @property
     def is_over_cap(self) -> bool:
-        """True if the batch has reached the cap on its cost, so that none of its lines may be sent."""
-        batch = self._batch
-        return batch.cap is not None and batch.elsewhere + batch.here >= batch.cap
+        """True if the batch has reached the cap on its cost, so that none of its lines may be sent.
+
+        If the cap is raised in time, lines may be sent again.
+        """
+        return self._batch.is_over_cap
+
+    @property
+    def ends_batch(self) -> bool:
+        """True if the batch ends because it has reached its cap. The cap can no longer be raised."""
+        return self._batch.is_ending
 
     def add(self, usage: TokenUsage) -> int:
         """Count a line that has succeeded with this usage. Return what it costs; 0 if there is no price."""
@@ -113,6 +129,8 @@ class BatchCosts:
     async def refresh(self) -> None:
         """Read the caps of all tracked batches, and the cost of their slices on other workers.
 
+        Record in the database which of them have reached their caps.
+
         Raises:
             DatabaseUnavailable: the database does not respond. The last known amounts stay in use.
         """
@@ -132,13 +150,16 @@ class BatchCosts:
         for key, batch in batches.items():
             read, slices = found.get(key), counted[key]
             batch.is_read = True
-            batch.cap, batch.elsewhere = (None, 0) if read is None else (read.cap, read.amount)
+            batch.cap, batch.elsewhere, batch.is_ending = (None, 0, False) if read is None else read
             for place, cost in list(batch.slices.items()):
                 if slices.get(place) is cost:
                     cost.counted_elsewhere = 0
                 elif not self._is_counted(cost):
                     del batch.slices[place]
             batch.add_up()
+        for key, batch in batches.items():
+            if batch.is_over_cap and not batch.is_ending:
+                batch.is_ending = await self._table.reach_cap(key, batch.elsewhere + batch.here)
 
     def _is_counted(self, cost: SliceCost) -> bool:
         return cost.ended_at is None or self._clock() - cost.ended_at < _REPORTED_SECONDS

@@ -118,14 +118,19 @@ class BatchControl:
         """Change the cap on the cost of a batch in progress. None removes it.
 
         Raises:
-            ApiError: the batch is not in progress or is being cancelled (409). Or a model with lines to send
-                has no prices. Or the batch has already cost more than the cap.
+            ApiError: the batch is not in progress, is being cancelled or has reached its cap (409). Or a
+                model with lines to send has no prices. Or the batch has already cost more than the cap.
         """
         row = await self.row(tenant, batch_id)
         if max_cost is not None:
             _check_max_cost(row, max_cost)
         changed = await self._batches.set_max_cost(tenant, batch_id, max_cost)
         row = await self.row(tenant, batch_id)
+        if not changed and row.cap_reached_at is not None:
+            raise conflict(
+                f"Cannot change the cap on the cost: the batch has reached its cap of {row.order.max_cost} "
+                "and ends. Then resume it with a higher `max_cost` to send its other lines."
+            )
         if not changed:
             raise conflict(
                 f"Cannot change the cap on the cost of a batch with status '{_visible_status(row)}'."

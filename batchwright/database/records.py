@@ -57,6 +57,7 @@ class BatchRow(Message):
     completed_at: datetime | None = None
     failed_at: datetime | None = None
     expired_at: datetime | None = None
+    cap_reached_at: datetime | None = None  # it has cost as much as its cap, and ends
     cancel_requested_at: datetime | None = None
     cancelled_at: datetime | None = None
     output_file_id: str | None = None

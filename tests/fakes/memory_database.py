@@ -1,7 +1,7 @@
 """Fake database in memory. It passes the same tests as the database on PostgreSQL."""
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts
 from batchwright.contracts.openai import BatchStatus, Endpoint, Usage, ValidationError
@@ -123,7 +123,7 @@ class MemoryBatches(BatchesTable):
 
     async def set_max_cost(self, tenant: str, batch_id: str, max_cost: str | None) -> bool:
         row = self._in(BatchStatus.IN_PROGRESS, tenant, batch_id)
-        if row is None or row.cancel_requested_at is not None:
+        if row is None or row.cancel_requested_at is not None or row.cap_reached_at is not None:
             return False
         self._put(row, order=row.order.model_copy(update={"max_cost": max_cost}))
         return True
@@ -365,8 +365,19 @@ class MemoryProgress(ProgressTable):
                     if SliceKey(each.model, each.number) not in left_out
                 ]
                 amount = total_cost(usage_per_model(reported), row.prices)
-                found[key] = BatchSpending(amount_of(row.order.max_cost), amount)
+                cap, is_ending = amount_of(row.order.max_cost), row.cap_reached_at is not None
+                found[key] = BatchSpending(cap, amount, is_ending)
         return found
+
+    async def reach_cap(self, batch: BatchKey, amount: int) -> bool:
+        row = self._rows.enter().batches.get(batch)
+        if row is None or row.status is not BatchStatus.IN_PROGRESS or row.order.max_cost is None:
+            return False
+        if amount_of(row.order.max_cost) > amount:
+            return False
+        at = row.cap_reached_at or datetime.now(UTC)
+        self._rows.batches[batch] = row.model_copy(update={"cap_reached_at": at})
+        return True
 
 
 class MemoryServer(DatabaseServer):

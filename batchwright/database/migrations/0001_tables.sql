@@ -205,6 +205,7 @@ CREATE TABLE batches (
     completed_at                 timestamptz,
     failed_at                    timestamptz,
     expired_at                   timestamptz,
+    cap_reached_at               timestamptz, -- it has cost as much as its cap and ends; the cap no longer changes
     cancel_requested_at          timestamptz,
     cancelled_at                 timestamptz,
     -- Results.

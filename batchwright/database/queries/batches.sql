@@ -70,7 +70,7 @@ HAVING sum((used->>'requests')::bigint) > 0
 
 -- name: set_max_cost
 UPDATE batches SET max_cost = $3::text::numeric
-WHERE tenant = $1 AND id = $2 AND status = 'in_progress' AND cancel_requested_at IS NULL
+WHERE tenant = $1 AND id = $2 AND status = 'in_progress' AND cancel_requested_at IS NULL AND cap_reached_at IS NULL
 RETURNING id
 
 -- name: start

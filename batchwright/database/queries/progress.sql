@@ -32,7 +32,7 @@ SELECT model, number, completed, failed FROM slice_progress WHERE tenant = $1 AN
 
 -- name: spending
 -- Batches with a cap, and the usage by model of their slices, except the slices $3 to $6. A worker counts these itself.
-SELECT b.tenant, b.id, b.max_cost::text, b.prices, (
+SELECT b.tenant, b.id, b.max_cost::text, b.cap_reached_at IS NOT NULL AS is_ending, b.prices, (
     SELECT jsonb_agg(jsonb_build_object(
                'model', m.model, 'requests', m.completed,
                'input_tokens', m.input_tokens, 'cached_tokens', m.cached_tokens, 'output_tokens', m.output_tokens))
@@ -48,3 +48,9 @@ SELECT b.tenant, b.id, b.max_cost::text, b.prices, (
     ) m) AS usages
 FROM unnest($1::text[], $2::text[]) AS tracked (tenant, batch_id)
 JOIN batches b ON b.tenant = tracked.tenant AND b.id = tracked.batch_id AND b.max_cost IS NOT NULL
+
+-- name: reach_cap
+-- A repeat changes nothing.
+UPDATE batches SET cap_reached_at = coalesce(cap_reached_at, now())
+WHERE tenant = $1 AND id = $2 AND status = 'in_progress' AND max_cost <= $3::text::numeric
+RETURNING id

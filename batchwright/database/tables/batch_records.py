@@ -117,6 +117,7 @@ class _Columns(BaseModel):
     completed_at: datetime | None
     failed_at: datetime | None
     expired_at: datetime | None
+    cap_reached_at: datetime | None
     cancel_requested_at: datetime | None
     cancelled_at: datetime | None
     output_file_id: str | None

@@ -119,7 +119,8 @@ class BatchesTable(Protocol):
     async def set_max_cost(self, tenant: str, batch_id: str, max_cost: str | None) -> bool:
         """Set the cap on the cost of a batch, or remove it, and return True.
 
-        Return False without a change if the batch is not in progress or is being cancelled.
+        Return False without a change if the batch is not in progress, is being cancelled, or has reached its
+        cap (`ProgressTable.reach_cap`).
         """
         ...
 

@@ -11,7 +11,7 @@ from batchwright.database.sql import queries
 from batchwright.database.tables.batch_records import dump_error_counts, parse_costs
 from batchwright.database.tables.batch_snapshots import BatchKey
 from batchwright.database.tables.batches import PostgresBatches
-from batchwright.rules.costs import amount_of, total_cost
+from batchwright.rules.costs import amount_of, amount_text, total_cost
 
 
 class SettledLines(NamedTuple):
@@ -27,10 +27,14 @@ class SliceKey(NamedTuple):
 
 
 class BatchSpending(NamedTuple):
-    """Cap on the cost of a batch, and the cost of some of its lines. Amounts are as in `rules/costs.py`."""
+    """Cap on the cost of a batch, and the cost of some of its lines. Amounts are as in `rules/costs.py`.
+
+    `is_ending` is True if the batch ends because it has reached its cap.
+    """
 
     cap: int
     amount: int
+    is_ending: bool = False
 
 
 class ProgressTable(Protocol):
@@ -63,12 +67,21 @@ class ProgressTable(Protocol):
         """
         ...
 
+    async def reach_cap(self, batch: BatchKey, amount: int) -> bool:
+        """Record that a batch ends because it has reached its cap, and return True.
+
+        From then on the cap cannot be changed. Return False without a change if the batch is not in progress,
+        or if its cap is now above `amount`, what the batch has cost, because it was raised or removed.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class ProgressQueries:
     record: str
     slices: str
     spending: str
+    reach_cap: str
 
 
 class PostgresProgress(ProgressTable):
@@ -121,7 +134,13 @@ class PostgresProgress(ProgressTable):
         )
         return {
             BatchKey(each["tenant"], each["id"]): BatchSpending(
-                amount_of(each["max_cost"]), total_cost(*parse_costs(each["usages"], each["prices"]))
+                amount_of(each["max_cost"]),
+                total_cost(*parse_costs(each["usages"], each["prices"])),
+                each["is_ending"],
             )
             for each in records
         }
+
+    async def reach_cap(self, batch: BatchKey, amount: int) -> bool:
+        row = await self._connections.fetchrow(self._sql.reach_cap, *batch, amount_text(amount))
+        return row is not None

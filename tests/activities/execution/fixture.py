@@ -199,6 +199,11 @@ class ProgressLog(ProgressTable):
     async def spending(self, batches: Mapping[BatchKey, Sequence[SliceKey]]) -> dict[BatchKey, BatchSpending]:
         return {key: self.caps[key] for key in batches if key in self.caps}
 
+    async def reach_cap(self, batch: BatchKey, amount: int) -> bool:
+        is_reached = self.caps[batch].cap <= amount
+        self.caps[batch] = self.caps[batch]._replace(is_ending=is_reached)
+        return is_reached
+
 
 class ExecutionFixture:
     """Runs slices on a worker with fake storage, database, heartbeats and backend.

@@ -122,15 +122,31 @@ async def test_the_next_turn_of_a_slice_in_the_same_process_brings_its_cost_once
     assert second.is_over_cap
 
 
-async def test_a_cap_that_is_raised_lets_the_batch_continue() -> None:
+async def test_a_cap_raised_before_it_is_recorded_as_reached_lets_the_batch_continue() -> None:
     fleet = Fleet("1")
     await fleet.start()
-    await fleet.report(0, completed=1)
-    cost = await fleet.here.track(slice_of(0), Usage(), 1)
-    assert cost.is_over_cap
-    await fleet.database.batches.set_max_cost(TENANT, BATCH, "2")
+    cost = await fleet.here.track(slice_of(0), Usage(), 0)
+    cost.add(Usage())
+    assert (cost.is_over_cap, cost.ends_batch) == (True, False)
+    assert await fleet.database.batches.set_max_cost(TENANT, BATCH, "2")
     await fleet.here.refresh()
-    assert not cost.is_over_cap
+    assert (cost.is_over_cap, cost.ends_batch) == (False, False)
+    cost.add(Usage())
+    await fleet.here.refresh()
+    assert (cost.is_over_cap, cost.ends_batch) == (True, True)
+    assert not await fleet.database.batches.set_max_cost(TENANT, BATCH, "3")
+
+
+async def test_all_processes_end_a_batch_whose_cap_one_has_found_reached() -> None:
+    fleet = Fleet("1")
+    await fleet.start()
+    there = BatchCosts(fleet.database.progress, lambda: fleet.now)
+    cost, other = await fleet.here.track(slice_of(0), Usage(), 0), await there.track(slice_of(1), Usage(), 0)
+    cost.add(Usage())
+    await fleet.here.refresh()
+    assert not other.is_over_cap
+    await there.refresh()
+    assert (other.is_over_cap, other.ends_batch) == (True, True)
 
 
 async def test_a_batch_without_a_cap_is_never_over_it() -> None:

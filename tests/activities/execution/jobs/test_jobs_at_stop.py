@@ -108,6 +108,8 @@ async def test_running_jobs_are_cancelled_after_the_grace_at_the_cap_on_the_cost
     await eventually(lambda: len(server.polls) == 2)
     clock.is_stopping = False
     server.statuses[1] = done("reaches the cap")
+    await eventually(lambda: server.execution.context.permits.used == 1)
+    await server.execution.context.costs.refresh()
     await eventually(lambda: clock.is_stopping)
     clock.end_grace()
     assert await running == SliceResult(over_cap=True, completed=1)

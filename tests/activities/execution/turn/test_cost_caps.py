@@ -1,7 +1,8 @@
 """A slice stops when its batch has reached the cap on its cost."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import httpx
 import pytest
@@ -38,13 +39,30 @@ def capped(execution: ExecutionFixture, cap: str, spent: str = "0") -> None:
     execution.progress.caps[BatchKey(TENANT, BATCH)] = spending
 
 
+@asynccontextmanager
+async def refreshed(execution: ExecutionFixture) -> AsyncGenerator[None]:
+    """Let the worker read the costs of batches every second."""
+
+    async def refresh() -> None:
+        while True:
+            await asyncio.sleep(1)
+            await execution.context.costs.refresh()
+
+    task = asyncio.create_task(refresh())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
 async def run(cap: str | None, spent: str = "0", lines: int = 20) -> tuple[ExecutionFixture, SliceResult]:
     """Run a slice that sends one line at a time. Other slices of its batch have already cost `spent`."""
     execution = ExecutionFixture(ok, model_in_flight=1)
     if cap is not None:
         capped(execution, cap, spent)
     await plan_slice(execution.storage, [line_of(number) for number in range(lines)])
-    return execution, await execution.run(request(prices=PRICES))
+    async with refreshed(execution):
+        return execution, await execution.run(request(prices=PRICES))
 
 
 async def test_no_line_is_sent_after_the_one_that_reaches_the_cap() -> None:
@@ -63,6 +81,23 @@ async def test_what_other_slices_have_cost_counts() -> None:
 async def test_a_slice_whose_last_line_reaches_the_cap_is_finished() -> None:
     _, result = await run(cap="10", lines=3)
     assert result == SliceResult(finished=True, completed=3)
+
+
+async def test_a_slice_continues_if_the_cap_was_raised_before_it_was_recorded_as_reached() -> None:
+    execution = ExecutionFixture(ok, model_in_flight=1)
+    capped(execution, "3")
+    raised: list[int] = []
+
+    async def raise_cap(batch: BatchKey, amount: int) -> bool:
+        raised.append(len(execution.sent))
+        capped(execution, "100")
+        return False
+
+    execution.progress.reach_cap = raise_cap
+    await plan_slice(execution.storage, [line_of(number) for number in range(20)])
+    async with refreshed(execution):
+        assert await execution.run(request(prices=PRICES)) == SliceResult(finished=True, completed=20)
+    assert raised == [1]  # nothing was sent until the cap was read again
 
 
 async def run_with_line_in_flight(
@@ -88,7 +123,8 @@ async def run_with_line_in_flight(
     execution.context.costs.track = noted
     execution.answer = reply
     await plan_slice(execution.storage, [line_of(number) for number in range(2)])
-    return execution, await execution.run(request(prices=PRICES, cancel_grace_seconds=5))
+    async with refreshed(execution):
+        return execution, await execution.run(request(prices=PRICES, cancel_grace_seconds=5))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +170,8 @@ async def test_results_at_the_cap_are_stored_even_after_a_long_outage_of_storage
 
     execution.answer = reply
     ending = asyncio.create_task(outage(execution))
-    result = await execution.run(request(prices=PRICES, cancel_grace_seconds=5))
+    async with refreshed(execution):
+        result = await execution.run(request(prices=PRICES, cancel_grace_seconds=5))
     await ending
     assert result == SliceResult(over_cap=True, completed=1)
     assert len(await execution.settled()) == 1

@@ -86,6 +86,28 @@ async def test_a_cap_changes_only_while_the_batch_is_in_progress(any_database: D
     assert not await any_database.batches.set_max_cost("t", "batch_1", "3")
 
 
+async def test_a_cap_that_a_batch_has_reached_cannot_be_changed(any_database: Database) -> None:
+    batches, progress = any_database.batches, any_database.progress
+    await started(any_database, max_cost="2.5")
+    assert not await progress.reach_cap(KEY, amount_of("2.499999999999"))
+    assert await batches.set_max_cost("t", "batch_1", "3")
+    assert not await progress.reach_cap(KEY, amount_of("2.5"))  # it was raised
+    assert not await progress.reach_cap(BatchKey("u", "batch_1"), amount_of("3"))
+    assert (await progress.spending({KEY: []}))[KEY] == BatchSpending(amount_of("3"), 0)
+    for _ in range(2):
+        assert await progress.reach_cap(KEY, amount_of("3"))
+    assert (await progress.spending({KEY: []}))[KEY] == BatchSpending(amount_of("3"), 0, is_ending=True)
+    assert not await batches.set_max_cost("t", "batch_1", "9")
+    assert not await batches.set_max_cost("t", "batch_1", None)
+    row = await batches.get("t", "batch_1")
+    assert row is not None
+    assert row.cap_reached_at is not None
+    await started(any_database, "batch_2")
+    assert not await progress.reach_cap(BatchKey("t", "batch_2"), amount_of("99"))  # it has no cap
+    await batches.finish("t", "batch_1", an_outcome(output=None, error=None), after(5))
+    assert not await progress.reach_cap(KEY, amount_of("99"))
+
+
 async def test_the_output_of_earlier_batches_is_known_by_model_endpoint_and_tenant(
     any_database: Database,
 ) -> None:

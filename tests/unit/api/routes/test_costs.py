@@ -12,6 +12,8 @@ from batchwright.contracts.openai import Usage
 from batchwright.contracts.openai_objects import BatchCost, BatchObject, EstimateObject, ModelCost
 from batchwright.contracts.prices import PriceConfig
 from batchwright.database.records import SliceProgress
+from batchwright.database.tables.batch_snapshots import BatchKey
+from batchwright.rules.costs import amount_of
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 
 PRICES = {"llama": PriceConfig(currency="EUR", input="2", request="0.01")}
@@ -107,6 +109,18 @@ async def test_a_cap_below_what_is_spent_is_rejected_with_both_values(api: ApiFi
     assert "0.022 EUR" in message
     assert "more than 0.02." in message
     assert (await shown(api, batch_id)).x_batchwright.max_cost == "1"
+
+
+async def test_a_cap_that_is_reached_cannot_be_changed_any_more(api: ApiFixture) -> None:
+    batch_id = await running(api, max_cost="0.02")
+    assert await api.database.progress.reach_cap(BatchKey("default", batch_id), amount_of("0.022"))
+    for max_cost in ("5", None):
+        answer = await change(api, batch_id, max_cost)
+        assert answer.status_code == 409
+        assert error_of(answer).message.startswith(
+            "Cannot change the cap on the cost: the batch has reached its cap of 0.02 and ends."
+        )
+    assert (await shown(api, batch_id)).x_batchwright.max_cost == "0.02"
 
 
 async def test_a_cap_needs_prices_of_all_models_and_a_batch_in_progress(api: ApiFixture) -> None:
