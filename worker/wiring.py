@@ -173,7 +173,7 @@ def build_io_worker(resources: WorkerResources, failing: Callable[[], str]) -> W
         resources.metrics,
     )
     ingestion = Ingestion(database, storage, resources.registry, settings, metrics, resources.rates)
-    finalization = Finalization(database, storage, settings, metrics)
+    finalization = Finalization(database, storage, settings, metrics, resources.registry)
     collector = for_component(storage, StorageComponent.COLLECTOR)
     retention = Retention(database, collector, settings, metrics)
     consistency = ConsistencyChecking(

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Protocol
 
 from batchwright.activities.execution.lease import Heartbeat
 from batchwright.activities.services.authorization import Permissions, UnrestrictedPermissions
+from batchwright.activities.services.backend_jobs import RouterLookup
 from batchwright.activities.services.batch_costs import BatchCosts
 from batchwright.activities.services.callbacks import CallbackSubscriptions, NoCallbacks
 from batchwright.activities.services.progress import ProgressReporter
@@ -27,10 +27,6 @@ from batchwright.telemetry.backend_traffic import BackendTraffic
 from batchwright.telemetry.metrics import Metrics
 
 _MAX_MODELS = 1000
-
-
-class RouterLookup(Protocol):
-    def router_for(self, model: str) -> ModelRouter | None: ...
 
 
 # Called with a tenant and the id of its batch. Raises DatabaseUnavailable.

@@ -6,11 +6,12 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from batchwright.activities.execution.jobs import JobRunner, forwarded_headers
+from batchwright.activities.execution.jobs import JobRunner
 from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.outcomes import InFlightRequest, OutboundRequest
 from batchwright.activities.execution.task_pool import TaskPool
 from batchwright.activities.execution.turn import SliceTurn
+from batchwright.activities.services.backend_jobs import forwarded_headers
 from batchwright.contracts.openai import Endpoint
 from batchwright.contracts.registry import LimitConfig
 from batchwright.inference.client import RequestSender
@@ -41,7 +42,10 @@ class RequestExecutor:
         self._stop, self._pacer, self._state = turn.stop, turn.pacer, turn.state
         self._budget, self._endpoint = turn.worker.budget, turn.request.endpoint
         self.jobs = JobRunner(turn)
-        self._headers, self._has_hooks = forwarded_headers(turn.request), bool(turn.worker.hooks)
+        self._headers, self._has_hooks = (
+            forwarded_headers(turn.request.endpoint, turn.request.caller),
+            bool(turn.worker.hooks),
+        )
         # Hooks and trace spans enclose a request, so a task awaits it.
         self._always_awaits = self._has_hooks or tracing.spans() is not None
         self._microbatched: dict[str, bool] = {}  # by model: the slice's model and its fallbacks

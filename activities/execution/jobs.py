@@ -7,7 +7,6 @@ for the same job.
 
 import asyncio
 import contextlib
-import logging
 import math
 import random
 import time
@@ -18,17 +17,15 @@ from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.outcomes import OutboundRequest
 from batchwright.activities.execution.stored_results import SubmittedJob
 from batchwright.activities.execution.turn import SliceTurn, StopReason
+from batchwright.activities.services.backend_jobs import cancel_job, forwarded_headers, kind_label
 from batchwright.activities.services.callbacks import CallbackFuture
-from batchwright.contracts.anthropic import ANTHROPIC_VERSION_HEADER, DEFAULT_ANTHROPIC_VERSION
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.execution import SliceRequest
 from batchwright.contracts.job_config import JobConfig
-from batchwright.contracts.openai import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference import job_outcomes
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.router import Dispatch
-from batchwright.inference.transport.base import Header, TargetUrl
+from batchwright.inference.transport.base import TargetUrl
 from batchwright.inference.upstream import Upstream
 from batchwright.rules.backends.async_jobs import JobReport, JobState, job_path
 from batchwright.rules.backends.body_rewriting import INLINE_REWRITE_BYTES, with_string
@@ -37,22 +34,10 @@ from batchwright.rules.dispatch import retry_policy
 from batchwright.rules.dispatch.retry_policy import DEFERRED
 from batchwright.storage.base import StorageUnavailable
 
-logger = logging.getLogger(__name__)
 _MAX_INCONCLUSIVE_POLLS = 3  # in a row; then the line waits for capacity and keeps its job
 _CANCEL_SECONDS = 2.0
 _CALLBACK_MARGIN_SECONDS = 2.0  # time to read a callback that arrived just in time
 _FAILURE_RESULTS = {LineCode.JOB_LOST: "lost", LineCode.REQUEST_TIMEOUT: "overdue"}
-
-
-def forwarded_headers(request: SliceRequest) -> list[Header]:
-    """Return the headers to send with each line. They are copied from the request that created the batch.
-
-    A line for `/v1/messages` always has the header `anthropic-version`, which Anthropic's API requires.
-    """
-    headers = request.caller.headers
-    if request.endpoint is Endpoint.MESSAGES:
-        headers = {ANTHROPIC_VERSION_HEADER: DEFAULT_ANTHROPIC_VERSION, **headers}
-    return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
 class _LineJob(NamedTuple):
@@ -82,7 +67,11 @@ class JobRunner:
         # Fixed for the turn, because a job's start and end must be counted with the same label.
         self._metrics, self._model = worker.metrics, worker.metrics.models(request.model)
         self._is_cancelled, self._batch = worker.is_cancelled, (request.tenant, request.batch_id)
-        self._slice, self._router, self._headers = request, turn.router, forwarded_headers(request)
+        self._slice, self._router, self._headers = (
+            request,
+            turn.router,
+            forwarded_headers(request.endpoint, request.caller),
+        )
         self._outcomes, self._writer, self._stop = turn.outcomes, turn.writer, turn.stop
         self._deadline, self._cost = turn.stop.deadline, turn.cost
         self._followed: dict[asyncio.Task[None], _LineJob] = {}
@@ -247,20 +236,7 @@ class JobRunner:
         return found
 
     async def _cancel_at_backend(self, call: _LineJob, job: SubmittedJob) -> bool:
-        """Ask the backend to cancel the job. Return False if no request was sent.
-
-        No request is sent if the backend has no endpoint for cancelling jobs, or if the job has no id.
-        """
-        config, backend = call.config, call.upstream.backend
-        if not config.cancel_endpoint_template or not job.id:
-            return False
-        target = TargetUrl.of(backend.url + job_path(config.cancel_endpoint_template, job.id))
-        method = config.cancel_method.encode()
-        outcome = await backend.client.poll_job(method, target, call.request.request_id, self._headers)
-        if not 200 <= outcome.status < 300:
-            fields = {"backend": backend.url, "job": job.id, "error": outcome.operator_message}
-            logger.info("job could not be cancelled at its backend", extra=fields)
-        return True
+        return await cancel_job(call.upstream, call.config, job.id, call.request.request_id, self._headers)
 
     async def _cancel_and_forget(self, call: _LineJob) -> None:
         job = call.line.attempt.job
@@ -277,7 +253,7 @@ class JobRunner:
         return CallbackToken(call.request.request_id, call.line.attempt.jobs, expires_at)
 
     def _labels(self, upstream: Upstream) -> tuple[str, str]:
-        return self._model, "callback" if upstream.calls_back else "poll"
+        return self._model, kind_label(upstream)
 
     @contextlib.contextmanager
     def _registered(self, call: _LineJob) -> Generator[None]:

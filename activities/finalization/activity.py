@@ -28,6 +28,7 @@ from batchwright.activities.results.output_files import OutputFiles
 from batchwright.activities.results.result_index import ResultIndex, SegmentUsage, SelectedResults
 from batchwright.activities.results.segment_reader import SegmentReader
 from batchwright.activities.results.spool import ResultSpool
+from batchwright.activities.services.backend_jobs import JobCanceller, RouterLookup, RunningJob
 from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts, ModelUsage
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.finalization import FinalizationActivities, FinalizeRequest, FinalizeResult
@@ -57,10 +58,19 @@ class _SettledLines(NamedTuple):
     missing: Mapping[str, int]  # by model: lines that finalization settled with an error
     failed_copies: Mapping[str, int]  # by model: number of duplicates whose original failed
     errors: list[ErrorCount]  # lines that failed after ingestion, by code and model
+    jobs: list[RunningJob]  # jobs of lines that finalization settled with an error
 
 
 class Finalization(FinalizationActivities):
-    def __init__(self, database: Database, storage: Storage, settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        database: Database,
+        storage: Storage,
+        settings: Settings,
+        metrics: Metrics,
+        routers: RouterLookup,
+    ) -> None:
+        self._jobs = JobCanceller(routers, metrics)
         self._database = database
         self._storage = storage
         self._settings = settings
@@ -153,10 +163,12 @@ class Finalization(FinalizationActivities):
             dead_letters=dead_letters,
         )
         try:
-            return await self._finish(request, outcome, settled)
+            row = await self._finish(request, outcome, settled)
         except ApplicationError:  # a cancel came first, so no row names the files
             await files.discard()
             raise
+        await self._jobs.cancel(order, [share.model for share in request.models], settled.jobs)
+        return row
 
     def _dead_letters(
         self, order: BatchOrder, index: ResultIndex, selected: SelectedResults
@@ -216,16 +228,17 @@ class Finalization(FinalizationActivities):
         del offsets
         _check_counts(request, selected, missing, from_ingestion)
         errors = await asyncio.to_thread(_errors_of_slices, request, index, selected)
+        jobs: list[RunningJob] = []
         if missing:
-            errors += await self._settle_missing(request, missing, index)
+            settler = MissingLineSettler(self._storage, request, missing, index)
+            errors += await self._settle_missing(order, settler)
+            jobs = list(settler.running_jobs.values())
             selected = await asyncio.to_thread(index.select)
         models, failed_copies = missing.models, dict[str, int]()
         if _duplicate_count(request):
-            settler = await asyncio.to_thread(
-                DuplicateSettler, self._storage, request, spool, index, selected
-            )
-            models = await settler.settle(models)
-            errors += settler.errors.counts()
+            copier = await asyncio.to_thread(DuplicateSettler, self._storage, request, spool, index, selected)
+            models = await copier.settle(models)
+            errors += copier.errors.counts()
             failed_copies = {
                 after.model: after.failed - before.failed
                 for before, after in zip(missing.models, models, strict=True)
@@ -236,16 +249,12 @@ class Finalization(FinalizationActivities):
                 Failure.RESULTS_DAMAGED,
                 f"Batch {order.batch_id!r} has {request.total} lines, its files would have {selected.lines}.",
             )
-        return _SettledLines(selected, models, missing.by_model, failed_copies, errors)
+        return _SettledLines(selected, models, missing.by_model, failed_copies, errors, jobs)
 
-    async def _settle_missing(
-        self, request: FinalizeRequest, missing: MissingLines, index: ResultIndex
-    ) -> list[ErrorCount]:
+    async def _settle_missing(self, order: BatchOrder, settler: MissingLineSettler) -> list[ErrorCount]:
         """Give every line without a result an error as its result. Return the number of errors by model."""
-        order = request.order
         row = await self._database.files.get(order.tenant, order.input_file_id)
         async with translated(Failure.INPUT_VANISHED):
-            settler = MissingLineSettler(self._storage, request, missing, index)
             return await settler.settle(row.storage_key if row else None)
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from batchwright.activities.results.result_index import ResultIndex
+from batchwright.activities.services.backend_jobs import RunningJob
 from batchwright.contracts.batch import ErrorCount, ModelCounts
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
 from batchwright.contracts.finalization import FinalizeRequest
@@ -136,6 +137,7 @@ class MissingLineSettler:
         self._missing = missing
         self._index = index
         self._examples: dict[int, bytes] = dict.fromkeys(missing.first_of.values(), b"")
+        self.running_jobs: dict[int, RunningJob] = {}  # jobs of these lines by offset, after `settle`
 
     async def settle(self, input_key: str | None) -> list[ErrorCount]:
         """Give every line without a result an error as its result. Return the number of errors by model.
@@ -189,22 +191,29 @@ class MissingLineSettler:
 
     def _error(self, offset: int, line: bytes, code: LineCode) -> bytes:
         id = request_id(self._request.order.batch_id, offset)
-        message, last_error = LINE_MESSAGES[code], self._last_error(offset)
-        if last_error:
-            message = f"{message} The backend's last error: {last_error}"
+        message = LINE_MESSAGES[code]
+        attempts = [_ATTEMPT_DECODER.decode(record) for record in self._index.earlier_attempts(offset)]
+        errors = [(one.count, one.backend_error) for one in attempts if one.backend_error]
+        if errors:
+            message = f"{message} The backend's last error: {max(errors)[1]}"
+        # The end of a job raises `jobs`. So of two otherwise equal records, that with a job is newer.
+        latest = max(attempts, key=lambda one: (one.count, one.jobs, one.job is not None), default=None)
+        if latest is not None and latest.job is not None:
+            self.running_jobs[offset] = RunningJob(id, latest.job.upstream, latest.job.id)
         return error_line(id, _custom_id(offset, line), code, message)
 
-    def _last_error(self, offset: int) -> str:
-        """Return the last error that a backend returned for the line at `offset`; empty if there is none."""
-        attempts = [_ATTEMPT_DECODER.decode(record) for record in self._index.earlier_attempts(offset)]
-        found = [(one.count, one.backend_error) for one in attempts if one.backend_error]
-        return max(found, default=(0, ""))[1]
+
+class _JobRecord(msgspec.Struct):
+    upstream: str
+    id: str = ""
 
 
 class _AttemptRecord(msgspec.Struct):
     """The fields of a stored attempt that this module reads."""
 
     count: int = 0
+    jobs: int = 0
+    job: _JobRecord | None = None
     backend_error: str = ""
 
 

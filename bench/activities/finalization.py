@@ -112,6 +112,11 @@ def yardstick(directory: Path) -> tuple[float, int]:
     return seconds, size
 
 
+class _NoRouters:
+    def router_for(self, model: str) -> None:
+        return None
+
+
 async def _finalize(directory: Path) -> None:
     result = IngestResult.model_validate_json((directory / "result").read_text())
     database = await _database(directory, result)
@@ -121,6 +126,7 @@ async def _finalize(directory: Path) -> None:
         LocalStorage(directory),
         load(storage_dir=directory),
         Metrics(CollectorRegistry()),
+        _NoRouters(),
     )
     request = FinalizeRequest(
         order=order(),

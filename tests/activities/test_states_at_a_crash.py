@@ -29,6 +29,7 @@ from tests.activities.execution.fixture import BATCH, ExecutionFixture, ok, requ
 from tests.activities.finalization.settled_batch import BATCH_ID, TENANT, SettledBatch, names
 from tests.activities.ingestion.fresh_batch import INPUT_KEY as FRESH_INPUT
 from tests.activities.ingestion.fresh_batch import FakeModels, FreshBatch, a_line
+from tests.fakes.routers import NoRouters
 
 
 class Killed(Exception):
@@ -188,7 +189,7 @@ async def _finalize(
 
     batch.memory.events[object_keys.plan(batch.prefix, "b")] = dies
     await killed(batch.finalize(wanted))
-    finalization = Finalization(batch.tables, batch.storage, load(), batch.metrics)
+    finalization = Finalization(batch.tables, batch.storage, load(), batch.metrics, NoRouters())
     if storage_fails:
         batch.memory.failing = StorageUnavailable("no disk")
         with pytest.raises(ApplicationError):
@@ -222,7 +223,7 @@ async def terminal() -> Found:
     await batch.prepare()
     await batch.put([batch.success(n) for n in range(3)])
     await batch.finalize()
-    finalization = Finalization(batch.tables, batch.storage, load(), batch.metrics)
+    finalization = Finalization(batch.tables, batch.storage, load(), batch.metrics, NoRouters())
     await take_over(batch.metrics, "finalize", lambda: finalization.finalize(batch.request()))
     row = await batch.database.batches.get(TENANT, BATCH_ID)
     assert row is not None

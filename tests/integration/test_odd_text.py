@@ -33,6 +33,7 @@ from batchwright.rules.results.segments import RecordKind, SegmentRecord, Segmen
 from batchwright.telemetry.metrics import Metrics
 from tests.activities.execution.fixture import ExecutionFixture, status
 from tests.activities.ingestion.fresh_batch import FakeModels
+from tests.fakes.routers import NoRouters
 from tests.fakes.settings import load
 from tests.fakes.storage import MemoryStorage
 
@@ -132,7 +133,7 @@ class Run:
         ]
 
     async def _finalize(self, ingested: IngestResult) -> None:
-        finalization = Finalization(self._database, self._storage, self._settings, self._metrics)
+        finalization = Finalization(self._database, self._storage, self._settings, self._metrics, NoRouters())
         request = FinalizeRequest(
             order=self._order,
             ingest_prefix=ingested.ingest_prefix,

@@ -14,6 +14,7 @@ from batchwright.database.database import Database
 from batchwright.settings import load
 from batchwright.storage.base import Storage
 from batchwright.telemetry.metrics import Metrics
+from tests.fakes.routers import NoRouters
 
 
 class PlannedBatch(Protocol):
@@ -43,5 +44,5 @@ async def finalized(
         status=status,
         missing_line_code=missing_line_code,
     )
-    finalization = Finalization(batch.database, batch.storage, load(), batch.metrics)
+    finalization = Finalization(batch.database, batch.storage, load(), batch.metrics, NoRouters())
     return await ActivityEnvironment().run(finalization.finalize, request)

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.finalization.activity import Finalization
+from batchwright.activities.services.backend_jobs import RouterLookup
 from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.finalization import FinalizeRequest, FinalizeResult
@@ -24,6 +25,7 @@ from batchwright.rules.results.segments import RecordKind, SegmentRecord, Segmen
 from batchwright.storage.base import Storage
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.memory_database import MemoryDatabase
+from tests.fakes.routers import NoRouters
 from tests.fakes.settings import load
 from tests.fakes.storage import MemoryStorage
 
@@ -97,6 +99,7 @@ class SettledBatch:
         self.database = MemoryDatabase()
         self.tables: Database = tables or self.database
         self.metrics = Metrics(CollectorRegistry())
+        self.routers: RouterLookup = NoRouters()
         self.order = an_order()
         self.prefix = object_keys.ingest_prefix(TENANT, BATCH_ID, "commit")
         self.models = models
@@ -191,7 +194,7 @@ class SettledBatch:
         )
 
     async def finalize(self, request: FinalizeRequest | None = None) -> FinalizeResult:
-        finalization = Finalization(self.tables, self.storage, load(), self.metrics)
+        finalization = Finalization(self.tables, self.storage, load(), self.metrics, self.routers)
         return await ActivityEnvironment().run(finalization.finalize, request or self.request())
 
     async def file(self, kind: str) -> FileRow | None:

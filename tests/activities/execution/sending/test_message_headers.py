@@ -1,12 +1,9 @@
 """The header `anthropic-version`. Anthropic's API requires it in each request to `/v1/messages`."""
 
-from datetime import UTC, datetime
-
 import pytest
 
-from batchwright.activities.execution.jobs import forwarded_headers
+from batchwright.activities.services.backend_jobs import forwarded_headers
 from batchwright.contracts.batch import Caller
-from batchwright.contracts.execution import SliceRequest
 from batchwright.contracts.openai import Endpoint
 
 SENT = {"anthropic-version": "2026-10-21"}
@@ -23,15 +20,4 @@ SENT = {"anthropic-version": "2026-10-21"}
 def test_a_message_is_sent_with_the_version_of_its_batch(
     endpoint: Endpoint, headers: dict[str, str], expected: list[tuple[bytes, bytes]]
 ) -> None:
-    request = SliceRequest(
-        batch_id="batch_1",
-        tenant="t",
-        endpoint=endpoint,
-        ingest_prefix="p",
-        model="m",
-        safe_model="m",
-        number=0,
-        deadline=datetime(2026, 1, 1, tzinfo=UTC),
-        caller=Caller(headers=headers),
-    )
-    assert forwarded_headers(request) == expected
+    assert forwarded_headers(endpoint, Caller(headers=headers)) == expected

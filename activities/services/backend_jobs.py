@@ -1,0 +1,110 @@
+"""Cancel requests that backends run as jobs, and the headers of requests about them."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from batchwright.contracts.anthropic import ANTHROPIC_VERSION_HEADER, DEFAULT_ANTHROPIC_VERSION
+from batchwright.contracts.batch import BatchOrder, Caller
+from batchwright.contracts.job_config import JobConfig
+from batchwright.contracts.openai import Endpoint
+from batchwright.inference.router import ModelRouter
+from batchwright.inference.transport.base import Header, TargetUrl
+from batchwright.inference.upstream import Upstream
+from batchwright.rules.backends.async_jobs import job_path
+from batchwright.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+_CANCEL_SECONDS = 5.0
+_CONCURRENT_CANCELS = 20
+
+
+class RouterLookup(Protocol):
+    def router_for(self, model: str) -> ModelRouter | None: ...
+
+
+class RunningJob(NamedTuple):
+    """A job that still ran when its line last had a turn.
+
+    Attributes:
+        request_id: id of the line's request.
+        upstream: identifies the backend and the model (`Upstream.key`).
+        id: the job's id at the backend; may be empty if the backend calls back.
+    """
+
+    request_id: str
+    upstream: str
+    id: str
+
+
+def forwarded_headers(endpoint: Endpoint, caller: Caller) -> list[Header]:
+    """Return those headers of the request that created the batch that are sent on with each line.
+
+    A line for `/v1/messages` always has the header `anthropic-version`, which Anthropic's API requires.
+    """
+    headers = caller.headers
+    if endpoint is Endpoint.MESSAGES:
+        headers = {ANTHROPIC_VERSION_HEADER: DEFAULT_ANTHROPIC_VERSION, **headers}
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
+
+
+def kind_label(upstream: Upstream) -> str:
+    """Return the value of the label of metrics that says how the jobs of a backend end."""
+    return "callback" if upstream.calls_back else "poll"
+
+
+async def cancel_job(
+    upstream: Upstream, config: JobConfig, job_id: str, request_id: str, headers: Sequence[Header]
+) -> bool:
+    """Ask the backend to cancel a job. Return False if no request was sent.
+
+    No request is sent if the backend has no endpoint for cancelling jobs, or if the job has no id.
+    """
+    backend = upstream.backend
+    if not config.cancel_endpoint_template or not job_id:
+        return False
+    target = TargetUrl.of(backend.url + job_path(config.cancel_endpoint_template, job_id))
+    outcome = await backend.client.poll_job(config.cancel_method.encode(), target, request_id, headers)
+    if not 200 <= outcome.status < 300:
+        fields = {"backend": backend.url, "job": job_id, "error": outcome.operator_message}
+        logger.info("job could not be cancelled at its backend", extra=fields)
+    return True
+
+
+class JobCanceller:
+    """Cancels the jobs of ended batches at their backends.
+
+    A slice cancels the jobs that it waits for when its batch ends early. If the slice was between two turns
+    then, its jobs are left, and the worker that writes the files of the batch cancels them.
+    """
+
+    def __init__(self, routers: RouterLookup, metrics: Metrics) -> None:
+        self._routers, self._metrics = routers, metrics
+
+    async def cancel(self, order: BatchOrder, models: Iterable[str], jobs: Sequence[RunningJob]) -> None:
+        """Cancel jobs of a batch. Jobs that are not cancelled within seconds end by themselves.
+
+        Args:
+            models: models of the batch.
+        """
+        if not jobs:
+            return
+        routers = filter(None, map(self._routers.router_for, models))
+        upstreams = {upstream.key: upstream for router in routers for upstream in router.upstreams}
+        headers = forwarded_headers(order.endpoint, order.policy.caller)
+        limit = asyncio.Semaphore(_CONCURRENT_CANCELS)
+
+        async def cancel(job: RunningJob) -> None:
+            upstream = upstreams.get(job.upstream)
+            if upstream is None or upstream.jobs is None:
+                return
+            async with limit:
+                if await cancel_job(upstream, upstream.jobs, job.id, job.request_id, headers):
+                    labels = self._metrics.models(upstream.model), kind_label(upstream)
+                    self._metrics.jobs_ended.labels(*labels, "given_up").inc()
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CANCEL_SECONDS):
+                await asyncio.gather(*map(cancel, jobs))
