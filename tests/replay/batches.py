@@ -83,6 +83,20 @@ async def failed_by_one_model(workflows: WorkflowFixture) -> None:
     await (await workflows.start()).result()
 
 
+async def expired_at_its_cap(workflows: WorkflowFixture) -> None:
+    """Let a slice find that the batch has reached the cap on its cost, while other slices run."""
+
+    async def first_finds_it(request: SliceRequest) -> SliceResult:
+        if request.number == 0:
+            await workflows.execution.wait_for_requests(3)
+            return SliceResult(over_cap=True, completed=3)
+        return await until_cancelled(request)
+
+    workflows.ingestion.result = ingested(share("m"), share("n", 1))
+    workflows.execution.behaviours = {"m": first_finds_it, "n": until_cancelled}
+    await (await workflows.start()).result()
+
+
 async def moved_to_another_queue(workflows: WorkflowFixture) -> None:
     workflows.ingestion.result = ingested(share("m", 4))
     workflows.execution.behaviours["m"] = Belongs(DISPATCH_QUEUE)
@@ -188,6 +202,7 @@ WAYS: dict[Scenario, tuple[str, ...]] = {
     paused_and_resumed: (BATCH, "m"),
     continued_as_new: ("m",),
     failed_by_one_model: (BATCH, "n"),
+    expired_at_its_cap: (BATCH, "m"),
     moved_to_another_queue: ("m",),
     **EARLY_ENDS,
     paused_while_validating: (BATCH, "m"),
