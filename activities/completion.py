@@ -52,7 +52,7 @@ def log_completion(row: BatchRow, at: datetime) -> None:
         "total": row.total,
         "completed": row.completed,
         "failed": row.failed,
-        "seconds": (at - row.order.created_at).total_seconds(),
+        "seconds": (at - row.order.starts_at).total_seconds(),
         **({"reason": reason} if reason else {}),
         **({"files_pending": True} if row.files_pending else {}),
     }
@@ -92,7 +92,8 @@ def size_bucket(lines: int) -> str:
 def count_completion(metrics: Metrics, row: BatchRow, at: datetime) -> None:
     """Update the metrics for a batch that ended at `at`. Only the process that ended it may call this."""
     metrics.jobs_processed.labels(*_result(row)).inc()
-    metrics.e2e_seconds.labels(row.status.value).observe((at - row.order.created_at).total_seconds())
+    seconds = (at - row.order.starts_at).total_seconds()
+    metrics.e2e_seconds.labels(row.status.value).observe(max(seconds, 0.0))
     if row.ingestion_began_at is not None:
         seconds = (at - row.ingestion_began_at).total_seconds()
         metrics.processing_seconds.labels(size_bucket(row.total)).observe(max(seconds, 0.0))
@@ -112,7 +113,7 @@ def count_invalid_input(
     metrics.jobs_processed.labels("failed", "none").inc()
     seconds = (at - began_at).total_seconds()
     metrics.processing_seconds.labels(size_bucket(total)).observe(max(seconds, 0.0))
-    metrics.e2e_seconds.labels(BatchStatus.FAILED).observe((at - order.created_at).total_seconds())
+    metrics.e2e_seconds.labels(BatchStatus.FAILED).observe((at - order.starts_at).total_seconds())
 
 
 def count_unserved(metrics: Metrics, codes: Mapping[LineCode, int]) -> None:

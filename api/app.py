@@ -44,6 +44,7 @@ from batchwright.api.routes.messages.error_format import MessageErrorMiddleware,
 from batchwright.api.routes.messages.routes import MessageBatchRoutes
 from batchwright.api.routes.models import ModelRoutes
 from batchwright.api.routes.results import ResultRoutes
+from batchwright.api.routes.schedules import ScheduleRoutes
 from batchwright.api.routes.stats import StatsRoutes
 from batchwright.api.routes.uploads import UploadRoutes
 from batchwright.api.routes.webhooks import WebhookRoutes
@@ -57,7 +58,7 @@ _DESCRIPTION = (
 )
 _TENANT_ROUTES = (
     *(FileRoutes, UploadRoutes, BatchRoutes, ResultRoutes),
-    *(ModelRoutes, LimitRoutes, WebhookRoutes),
+    *(ModelRoutes, LimitRoutes, WebhookRoutes, ScheduleRoutes),
 )
 _OPERATOR_ROUTES = (
     *(RateRoutes, HoldRoutes, QuotaRoutes, BudgetGroupRoutes),

@@ -109,18 +109,24 @@ def storage_quota_exceeded(limit: int, used: int) -> ApiError:
 
 
 def webhook_quota_exceeded(limit: int) -> ApiError:
-    """Return a 429 error for too many webhooks. Its headers tell clients not to retry.
-
-    `limit` is the number of webhooks that a tenant may have.
-    """
-    message = (
-        f"Too many webhooks: you may have at most {limit}. Delete one, or give a batch a webhook of its own "
-        "in `x_batchwright.webhook`."
+    """Return a 429 error for too many webhooks. `limit` is the number that a tenant may have."""
+    return _too_many(
+        "webhooks", limit, "Delete one, or give a batch a webhook of its own in `x_batchwright.webhook`."
     )
+
+
+def schedule_quota_exceeded(limit: int) -> ApiError:
+    """Return a 429 error for too many schedules. `limit` is the number that a tenant may have."""
+    return _too_many("schedules", limit, "Delete one first.")
+
+
+def _too_many(objects: str, limit: int, remedy: str) -> ApiError:
+    """Return a 429 error for too many objects of a kind. Its headers tell clients not to retry."""
+    message = f"Too many {objects}: you may have at most {limit}. {remedy}"
     headers = {
         "Retry-After": str(RETRY_AFTER_SECONDS),
-        "RateLimit-Policy": f'"webhooks";q={limit}',
-        "RateLimit": '"webhooks";r=0',
+        "RateLimit-Policy": f'"{objects}";q={limit}',
+        "RateLimit": f'"{objects}";r=0',
         **_FINAL,
     }
     return ApiError(429, message, code="rate_limit_exceeded", headers=headers)
@@ -140,6 +146,10 @@ def upload_not_found(upload_id: str) -> ApiError:
 
 def webhook_not_found(webhook_id: str) -> ApiError:
     return ApiError(404, f"No such Webhook object: {webhook_id}", param="id")
+
+
+def schedule_not_found(schedule_id: str) -> ApiError:
+    return ApiError(404, f"No such Schedule object: {schedule_id}", param="id")
 
 
 def delivery_not_found(delivery_id: str) -> ApiError:

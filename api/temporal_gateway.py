@@ -6,8 +6,7 @@ All calls except `state` raise TemporalUnavailable if the server does not respon
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Protocol
 
@@ -17,15 +16,15 @@ from temporalio.client import (
     WorkflowQueryFailedError,
     WorkflowQueryRejectedError,
 )
-from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.contracts.batch import BatchOrder, BatchState
 from batchwright.contracts.ingestion import IngestionActivities, IngestResult
 from batchwright.settings import Settings
 from batchwright.temporal import TemporalUnavailable
+from batchwright.temporal.batch_schedules import BatchSchedules, TemporalBatchSchedules
 from batchwright.temporal.batch_start import start_batch
 from batchwright.temporal.codec import PayloadDecryptionError
-from batchwright.temporal.errors import from_connect_error, from_rpc_error, is_unknown_namespace
+from batchwright.temporal.errors import translated_errors
 from batchwright.temporal.namespace import Namespace
 from batchwright.temporal.pending_activities import PendingActivity, pending_activities
 
@@ -47,6 +46,8 @@ class RunMissing(Exception):
 
 
 class TemporalGateway(Protocol):
+    schedules: BatchSchedules
+
     async def start(self, order: BatchOrder) -> None:
         """Start the batch's workflow. If it was already started, nothing happens."""
         ...
@@ -97,6 +98,7 @@ class TemporalClientGateway(TemporalGateway):
         self._client, self._settings = client, settings
         self._namespace = Namespace(client, settings)
         self._is_set_up = False
+        self.schedules = TemporalBatchSchedules(client, settings)
 
     async def start(self, order: BatchOrder) -> None:
         async with self._translated(order.batch_id):
@@ -187,20 +189,8 @@ class TemporalClientGateway(TemporalGateway):
             await handle.signal(signal, rpc_timeout=_RPC_TIMEOUT)
         logger.info("batch signalled", extra={"signal": signal, "batch_id": batch_id})
 
-    @asynccontextmanager
-    async def _translated(self, batch_id: str) -> AsyncGenerator[None]:
-        """Context manager that raises RunMissing or TemporalUnavailable instead of Temporal's own errors.
-
-        RunMissing is raised for the error NOT_FOUND, unless the error means that the namespace is unknown.
-        """
-        try:
-            yield
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND and not is_unknown_namespace(error):
-                raise RunMissing(batch_id) from error
-            raise from_rpc_error(self._settings, error) from error
-        except RuntimeError as error:  # a lazy client raises this when it cannot connect
-            raise from_connect_error(self._settings, error) from error
+    def _translated(self, batch_id: str) -> AbstractAsyncContextManager[None]:
+        return translated_errors(self._settings, RunMissing(batch_id))
 
 
 async def log_until_ready(temporal: TemporalGateway) -> None:

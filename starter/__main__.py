@@ -51,6 +51,9 @@ COMMANDS = (
         "Create and change groups that share a token budget.",
     ),
     LazyCommand("webhooks", "webhooks:webhooks", "Create and change webhooks, test them, list deliveries."),
+    LazyCommand(
+        "schedules", "schedules:schedules", "Create batches at times of a cron form; list, pause them."
+    ),
     LazyCommand("dev", "local.dev:dev", "Run the whole stack in the foreground."),
     LazyCommand("demo", "local.demo:demo", "Run a batch of 1,000 requests through the whole stack."),
     LazyCommand("worker", "local.processes:worker", "Run a worker: workflows and activities.", _PASS_ON),

@@ -196,6 +196,7 @@ def _facts(batch: BatchObject) -> list[tuple[str, str]]:
         ("priority", "" if priority == DEFAULT_PRIORITY else str(priority)),
         ("rerun of", f"{origin.batch_id} ({origin.kind})" if origin else ""),
         ("created", local_timestamp(batch.created_at)),
+        ("starts", local_timestamp(batch.x_batchwright.start_at)),
         ("ended", local_timestamp(batch.ended_at))
         if batch.ended_at
         else ("expires", local_timestamp(batch.expires_at)),

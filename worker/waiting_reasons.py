@@ -114,7 +114,7 @@ class WaitingReasonMonitor:
         return {
             (batch.tenant, batch.id, ""): reason
             for batch in await self._database.fleet.live()
-            if batch.status in _NEEDS_IO_WORKER or batch.deadline <= now
+            if batch.entered_at <= now and (batch.status in _NEEDS_IO_WORKER or batch.deadline <= now)
         }
 
     async def _model_reasons(

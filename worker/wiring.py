@@ -16,6 +16,7 @@ from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from batchwright.activities.batch_schedules.activity import BatchScheduling
 from batchwright.activities.consistency.activity import ConsistencyChecking
 from batchwright.activities.consistency.runs import TemporalBatchRunSource
 from batchwright.activities.execution.activity import Execution
@@ -38,6 +39,7 @@ from batchwright.contracts import temporal_names
 from batchwright.database.database import Database
 from batchwright.inference.rate_limits import FleetRates
 from batchwright.inference.registry import BackendRegistry
+from batchwright.rules.deadline import MAX_START_DELAY
 from batchwright.rules.dispatch.rate_limits import ALL_MODELS
 from batchwright.rules.ids import safe_name
 from batchwright.settings import Settings, SettingsError
@@ -45,6 +47,7 @@ from batchwright.storage.base import Storage
 from batchwright.storage.observed import StorageComponent, for_component
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal import TemporalConnection
+from batchwright.temporal.batch_schedules import TemporalBatchSchedules
 from batchwright.temporal.codec import load_keys
 from batchwright.temporal.stored_secrets import StoredSecrets
 from batchwright.temporal.task_queues import describe_queue
@@ -69,6 +72,7 @@ from batchwright.workflows.batch import BatchWorkflow
 from batchwright.workflows.consistency_check import ConsistencyCheckWorkflow
 from batchwright.workflows.model_run import ModelRunWorkflow
 from batchwright.workflows.retention import RetentionWorkflow
+from batchwright.workflows.scheduled_batch import ScheduledBatchWorkflow
 from batchwright.workflows.webhook_delivery import WebhookDeliveryWorkflow
 
 # Cancel and pause requests arrive with heartbeats, which the SDK would delay by up to a minute by default.
@@ -82,12 +86,13 @@ WORKFLOWS = (
     RetentionWorkflow,
     ConsistencyCheckWorkflow,
     WebhookDeliveryWorkflow,
+    ScheduledBatchWorkflow,
 )
 _WEBHOOK_SLOTS = 50  # they mostly wait for endpoints
 
 
 class Role(StrEnum):
-    CONTROL = "control"  # workflows, ends of batches without files, and webhooks
+    CONTROL = "control"  # workflows, ends of batches without files, batches of schedules, and webhooks
     IO = "io"  # ingestion, finalization, retention, checks
     INFERENCE = "inference"  # slices
 
@@ -123,13 +128,16 @@ class WorkerResources:
 
 def build_control_worker(resources: WorkerResources) -> Worker:
     kept = timedelta(days=resources.settings.partial_file_retention_days)
-    lifecycle = Lifecycle(resources.database, resources.metrics, resources.storage, kept)
+    database, settings, metrics = resources.database, resources.settings, resources.metrics
+    lifecycle = Lifecycle(database, metrics, resources.storage, kept)
+    schedules = TemporalBatchSchedules(resources.temporal, settings)
+    scheduling = BatchScheduling(database, settings, metrics, schedules.delete)
     return Worker(
         resources.temporal,
         task_queue=temporal_names.CONTROL_QUEUE,
         workflows=WORKFLOWS,
         workflow_runner=workflow_sandbox(),
-        activities=[lifecycle.end],
+        activities=[lifecycle.end, scheduling.create_scheduled_batch],
         graceful_shutdown_timeout=_drain_timeout(resources.settings),
         deployment_config=deployment_config(resources.settings),
         interceptors=[ActivityMetricsInterceptor(resources.metrics)],
@@ -213,7 +221,7 @@ class InferenceWorkers:
         self._resources = resources
         quotas, groups = resources.database.quotas, resources.database.budget_groups
         budgets = TokenBudgets(quotas, groups, resources.settings.quotas.tokens_per_day)
-        window = timedelta(seconds=resources.settings.max_window_seconds)
+        window = timedelta(seconds=resources.settings.max_window_seconds) + MAX_START_DELAY
         costs = BatchCosts(resources.database.progress)
         self.permissions = CachedPermissions(quotas, budgets, costs, window)
         self.shares = StoredShares(resources.database, worker_id())

@@ -10,6 +10,7 @@ from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.batch import (
+        SCHEDULED,
         BatchForecast,
         BatchOrder,
         BatchResult,
@@ -167,7 +168,7 @@ class BatchWorkflow:
         ensure_search_attributes(self._order)
         self._update_details()
         deadline = asyncio.create_task(self._watch_deadline())
-        ingested = await self._ingest()
+        ingested = await self._ingest() if await self._wait_for_start() else None
         if ingested is None:
             result = await self._end_without_files(total=0)
         elif ingested.failed:
@@ -189,6 +190,22 @@ class BatchWorkflow:
         if remaining > 0:
             await workflow.sleep(remaining, summary="completion window")
         self._end_early(BatchStatus.EXPIRED)
+
+    async def _wait_for_start(self) -> bool:
+        """Wait until the batch's `start_at`, and return True. Return False if the batch is cancelled before.
+
+        A timer is used, and not Temporal's start delay, because each signal would end that delay.
+        """
+        start = self._order.start_at
+        if start is None or (remaining := start.timestamp() - workflow.time()) <= 0:
+            return True
+        self.waiting(WaitingReason(model="", reason=SCHEDULED, since=self._order.created_at))
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(
+                lambda: self._ending is not None, timeout=remaining, timeout_summary="scheduled start"
+            )
+        self.waiting(WaitingReason(model=""))
+        return self._ending is None
 
     # Ingestion
 

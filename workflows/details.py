@@ -7,6 +7,7 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.batch import (
+        SCHEDULED,
         BatchForecast,
         BatchOrder,
         BatchState,
@@ -62,7 +63,11 @@ def details_markdown(order: BatchOrder, state: BatchState) -> str:
 
 
 def _window(order: BatchOrder, state: BatchState) -> str:
-    return "" if state.status.is_terminal else f", window closes {order.deadline:%Y-%m-%d %H:%M:%S} UTC"
+    if state.status.is_terminal:
+        return ""
+    is_scheduled = any(waiting.reason == SCHEDULED for waiting in state.waiting)
+    starts = f", starts {order.start_at:%Y-%m-%d %H:%M:%S} UTC" if is_scheduled else ""
+    return f"{starts}, window closes {order.deadline:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _headline(state: BatchState) -> str:

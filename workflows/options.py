@@ -3,11 +3,17 @@
 from datetime import datetime, timedelta
 
 from temporalio import workflow
-from temporalio.common import Priority, RetryPolicy
-from temporalio.workflow import ActivityCancellationType, ActivityConfig
+from temporalio.common import Priority, RetryPolicy, WorkflowIDReusePolicy
+from temporalio.workflow import (
+    ActivityCancellationType,
+    ActivityConfig,
+    ChildWorkflowConfig,
+    ParentClosePolicy,
+)
 
 with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.batch import BatchOrder
+    from batchwright.contracts.batch_schedules import ScheduleRef
     from batchwright.contracts.errors import NEVER_RETRIED, Failure
     from batchwright.contracts.execution import ModelRun
     from batchwright.contracts.retention import RetentionKind
@@ -45,6 +51,7 @@ _SLICE_RETRY = timedelta(seconds=10)
 _CONSISTENCY_CHECK_PATIENCE = timedelta(hours=12)
 # The request to the endpoint takes 15 s at most.
 _WEBHOOK_ATTEMPT = timedelta(seconds=30)
+_SCHEDULE_PATIENCE = timedelta(hours=1)
 _FINALIZE_FIRST = 1  # priority key; a finalization frees storage and slots, and a client waits
 _LAST_PRIORITY = 5
 
@@ -154,6 +161,37 @@ def webhook_options(order: DeliveryOrder, attempt: int) -> ActivityConfig:
         retry_policy=unlimited_retries(),
         priority=Priority(fairness_key=order.endpoint_id),
         summary=f"attempt {attempt}",
+    )
+
+
+def scheduled_batch_options(schedule: ScheduleRef) -> ActivityConfig:
+    """Return the options of the activity that creates the batch of a schedule.
+
+    It is retried for an hour: a batch that is later than that is not created.
+    """
+    return ActivityConfig(
+        task_queue=CONTROL_QUEUE,
+        schedule_to_close_timeout=_SCHEDULE_PATIENCE,
+        start_to_close_timeout=_END_ATTEMPT,
+        retry_policy=unlimited_retries(),
+        priority=Priority(fairness_key=schedule.tenant),
+        summary="check and insert the batch",
+    )
+
+
+def batch_options(order: BatchOrder) -> ChildWorkflowConfig:
+    """Return the options of the workflow of a scheduled batch, which are those of every batch.
+
+    The batch continues if the workflow that started it is terminated.
+    """
+    return ChildWorkflowConfig(
+        id=order.batch_id,
+        task_queue=CONTROL_QUEUE,
+        id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+        parent_close_policy=ParentClosePolicy.ABANDON,
+        execution_timeout=order.longest_run,
+        static_summary=order.summary,
+        priority=Priority(fairness_key=order.tenant, fairness_weight=order.fairness_weight),
     )
 
 

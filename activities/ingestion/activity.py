@@ -112,7 +112,7 @@ class Ingestion(IngestionActivities):
                 record_span(row)
                 return _result_of_ended(row)
             if activity.info().attempt == 1:
-                waited = (datetime.now(UTC) - order.created_at).total_seconds()
+                waited = (datetime.now(UTC) - order.starts_at).total_seconds()
                 self._metrics.queue_wait_seconds.observe(max(waited, 0.0))
             result = await self._ingest(order, row)
         await asyncio.to_thread(memory.release_free_pages, memory.glibc_malloc(), result.total)

@@ -87,8 +87,8 @@ class CachedPermissions(Permissions):
 
         Args:
             costs: costs of batches, which are refreshed together with the permissions.
-            longest_window: the longest completion window of a batch. API keys that were revoked or expired
-                longer ago are not read, because all batches that they created have ended.
+            longest_window: the longest time from a batch's creation to its deadline. API keys that were
+                revoked or expired longer ago are not read, because all batches that they created have ended.
         """
         self._table, self._budgets, self._costs, self._clock = table, budgets, costs, clock
         self._oldest = longest_window + _KEY_MARGIN

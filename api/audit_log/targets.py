@@ -20,7 +20,14 @@ from batchwright.database.records import BatchRow
 from batchwright.database.tables.audit_log import AuditTarget
 from batchwright.rules.batch_states import visible_status
 from batchwright.rules.dispatch.rate_limits import ALL_MODELS
-from batchwright.rules.ids import batch_id_of, is_batch_id, is_file_id, is_upload_id, is_webhook_id
+from batchwright.rules.ids import (
+    batch_id_of,
+    is_batch_id,
+    is_file_id,
+    is_schedule_id,
+    is_upload_id,
+    is_webhook_id,
+)
 from batchwright.rules.json_text import storable
 
 _MAX_ID_CHARACTERS = 256
@@ -137,6 +144,26 @@ class WebhookTarget:
             "details": row.details,
             "enabled": row.disabled_at is None,
             "previous_secret_until": None if until is None else int(until.timestamp()),
+        }
+
+
+class ScheduleTarget:
+    type = AuditTargetType.SCHEDULE
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._settings, self._schedules = deps.settings, deps.database.schedules
+
+    async def find(self, request: Request) -> AuditTarget:
+        return _of_tenant(self.type, request.path_params["schedule_id"], tenant_of(request, self._settings))
+
+    async def read(self, target: AuditTarget) -> State | None:
+        row = await self._schedules.get(target.tenant, target.id) if is_schedule_id(target.id) else None
+        return row and {
+            "cron": row.cron,
+            "time_zone": row.time_zone,
+            "overlap": row.overlap.value,
+            "input_file_id": row.template.input_file_id,
+            "key_id": row.template.caller.key_id,
         }
 
 

@@ -20,20 +20,14 @@ from batchwright.api.schemas.json_body import (
     required_text,
     wrong_type,
 )
+from batchwright.api.schemas.start_time import StartTime, parse_start_at
 from batchwright.api.schemas.webhooks import BatchWebhookBody, WebhookSpec, parse_batch_webhook
-from batchwright.contracts.batch import (
-    DEFAULT_PRIORITY,
-    MAX_PRIORITY,
-    MIN_PRIORITY,
-    BatchOrder,
-    BatchPolicy,
-    Caller,
-)
+from batchwright.contracts.batch import DEFAULT_PRIORITY, MAX_PRIORITY, MIN_PRIORITY, Caller
+from batchwright.contracts.batch_schedules import BatchTemplate
 from batchwright.contracts.openai import Endpoint, Profile
 from batchwright.contracts.prices import DecimalText, parse_decimal
 from batchwright.rules.batch_filters import MAX_METADATA_PAIRS
 from batchwright.rules.deadline import DEFAULT_WINDOW, window_seconds
-from batchwright.rules.ids import new_batch_id
 from batchwright.settings import Settings
 
 BATCH_FIELDS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
@@ -44,8 +38,6 @@ MAX_RETRY_CODES = 40
 MAX_CODE_CHARACTERS = 64
 _MAX_ID_CHARACTERS = 256
 _MAX_SHOWN_CHARACTERS = 60  # of a value in an error message
-_OUTSTANDING_SLICES = 32
-_CONTINUE_AS_NEW_EVENTS = 0  # 0: when the server suggests it
 
 
 _WINDOW = "^[1-9][0-9]{0,8}[smhd]$"
@@ -75,6 +67,7 @@ class ExtensionBody(BaseModel):
         description="cap on the cost of the batch, above 0 in the currency of the prices; once it is "
         "reached, no more lines are sent",
     )
+    start_at: StartTime = None
     webhook: BatchWebhookBody | None = Field(None, description="a URL that receives the events of this batch")
 
 
@@ -156,6 +149,7 @@ class BatchCreate(NamedTuple):
         window: the same time as a duration.
         priority: priority that the client requested; None if it requested none.
         max_cost: cap on the cost of the batch; None for no cap.
+        start_at: time at which the batch starts; None to start it when it is created.
         message_requests: number of requests of a message batch; 0 for all other batches.
     """
 
@@ -169,8 +163,25 @@ class BatchCreate(NamedTuple):
     priority: int | None = None
     webhook: WebhookSpec | None = None
     max_cost: str | None = None
+    start_at: datetime | None = None
     caller: Caller = Caller()
     message_requests: int = 0
+
+    @property
+    def template(self) -> BatchTemplate:
+        return BatchTemplate(
+            input_file_id=self.input_file_id,
+            endpoint=self.endpoint,
+            completion_window=self.completion_window,
+            window_seconds=int(self.window.total_seconds()),
+            metadata=self.metadata,
+            output_expires_after_seconds=self.output_expires_after_seconds,
+            deduplicate=self.deduplicate,
+            priority=self.priority,
+            max_cost=self.max_cost,
+            caller=self.caller,
+            message_requests=self.message_requests,
+        )
 
 
 def parse_batch_create(fields: Mapping[str, object], settings: Settings) -> BatchCreate:
@@ -227,65 +238,6 @@ def parse_estimate(fields: Mapping[str, object], settings: Settings) -> tuple[st
     return required_text(fields, "input_file_id"), endpoint
 
 
-def build_order(
-    creation: BatchCreate,
-    tenant: str,
-    created_at: datetime,
-    settings: Settings,
-    *,
-    fairness_key: str,
-    fairness_weight: float | None = None,
-    max_priority: int = MAX_PRIORITY,
-) -> BatchOrder:
-    """Build the order of a new batch from the request and the operator's current settings.
-
-    Args:
-        created_at: time of creation, from which the deadline is computed.
-        fairness_key: key by which Temporal shares the workers between tenants; empty for the tenant's name.
-        fairness_weight: weight of the tenant that was set at run time; None for the weight in the settings.
-        max_priority: highest priority that the tenant may use.
-
-    Raises:
-        ApiError: the tenant may not use the requested priority.
-    """
-    priority = min(DEFAULT_PRIORITY, max_priority) if creation.priority is None else creation.priority
-    if priority > max_priority:
-        message = (
-            f"Invalid value for 'x_batchwright.priority': {priority} is above {max_priority}, the highest "
-            "priority that you may use. Use a lower one, or ask the operator to raise your 'max_priority'."
-        )
-        raise invalid_value("x_batchwright.priority", message)
-    return BatchOrder(
-        batch_id=new_batch_id(),
-        tenant=tenant,
-        input_file_id=creation.input_file_id,
-        endpoint=creation.endpoint,
-        completion_window=creation.completion_window,
-        created_at=created_at,
-        deadline=created_at + creation.window,
-        metadata=creation.metadata,
-        output_expires_after_seconds=creation.output_expires_after_seconds,
-        weight=settings.weight_of(tenant),
-        priority=priority,
-        max_cost=creation.max_cost,
-        policy=BatchPolicy(
-            profile=settings.profile,
-            cancel_grace_seconds=settings.cancel_grace_seconds,
-            expiry_grace_seconds=settings.expiry_grace_seconds,
-            finalize_patience_seconds=settings.finalize_patience_seconds,
-            heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
-            slice_seconds=settings.slice_seconds,
-            outstanding_slices=_OUTSTANDING_SLICES,
-            continue_as_new_events=_CONTINUE_AS_NEW_EVENTS,
-            fairness_key=fairness_key,
-            fairness_weight=fairness_weight,
-            deduplicate=creation.deduplicate,
-            caller=creation.caller,
-            message_requests=creation.message_requests,
-        ),
-    )
-
-
 def _endpoint(text: str, profile: Profile) -> Endpoint:
     supported = [each for each in Endpoint if each.is_openais or profile is Profile.RELAXED]
     if text not in supported:
@@ -312,8 +264,11 @@ def parse_window(value: object, settings: Settings) -> tuple[str, timedelta]:
         raise invalid_value("completion_window", str(error)) from None
 
 
-def _extension(value: object, settings: Settings) -> tuple[bool, int | None, WebhookSpec | None, str | None]:
-    """Return the fields `deduplicate`, `priority`, `webhook` and `max_cost` of `x_batchwright`.
+_Extension = tuple[bool, int | None, WebhookSpec | None, str | None, datetime | None]
+
+
+def _extension(value: object, settings: Settings) -> _Extension:
+    """Return the fields `deduplicate`, `priority`, `webhook`, `max_cost` and `start_at` of `x_batchwright`.
 
     A field that the client did not send is None. Only `deduplicate` then has the value of the operator's
     setting.
@@ -321,18 +276,20 @@ def _extension(value: object, settings: Settings) -> tuple[bool, int | None, Web
     Raises:
         ApiError: a value is not valid, or `x_batchwright` has an unknown field.
     """
-    if value is None:
-        return settings.deduplicate, None, None, None
-    fields = as_object(value)
+    fields = {} if value is None else as_object(value)
     if fields is None:
         raise wrong_type(EXTENSION, "an object", value)
     reject_unknown(fields, ExtensionBody.model_fields, "x_batchwright.")
     deduplicate = fields.get("deduplicate")
     if deduplicate is not None and not isinstance(deduplicate, bool):
         raise wrong_type("x_batchwright.deduplicate", "a boolean", deduplicate)
-    webhook = parse_batch_webhook(fields.get("webhook"), "x_batchwright.webhook")
-    max_cost = parse_max_cost(fields.get("max_cost"), "x_batchwright.max_cost")
-    return settings.deduplicate if deduplicate is None else deduplicate, _priority(fields), webhook, max_cost
+    return (
+        settings.deduplicate if deduplicate is None else deduplicate,
+        _priority(fields),
+        parse_batch_webhook(fields.get("webhook"), "x_batchwright.webhook"),
+        parse_max_cost(fields.get("max_cost"), "x_batchwright.max_cost"),
+        parse_start_at(fields.get("start_at")),
+    )
 
 
 def _priority(fields: Mapping[str, object]) -> int | None:

@@ -115,6 +115,7 @@ def batch_object(
             errors_summary=row.errors_summary,
             cost=cost_of(row),
             max_cost=order.max_cost,
+            start_at=_seconds(order.start_at),
             webhook=webhook,
         ),
     )

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import conflict, invalid_value
-from batchwright.api.schemas.batch_create import BatchCreate, build_order
+from batchwright.api.schemas.batch_create import BatchCreate
+from batchwright.api.schemas.start_time import check_start_at
 from batchwright.api.services.idempotency import IdempotencyKeys
 from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.api.services.webhooks import Webhooks
@@ -15,7 +16,8 @@ from batchwright.contracts.openai import BatchStatus
 from batchwright.contracts.openai_objects import BatchWebhook
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BatchRow
-from batchwright.rules.ids import is_file_id
+from batchwright.rules.ids import is_file_id, new_batch_id
+from batchwright.temporal.batch_order import PriorityNotAllowed, build_order
 from batchwright.temporal.errors import TemporalUnavailable
 
 logger = logging.getLogger(__name__)
@@ -44,8 +46,8 @@ class BatchCreator:
         """Create a batch and return it.
 
         Raises:
-            ApiError: the input file has another purpose than `batch`, the URL of the webhook is not allowed,
-                or a quota does not allow the batch.
+            ApiError: the input file has another purpose than `batch`, the URL of the webhook or the time of
+                the start is not allowed, or a quota does not allow the batch.
         """
         order = await self._admitted_order(creation, tenant)
         webhook = await self._create_webhook(creation, order)
@@ -90,15 +92,16 @@ class BatchCreator:
         """
         now = self._deps.clock()
         own = await self._deps.database.quotas.get(tenant)
-        return build_order(
-            creation,
-            tenant,
-            now,
-            self._deps.settings,
-            fairness_key=await self._batches.fairness_key(tenant, now),
-            fairness_weight=own.weight,
-            max_priority=own.highest_priority,
-        )
+        try:
+            return build_order(
+                *(creation.template, new_batch_id(), tenant, now, self._deps.settings),
+                start_at=creation.start_at,
+                fairness_key=await self._batches.fairness_key(tenant, now),
+                fairness_weight=own.weight,
+                max_priority=own.highest_priority,
+            )
+        except PriorityNotAllowed as error:
+            raise invalid_value("x_batchwright.priority", str(error)) from None
 
     async def start(self, order: BatchOrder) -> BatchRow:
         """Start the workflow of a batch that was admitted by the quota check. Insert its row and return it.
@@ -132,6 +135,7 @@ class BatchCreator:
         Raises:
             ApiError: as in `create`.
         """
+        check_start_at(creation.start_at, self._deps.clock())  # a repeated request may come after the start
         if creation.webhook is not None:
             await self._webhooks.check_url(creation.webhook.url, "x_batchwright.webhook.url", tenant)
         file_id = creation.input_file_id

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.services.cache import CoalescingCache
+from batchwright.contracts.batch import SCHEDULED
 from batchwright.contracts.openai import BatchStatus
 from batchwright.contracts.openai_objects import WaitingObject
 from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE
@@ -55,16 +56,16 @@ class BatchWaitingReasons:
         """
         if row.status not in LIVE_STATES:
             return []
+        order, shown = row.order, [_waiting_object(each) for each in reported]
+        if order.start_at is not None and order.start_at > self._deps.clock():
+            since = int(order.created_at.timestamp())
+            return [*shown, WaitingObject(model=None, reason=SCHEDULED, since=since)]
         reported_reasons = {each.reason for each in reported if not each.model}
         reported_models = {each.model for each in reported if each.model and is_unpolled_reason(each.reason)}
         unserved = [
             each
             for each in _without_workers(row, polled)
             if each.model not in reported_models and (each.model or each.reason not in reported_reasons)
-        ]
-        shown = [
-            WaitingObject(model=each.model or None, reason=each.reason, since=int(each.since.timestamp()))
-            for each in reported
         ]
         return [*shown, *unserved]
 
@@ -90,6 +91,10 @@ class BatchWaitingReasons:
         changes = {row.model: row.requests_per_second for row in await database.rates.all()}
         rates = effective_rates(self._deps.settings.rates, changes)
         return PolledQueues(polled_queues(beat.stats for beat in beats), rates)
+
+
+def _waiting_object(row: WaitingRow) -> WaitingObject:
+    return WaitingObject(model=row.model or None, reason=row.reason, since=int(row.since.timestamp()))
 
 
 def _without_workers(row: BatchRow, polled: PolledQueues) -> list[WaitingObject]:

@@ -1,6 +1,6 @@
 """Messages of a batch's workflow: its start argument, waiting reasons, its state and its result."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from batchwright.contracts.message import Message
@@ -8,6 +8,8 @@ from batchwright.contracts.openai import BatchStatus, Endpoint, Profile, Usage
 from batchwright.contracts.prices import DecimalText
 
 MIN_PRIORITY, DEFAULT_PRIORITY, MAX_PRIORITY = 1, 3, 5  # of a batch; the greatest number is the most urgent
+_SAFETY_MARGIN = timedelta(days=7)
+SCHEDULED = "scheduled"  # reason why a batch waits before its `start_at`
 
 
 class Caller(Message):
@@ -67,7 +69,8 @@ class SourceBatch(Message):
 class BatchOrder(Message):
     """Start argument of a batch's workflow. It describes the whole batch.
 
-    Times are in UTC, in whole seconds. `deadline` is `created_at` plus the completion window.
+    Times are in UTC, in whole seconds. The batch starts at `start_at`, or when it is created if `start_at` is
+    None. `deadline` is the time of the start plus the completion window.
     """
 
     batch_id: str
@@ -84,6 +87,27 @@ class BatchOrder(Message):
     max_cost: DecimalText | None = None  # cap on the cost, in the currency of the prices
     policy: BatchPolicy = BatchPolicy()
     origin: SourceBatch | None = None
+    start_at: datetime | None = None
+
+    @property
+    def starts_at(self) -> datetime:
+        """Time from which the completion window counts."""
+        return self.start_at or self.created_at
+
+    @property
+    def summary(self) -> str:
+        """Summary of the workflow in Temporal's Web UI."""
+        return f"{self.endpoint} within {self.completion_window}, for tenant {self.tenant}"
+
+    @property
+    def longest_run(self) -> timedelta:
+        """Time after which Temporal ends the workflow.
+
+        The workflow ends earlier by its own timers. This timeout only ends a run that no worker ever
+        finishes.
+        """
+        finalizing = timedelta(seconds=self.policy.finalize_patience_seconds)
+        return self.deadline - self.created_at + finalizing + _SAFETY_MARGIN
 
     @property
     def fairness_weight(self) -> float:

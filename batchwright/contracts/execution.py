@@ -74,7 +74,7 @@ class ModelRun(Message):
             safe_model=share.safe_model,
             lines=share.lines,
             slices=share.slices,
-            created_at=order.created_at,
+            created_at=order.starts_at,
             deadline=order.deadline,
             policy=order.policy,
             prices=share.prices,

@@ -197,6 +197,7 @@ class BatchExtension(ApiObject):
     - `errors_summary` counts the failed lines by code and model, largest count first.
     - `cost` is what the batch has cost so far. It is null if no model of the batch has prices.
     - `max_cost` is the cap on the cost, in its currency, or null.
+    - `start_at` is the time at which the batch starts, or null if it started when it was created.
     - `webhook` is null except in the response that creates the batch.
     """
 
@@ -212,6 +213,7 @@ class BatchExtension(ApiObject):
     errors_summary: list[ErrorCount] = []
     cost: BatchCost | None = None
     max_cost: str | None = None
+    start_at: int | None = None
     webhook: BatchWebhook | None = None
 
 

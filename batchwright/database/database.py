@@ -22,6 +22,7 @@ from batchwright.database.tables.progress import ProgressTable
 from batchwright.database.tables.rates import RatesTable
 from batchwright.database.tables.reruns import RerunsTable
 from batchwright.database.tables.retention import RetentionTable
+from batchwright.database.tables.schedules import SchedulesTable
 from batchwright.database.tables.uploads import UploadsTable
 from batchwright.database.tables.waiting_reasons import WaitingReasonsTable
 from batchwright.database.tables.webhook_deliveries import WebhookDeliveriesTable
@@ -70,6 +71,7 @@ class Database:
     rates: RatesTable
     holds: HoldsTable
     workers: WorkersTable
+    schedules: SchedulesTable
     webhook_endpoints: WebhookEndpointsTable
     webhook_deliveries: WebhookDeliveriesTable
     retention: RetentionTable

@@ -23,6 +23,7 @@ from batchwright.database.tables.progress import PostgresProgress
 from batchwright.database.tables.rates import PostgresRates
 from batchwright.database.tables.reruns import PostgresReruns
 from batchwright.database.tables.retention import PostgresRetention
+from batchwright.database.tables.schedules import PostgresSchedules
 from batchwright.database.tables.uploads import PostgresUploads
 from batchwright.database.tables.waiting_reasons import PostgresWaitingReasons
 from batchwright.database.tables.webhook_deliveries import PostgresWebhookDeliveries
@@ -92,6 +93,7 @@ def postgres_database(pool: ConnectionPool) -> Database:
         rates=PostgresRates(pool),
         holds=PostgresHolds(pool),
         workers=PostgresWorkers(pool),
+        schedules=PostgresSchedules(pool),
         webhook_endpoints=PostgresWebhookEndpoints(pool),
         webhook_deliveries=PostgresWebhookDeliveries(pool),
         retention=PostgresRetention(pool),

@@ -167,13 +167,14 @@ class ModelChange(Message):
 class LiveBatch:
     """Counts and times of a batch that has not ended.
 
-    `status` is the status that users see. It is `cancelling` after a cancel request.
+    `status` is the status that users see. It is `cancelling` after a cancel request. Before the batch's
+    `start_at`, `entered_at` is in the future.
     """
 
     tenant: str
     id: str
     status: BatchStatus
-    created_at: datetime
+    created_at: datetime  # or `start_at`, if the batch has one
     deadline: datetime
     entered_at: datetime  # when the batch entered its status
     lines: int  # lines that ingestion left to the workers; 0 before ingestion has ended
@@ -191,7 +192,7 @@ class ModelBacklog:
     lines_left: int
     deadline: datetime
     priority: int
-    created_at: datetime
+    created_at: datetime  # or `start_at`, if the batch has one
     is_paused: bool = False  # True if a user has paused the batch
     held: HoldKind | None = None  # what an operator holds: its tenant or the model
 

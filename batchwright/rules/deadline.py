@@ -1,7 +1,7 @@
 """Completion windows (the time that a batch may take) and deadlines."""
 
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Self
 
 from msgspec import Struct
@@ -10,6 +10,7 @@ from batchwright.contracts.openai import Profile
 
 DEFAULT_WINDOW = "24h"
 DAY_SECONDS = 86_400
+MAX_START_DELAY = timedelta(days=30)  # a batch may start so long after its creation
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": DAY_SECONDS}
 _WINDOW = re.compile(r"([1-9][0-9]{0,8})([smhd])", re.ASCII)
 

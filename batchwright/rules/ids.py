@@ -14,6 +14,7 @@ _FILE_ID = re.compile(r"file-[0-9a-f]{32}")
 _UPLOAD_ID = re.compile(r"upload_[0-9a-f]{32}")
 _WEBHOOK_ID = re.compile(r"webhook_[0-9a-f]{32}")
 _DELIVERY_ID = re.compile(r"wh_[0-9a-f]{32}")
+_SCHEDULE_ID = re.compile(r"schedule_[0-9a-f]{32}")
 _AUDIT_ENTRY_ID = re.compile(r"act_[0-9a-f]{32}")
 _SAFE_CHARACTERS = 100
 MAX_MODEL_NAME_CHARACTERS = 256
@@ -23,6 +24,11 @@ _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 def new_batch_id() -> str:
     return "batch_" + uuid_utils.uuid7().hex
+
+
+def batch_id_of_run(run_id: str) -> str:
+    """Return the id of the batch that a schedule creates in the workflow `run_id`."""
+    return "batch_" + _digest(run_id, 16)
 
 
 def message_batch_id(batch_id: str) -> str:
@@ -54,6 +60,10 @@ def derived_file_id(batch_id: str, kind: str) -> str:
     `kind` is `output` or `error`.
     """
     return "file-" + _digest(f"{batch_id}/{kind}", 16)
+
+
+def new_schedule_id() -> str:
+    return "schedule_" + uuid_utils.uuid7().hex
 
 
 def new_webhook_id() -> str:
@@ -122,6 +132,10 @@ def is_upload_id(text: str) -> bool:
 
 def is_webhook_id(text: str) -> bool:
     return _WEBHOOK_ID.fullmatch(text) is not None
+
+
+def is_schedule_id(text: str) -> bool:
+    return _SCHEDULE_ID.fullmatch(text) is not None
 
 
 def is_delivery_id(text: str) -> bool:

@@ -51,6 +51,12 @@ class LimitSettings(BaseSettings):
         description="Quota of each tenant: batches that have not ended. `0`: no limit.",
         json_schema_extra=TUNING,
     )
+    max_schedules: int = Field(
+        20,
+        ge=0,
+        description="Quota of each tenant: schedules that create batches. `0`: no limit.",
+        json_schema_extra=TUNING,
+    )
     max_stored_bytes: int = Field(
         0,
         ge=0,

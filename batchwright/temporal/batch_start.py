@@ -17,8 +17,6 @@ from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.openai import BatchStatus
 
 _RPC_TIMEOUT = timedelta(seconds=10)
-# The workflow ends by its own timers. This timeout only ends a run that no worker ever finishes.
-_SAFETY_MARGIN = timedelta(days=7)
 
 
 async def start_batch(client: Client, order: BatchOrder) -> bool:
@@ -27,7 +25,6 @@ async def start_batch(client: Client, order: BatchOrder) -> bool:
     Return True if the workflow runs now, False if it has already ended. Raises RPCError if a call to Temporal
     fails.
     """
-    finalizing = timedelta(seconds=order.policy.finalize_patience_seconds)
     try:
         await client.start_workflow(
             "BatchWorkflow",
@@ -36,8 +33,8 @@ async def start_batch(client: Client, order: BatchOrder) -> bool:
             task_queue=temporal_names.CONTROL_QUEUE,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-            execution_timeout=order.deadline - order.created_at + finalizing + _SAFETY_MARGIN,
-            static_summary=f"{order.endpoint} within {order.completion_window}, for tenant {order.tenant}",
+            execution_timeout=order.longest_run,
+            static_summary=order.summary,
             search_attributes=_search_attributes(order),
             # Model runs inherit it: many model runs of one tenant do not delay batches of another tenant.
             priority=Priority(fairness_key=order.tenant, fairness_weight=order.fairness_weight),

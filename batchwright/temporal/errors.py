@@ -1,6 +1,8 @@
 """Translates errors of Temporal to exceptions whose messages name the address and the remedy."""
 
 import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -69,6 +71,22 @@ def is_unknown_namespace(error: RPCError) -> bool:
     The status NOT_FOUND alone does not prove this, because it is also the status for unknown workflows.
     """
     return error.status is RPCStatusCode.NOT_FOUND and "namespace" in error.message.lower()
+
+
+@asynccontextmanager
+async def translated_errors(settings: Settings, missing: Exception) -> AsyncGenerator[None]:
+    """Context manager that raises `missing` or TemporalUnavailable instead of Temporal's own errors.
+
+    `missing` is raised for the error NOT_FOUND, unless the error means that the namespace is unknown.
+    """
+    try:
+        yield
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND and not is_unknown_namespace(error):
+            raise missing from error
+        raise from_rpc_error(settings, error) from error
+    except RuntimeError as error:  # a lazy client raises this when it cannot connect
+        raise from_connect_error(settings, error) from error
 
 
 def _meaning(settings: Settings, text: str) -> str:

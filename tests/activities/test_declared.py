@@ -8,6 +8,7 @@ from typing import get_type_hints
 import pytest
 
 from batchwright import contracts
+from batchwright.activities.batch_schedules.activity import BatchScheduling
 from batchwright.activities.consistency.activity import ConsistencyChecking
 from batchwright.activities.execution.activity import Execution
 from batchwright.activities.finalization.activity import Finalization
@@ -15,6 +16,7 @@ from batchwright.activities.ingestion.activity import Ingestion
 from batchwright.activities.lifecycle import Lifecycle
 from batchwright.activities.retention.activity import Retention
 from batchwright.activities.webhooks.activity import WebhookDeliveries
+from batchwright.contracts.batch_schedules import ScheduleActivities
 from batchwright.contracts.consistency import ConsistencyCheckActivities
 from batchwright.contracts.execution import ExecutionActivities
 from batchwright.contracts.finalization import FinalizationActivities, LifecycleActivities
@@ -31,6 +33,7 @@ PHASES: list[tuple[type, type]] = [
     (RetentionActivities, Retention),
     (ConsistencyCheckActivities, ConsistencyChecking),
     (WebhookActivities, WebhookDeliveries),
+    (ScheduleActivities, BatchScheduling),
 ]
 
 

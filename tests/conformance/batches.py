@@ -1,6 +1,7 @@
 """Checks of batches with the official Python client: creation, progress and rejections."""
 
 import asyncio
+import time
 
 import httpx
 import pytest
@@ -269,6 +270,33 @@ async def idempotency(api: Api) -> None:
         await create("1h")
     await ended(api.client, first.id)
     assert await create() == first
+
+
+@TABLE.row(
+    "Batches",
+    "`x_batchwright.start_at` starts a batch then; a time in the past or no time is 400 with `param`",
+    Profile.RELAXED,
+)
+async def later_start(api: Api) -> None:
+    file = await sent(api.client)
+
+    async def create(start_at: object) -> Batch:
+        body = {"input_file_id": file.id, "endpoint": CHAT, "x_batchwright": {"start_at": start_at}}
+        return await api.client.post("/batches", cast_to=Batch, body=body)
+
+    start = int(time.time()) + 3
+    batch, other = await create(start), await create(start + 3600)
+    assert batch.expires_at == start + 24 * 3600
+    await api.client.batches.cancel(other.id)
+    cancelled = await ended(api.client, other.id)
+    assert (cancelled.status, cancelled.in_progress_at) == ("cancelled", None)
+    batch = await ended(api.client, batch.id)
+    assert (batch.status, batch.in_progress_at is not None) == ("completed", True)
+    assert (batch.in_progress_at or 0) >= start
+    for wrong in (1, "2020-01-01T00:00:00Z", "tomorrow", "2030-01-01", True):
+        with pytest.raises(BadRequestError) as refused:
+            await create(wrong)
+        assert refused.value.param == "x_batchwright.start_at"
 
 
 @TABLE.row(

@@ -26,6 +26,7 @@ from batchwright.contracts.operator_objects import (
     OperatorBatchPage,
     StatsObject,
 )
+from batchwright.contracts.schedule_objects import ScheduleObject
 from tests.conformance.contract import Api, Table
 from tests.conformance.requests import created, done, jsonl, sent
 from tests.e2e.batches import CHAT, chat_line, chat_lines, ended, lines_of, until
@@ -232,3 +233,32 @@ async def costs(api: Api) -> None:
     cost = exactly(BatchObject, shown).x_batchwright.cost
     assert cost is not None
     assert (Decimal(cost.amount), cost.final) == (Decimal("0.25") * batch.request_counts.completed, True)
+
+
+@TABLE.row(
+    "Operation",
+    "a schedule creates a batch when it is triggered, and lists it; a cron form that is none is 400",
+    Profile.RELAXED,
+)
+async def schedules(api: Api) -> None:
+    file = await sent(api.client)
+    body = {"cron": "30 2 1 7 *", "batch": {"input_file_id": file.id, "endpoint": CHAT}}
+    with pytest.raises(BadRequestError) as refused:
+        await api.client.post("/x/schedules", cast_to=httpx.Response, body={**body, "cron": "daily"})
+    assert refused.value.param == "cron"
+    made = await api.client.post("/x/schedules", cast_to=httpx.Response, body=body)
+    path = f"/x/schedules/{exactly(ScheduleObject, made).id}"
+    await api.client.post(f"{path}/trigger", cast_to=httpx.Response)
+
+    async def batch_id() -> str | None:
+        shown = exactly(ScheduleObject, await api.client.get(path, cast_to=httpx.Response))
+        return shown.runs[0].batch_id if shown.runs else None
+
+    async def has_run() -> bool:
+        return await batch_id() is not None
+
+    await until(has_run)
+    assert (await ended(api.client, await batch_id() or "")).status == "completed"
+    await api.client.delete(path, cast_to=httpx.Response)
+    with pytest.raises(NotFoundError):
+        await api.client.get(path, cast_to=httpx.Response)

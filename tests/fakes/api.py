@@ -22,6 +22,7 @@ from batchwright.contracts.prices import PriceConfig
 from batchwright.oidc.issuer_keys import IssuerKeys
 from batchwright.settings import Settings, load
 from batchwright.telemetry.metrics import Metrics
+from tests.fakes.batch_schedules import MemoryBatchSchedules
 from tests.fakes.gateway import MemoryGateway
 from tests.fakes.issuer import FakeIssuer
 from tests.fakes.memory_database import MemoryDatabase
@@ -83,7 +84,10 @@ class _ReusableApp:
         """Reset all fakes to their initial state, except the metrics, which continue to count."""
         _renew(self.database.rows, Rows())
         _renew(self.storage, MemoryStorage())
+        schedules = self.temporal.schedules  # services hold this object
+        _renew(schedules, MemoryBatchSchedules())
         _renew(self.temporal, MemoryGateway())
+        self.temporal.schedules = schedules
         _renew(self.served, Served(*_MODELS))
         _renew(self.background, BackgroundTasks())
         _renew(self.issuer, FakeIssuer())

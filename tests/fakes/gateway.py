@@ -6,6 +6,7 @@ from batchwright.api.temporal_gateway import RunMissing, TemporalGateway
 from batchwright.contracts.batch import BatchOrder, BatchState
 from batchwright.contracts.ingestion import IngestResult
 from batchwright.temporal.pending_activities import PendingActivity
+from tests.fakes.batch_schedules import MemoryBatchSchedules
 
 
 class MemoryGateway(TemporalGateway):
@@ -25,6 +26,7 @@ class MemoryGateway(TemporalGateway):
         self.open: set[str] = set()  # ids of batches whose workflows have not ended
         self.on_ingested: Callable[[], None] = lambda: None  # called before `ingested` returns
         self.failing: Exception | None = None
+        self.schedules = MemoryBatchSchedules()
 
     async def start(self, order: BatchOrder) -> None:
         self._enter()

@@ -35,6 +35,7 @@ from tests.fakes.tables.quotas import MemoryQuotas
 from tests.fakes.tables.reruns import MemoryReruns
 from tests.fakes.tables.retention import MemoryRetention
 from tests.fakes.tables.rows import Rows, not_before, per_model, position, slices, usage_per_model
+from tests.fakes.tables.schedules import MemorySchedules
 from tests.fakes.tables.tenants import MemoryApiKeys, MemoryBudgetGroups, MemoryTenants
 from tests.fakes.tables.uploads import MemoryIdempotency, MemoryUploads
 from tests.fakes.tables.waiting_reasons import MemoryWaitingReasons
@@ -424,6 +425,7 @@ class MemoryDatabase(Database):
             rates=MemoryRates(rows),
             holds=MemoryHolds(rows),
             workers=MemoryWorkers(rows),
+            schedules=MemorySchedules(rows),
             webhook_endpoints=MemoryWebhookEndpoints(rows),
             webhook_deliveries=MemoryWebhookDeliveries(rows),
             retention=MemoryRetention(rows),

@@ -33,6 +33,7 @@ FOLLOWED = [
     Followed("control-costs.md"),
     Followed("receive-webhooks.md", here={"https://example.com/hook": "http://127.0.0.1:9099/hook"}),
     Followed("use-the-anthropic-clients.md"),
+    Followed("schedules.md"),
     Followed("use-a-folder.md"),
     Followed("run-with-compose.md"),
     Followed("deduplicate-requests.md", python=_FILE),

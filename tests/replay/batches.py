@@ -31,6 +31,14 @@ async def completed(workflows: WorkflowFixture) -> None:
     await (await workflows.start()).result()
 
 
+async def started_later(workflows: WorkflowFixture) -> None:
+    """Pause and resume the batch before its start, which must not move."""
+    batch = await workflows.start(await workflows.later())
+    await batch.signal(BatchWorkflow.pause)
+    await batch.signal(BatchWorkflow.resume)
+    await batch.result()
+
+
 async def expired(workflows: WorkflowFixture) -> None:
     workflows.execution.behaviours["m"] = until_cancelled
     await (await workflows.start(await workflows.order(window=timedelta(seconds=1)))).result()
@@ -194,6 +202,7 @@ async def continued_as_new_with_a_cancelled_slice(workflows: WorkflowFixture) ->
 # Which histories of a scenario are recorded: those that take a way which no other history takes.
 WAYS: dict[Scenario, tuple[str, ...]] = {
     completed: (BATCH, "m"),
+    started_later: (BATCH,),
     expired: (BATCH,),
     expired_while_validating: (BATCH,),
     cancelled_while_validating: (BATCH,),

@@ -55,6 +55,10 @@ async def cancelled_before_its_first_task(workflows: WorkflowFixture) -> None:
     await batch.result()
 
 
+async def cancelled_before_its_start(workflows: WorkflowFixture) -> None:
+    await cancelled(await workflows.start(await workflows.later()))
+
+
 async def cancelled_in_an_ingestion_that_does_not_end(workflows: WorkflowFixture) -> None:
     workflows.ingestion.released.clear()
     workflows.ingestion.deaf = True
@@ -215,6 +219,7 @@ EARLY_ENDS: dict[Scenario, tuple[str, ...]] = {
     no_model_is_served: (BATCH,),
     failed_in_ingestion: (BATCH,),
     cancelled_before_its_first_task: (BATCH,),
+    cancelled_before_its_start: (BATCH,),
     cancelled_in_an_ingestion_that_does_not_end: (BATCH,),
     expired_in_ingestion: (BATCH,),
     cancelled_from_the_web_ui: (BATCH,),

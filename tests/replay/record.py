@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from temporalio.client import WorkflowFailureError
 
+from batchwright.contracts.batch_schedules import ScheduledBatch
 from batchwright.contracts.retention import RetentionKind, RetentionOrder
 from batchwright.contracts.webhooks import DeliveryOrder
 from tests.replay.batches import SCENARIOS
@@ -59,6 +60,30 @@ WEBHOOKS: dict[str, Scenario] = {
 }
 
 
+async def created(workflows: WorkflowFixture) -> None:
+    workflows.scheduling.result = ScheduledBatch(order=await workflows.order())
+    await (await workflows.start_scheduled()).result()
+
+
+async def refused(workflows: WorkflowFixture) -> None:
+    workflows.scheduling.result = ScheduledBatch(refusal="The input file was deleted.")
+    await (await workflows.start_scheduled()).result()
+
+
+async def cancelled_with_its_batch(workflows: WorkflowFixture) -> None:
+    workflows.scheduling.result = ScheduledBatch(order=await workflows.order())
+    workflows.ingestion.released.clear()
+    run = await workflows.start_scheduled()
+    await workflows.ingestion.started.wait()
+    await run.cancel()
+    await run.result()
+
+
+SCHEDULED_BATCHES: dict[str, Scenario] = {
+    scenario.__name__: scenario for scenario in (created, refused, cancelled_with_its_batch)
+}
+
+
 async def _record(name: str) -> None:
     async with time_skipping_server() as environment:
         workflows = WorkflowFixture(environment)
@@ -83,11 +108,20 @@ async def _record_webhook(name: str) -> None:
             await write_runs(workflows, "wh_1", None, f"webhook_{name}")
 
 
+async def _record_scheduled_batch(name: str) -> None:
+    async with time_skipping_server() as environment:
+        workflows = WorkflowFixture(environment)
+        async with workflows.workers():
+            await SCHEDULED_BATCHES[name](workflows)
+            await write_runs(workflows, "schedule_1-2026", None, f"scheduled_batch_{name}")
+
+
 async def _main(names: list[str]) -> None:
     recorders = {
         **dict.fromkeys(SCENARIOS, _record),
         **dict.fromkeys(RETENTION, _record_retention),
         **dict.fromkeys(WEBHOOKS, _record_webhook),
+        **dict.fromkeys(SCHEDULED_BATCHES, _record_scheduled_batch),
         **dict.fromkeys(PINNED, record_pinned),
         **dict.fromkeys(SCHEDULED, record_scheduled),
     }

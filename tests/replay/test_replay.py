@@ -18,12 +18,13 @@ from batchwright.workflows.batch import BatchWorkflow
 from batchwright.workflows.consistency_check import ConsistencyCheckWorkflow
 from batchwright.workflows.model_run import ModelRunWorkflow
 from batchwright.workflows.retention import RetentionWorkflow
+from batchwright.workflows.scheduled_batch import ScheduledBatchWorkflow
 from batchwright.workflows.webhook_delivery import WebhookDeliveryWorkflow
 from tests.integration.temporal.test_workflows import BUILD
 from tests.replay.batches import WAYS
 from tests.replay.fingerprint import BASELINE, fingerprint
 from tests.replay.on_a_server import PINNED, PREFIX, SCHEDULED
-from tests.replay.record import RETENTION, WEBHOOKS
+from tests.replay.record import RETENTION, SCHEDULED_BATCHES, WEBHOOKS
 from tests.replay.written import HISTORIES, file_names
 
 RECORDED = sorted(HISTORIES.glob("*.json"))
@@ -62,7 +63,7 @@ async def replayed() -> dict[str, Exception | None]:
 
     workflows = (
         *(BatchWorkflow, ModelRunWorkflow, RetentionWorkflow, ConsistencyCheckWorkflow),
-        WebhookDeliveryWorkflow,
+        *(WebhookDeliveryWorkflow, ScheduledBatchWorkflow),
     )
     async with replayer(*workflows).workflow_replay_iterator(histories()) as results:
         return {result.history.workflow_id: result.replay_failure async for result in results}
@@ -81,6 +82,7 @@ def test_every_scenario_is_recorded() -> None:
         expected |= set(file_names(scenario.__name__, WAYS[scenario], PREFIX))
     expected |= {f"retention_{name}" for name in RETENTION} | SCHEDULED.keys()
     expected |= {f"webhook_{name}" for name in WEBHOOKS}
+    expected |= {f"scheduled_batch_{name}" for name in SCHEDULED_BATCHES}
     assert {path.stem.removesuffix("_last") for path in RECORDED} == expected
 
 

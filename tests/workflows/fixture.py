@@ -15,6 +15,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker, WorkerDeploymentConfig
 
 from batchwright.contracts.batch import BatchOrder, BatchPolicy, BatchResult, BatchState
+from batchwright.contracts.batch_schedules import ScheduledBatchResult, ScheduleRef
 from batchwright.contracts.consistency import ConsistencyCheckOrder, ConsistencyCheckResult
 from batchwright.contracts.execution import ModelRun, ModelRunResult
 from batchwright.contracts.openai import Endpoint
@@ -28,6 +29,7 @@ from batchwright.workflows.batch import BatchWorkflow
 from batchwright.workflows.consistency_check import ConsistencyCheckWorkflow
 from batchwright.workflows.model_run import ModelRunWorkflow
 from batchwright.workflows.retention import RetentionWorkflow
+from batchwright.workflows.scheduled_batch import ScheduledBatchWorkflow
 from batchwright.workflows.webhook_delivery import WebhookDeliveryWorkflow
 from tests.integration.temporal.clusters import START_TIME
 from tests.workflows.stub_activities import (
@@ -37,6 +39,7 @@ from tests.workflows.stub_activities import (
     StubIngestion,
     StubLifecycle,
     StubRetention,
+    StubScheduling,
     StubWebhooks,
     ingested,
     share,
@@ -49,6 +52,7 @@ POLICY = BatchPolicy(cancel_grace_seconds=0, expiry_grace_seconds=0, heartbeat_t
 BatchHandle = WorkflowHandle[BatchWorkflow, BatchResult]
 RunHandle = WorkflowHandle[ModelRunWorkflow, ModelRunResult]
 RetentionHandle = WorkflowHandle[RetentionWorkflow, RetentionResult]
+ScheduledHandle = WorkflowHandle[ScheduledBatchWorkflow, ScheduledBatchResult]
 DeliveryHandle = WorkflowHandle[WebhookDeliveryWorkflow, DeliveryResult]
 
 
@@ -86,6 +90,7 @@ class WorkflowFixture:
         self.finalization = StubFinalization()
         self.lifecycle = StubLifecycle()
         self.retention = StubRetention()
+        self.scheduling = StubScheduling()
         self.consistency = StubConsistencyChecking()
         self.webhooks = StubWebhooks()
         self.first_run: str | None = None  # of retention
@@ -136,8 +141,9 @@ class WorkflowFixture:
                 RetentionWorkflow,
                 ConsistencyCheckWorkflow,
                 WebhookDeliveryWorkflow,
+                ScheduledBatchWorkflow,
             ],
-            activities=[self.lifecycle.end],
+            activities=[self.lifecycle.end, self.scheduling.create_scheduled_batch],
             deployment_config=self._deployment,
             max_cached_workflows=self.cached_workflows,
             # A bug in a workflow fails the test, instead of being retried until the timeout.
@@ -180,6 +186,12 @@ class WorkflowFixture:
             policy=policy,
         )
 
+    async def later(self, delay: timedelta = 3 * DAY, window: timedelta = timedelta(hours=6)) -> BatchOrder:
+        """Return the order of a batch that starts after `delay`."""
+        order = await self.order()
+        start = order.created_at + delay
+        return order.model_copy(update={"start_at": start, "deadline": start + window})
+
     async def start(self, order: BatchOrder | None = None) -> BatchHandle:
         order = order or await self.order()
         return await self.client.start_workflow(
@@ -201,6 +213,13 @@ class WorkflowFixture:
         )
         self.first_run = handle.first_execution_run_id
         return handle
+
+    async def start_scheduled(self) -> ScheduledHandle:
+        """Start the workflow that creates a batch of a schedule, as the schedule does."""
+        schedule = ScheduleRef(tenant="acme", schedule_id="schedule_1")
+        return await self.client.start_workflow(
+            ScheduledBatchWorkflow.run, schedule, id="schedule_1-2026", task_queue=CONTROL_QUEUE
+        )
 
     async def start_delivery(self, order: DeliveryOrder) -> DeliveryHandle:
         return await self.client.start_workflow(

@@ -8,6 +8,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.batch_schedules import ScheduleActivities, ScheduledBatch, ScheduledRun
 from batchwright.contracts.consistency import (
     ConsistencyCheckActivities,
     ConsistencyCheckOrder,
@@ -272,4 +273,28 @@ class StubWebhooks(WebhookActivities):
         if self.failures:
             self.failures -= 1
             return AttemptResult(is_final=request.is_last, outcome="Status 500.")
+        return self.result
+
+
+class StubScheduling(ScheduleActivities):
+    """Stub of the activity that creates the batch of a schedule.
+
+    It raises each error in `failures` once, and then returns `result`.
+    """
+
+    def __init__(self) -> None:
+        self.requests: list[ScheduledRun] = []
+        self.result = ScheduledBatch()
+        self.failures: list[ApplicationError] = []
+        self.started = asyncio.Event()
+        self.released = asyncio.Event()
+        self.released.set()
+
+    @activity.defn
+    async def create_scheduled_batch(self, run: ScheduledRun) -> ScheduledBatch:
+        self.requests.append(run)
+        self.started.set()
+        if self.failures:
+            raise self.failures.pop()
+        await self.released.wait()
         return self.result

@@ -1,5 +1,5 @@
--- All tables of Batchwright, in this order: tenants, files and uploads, batches, results and reruns, webhooks, models
--- and workers, maintenance.
+-- All tables of Batchwright, in this order: tenants, files and uploads, schedules, batches, results and reruns,
+-- webhooks, models and workers, maintenance.
 --
 -- - `tenant` is the tenant that owns a row, and the first column of the primary key of each table with such rows.
 --   Only API keys, teams and users refer to the table `tenants`: without API keys, tenants have no row there.
@@ -177,6 +177,40 @@ CREATE TABLE idempotency_keys (
 CREATE INDEX idempotency_keys_by_age ON idempotency_keys (created_at);
 
 
+-- -------------------------------------------------------------------------------------------------------- schedules
+
+-- A schedule that creates batches. Temporal starts its runs, by a schedule with the same id.
+CREATE TABLE schedules (
+    tenant        text        NOT NULL,
+    id            text        NOT NULL,
+    description   text        NOT NULL,
+    cron          text        NOT NULL,
+    time_zone     text        NOT NULL,
+    overlap       text        NOT NULL CHECK (overlap IN
+        ('skip', 'buffer_one', 'buffer_all', 'cancel_other', 'allow_all')),
+    input_file_id text        NOT NULL, -- the file is kept for as long as the schedule exists
+    template      json        NOT NULL, -- what its batches are created from
+    created_at    timestamptz NOT NULL,
+    PRIMARY KEY (tenant, id)
+);
+CREATE INDEX schedules_by_creation ON schedules (tenant, created_at, id);
+CREATE INDEX schedules_by_input ON schedules (tenant, input_file_id);
+
+-- A time at which a schedule was due: the batch that was created, or the reason why none was. Only the latest are kept.
+CREATE TABLE schedule_runs (
+    tenant       text        NOT NULL,
+    schedule_id  text        NOT NULL,
+    id           text        NOT NULL, -- of the run's workflow
+    scheduled_at timestamptz NOT NULL,
+    batch_id     text,
+    code         text,                 -- of the reason
+    message      text,
+    PRIMARY KEY (tenant, schedule_id, id),
+    FOREIGN KEY (tenant, schedule_id) REFERENCES schedules (tenant, id) ON DELETE CASCADE,
+    CHECK ((batch_id IS NULL) = (code IS NOT NULL AND message IS NOT NULL))
+);
+
+
 -- ---------------------------------------------------------------------------------------------------------- batches
 
 -- A batch. It is live while its status is validating, in_progress or finalizing.
@@ -199,6 +233,7 @@ CREATE TABLE batches (
         ('validating', 'in_progress', 'finalizing', 'completed', 'failed', 'expired', 'cancelled')),
     created_at                   timestamptz      NOT NULL,
     deadline                     timestamptz      NOT NULL,
+    start_at                     timestamptz,      -- when it starts; null: when it is created
     ingestion_began_at           timestamptz,
     in_progress_at               timestamptz,
     finalizing_at                timestamptz,
@@ -271,14 +306,15 @@ CREATE INDEX batches_miscounted ON batches (tenant, id)
 CREATE FUNCTION not_before(at timestamptz, b batches) RETURNS timestamptz LANGUAGE sql IMMUTABLE
     RETURN greatest(at, b.created_at, b.in_progress_at, b.finalizing_at, b.cancel_requested_at);
 
--- The files that have not expired. An expired file is still known to batches that were created before it expired,
--- until they have ended and their files are written.
+-- The files that have not expired. An expired file is still known to the schedules that read it, and to batches that
+-- were created before it expired, until they have ended and their files are written.
 CREATE VIEW known_files AS
     SELECT f.* FROM files f
     WHERE f.expires_at IS NULL OR f.expires_at > now() OR EXISTS (
         SELECT FROM batches b
         WHERE b.tenant = f.tenant AND b.input_file_id = f.id AND b.created_at < f.expires_at
-          AND (b.status IN ('validating', 'in_progress', 'finalizing') OR b.files_pending_until > now()));
+          AND (b.status IN ('validating', 'in_progress', 'finalizing') OR b.files_pending_until > now()))
+        OR EXISTS (SELECT FROM schedules s WHERE s.tenant = f.tenant AND s.input_file_id = f.id);
 
 -- A model of a batch, or a pair of its metadata, as a digest: clients list batches by them. The time is that of the
 -- batch, so that a page of the list is read in the order of one index.

@@ -58,7 +58,8 @@ LIMIT 1
 SELECT id FROM batches WHERE tenant = $1 AND input_file_id = $2 LIMIT 1
 
 -- name: delete
--- A repeat finds nothing to delete.
-DELETE FROM files
-WHERE tenant = $1 AND id = $2 AND (expires_at IS NULL OR expires_at > now())
+-- A repeat finds nothing to delete. A file that a schedule reads can be deleted even after its expiry.
+DELETE FROM files f
+WHERE f.tenant = $1 AND f.id = $2 AND (f.expires_at IS NULL OR f.expires_at > now()
+   OR EXISTS (SELECT FROM schedules s WHERE s.tenant = $1 AND s.input_file_id = f.id))
 RETURNING *

@@ -1,10 +1,12 @@
--- Queries over all tenants, for metrics. No tenant sees the results.
+-- Queries over all tenants, for metrics. No tenant sees the results. For a batch with a `start_at`, `created_at` is that
+-- time.
 
 -- name: live
 -- In a live row, `completed` and `failed` are the lines that ingestion settled.
-SELECT b.tenant, b.id, b.created_at, b.deadline, b.in_progress_at,
+SELECT b.tenant, b.id, coalesce(b.start_at, b.created_at) AS created_at, b.deadline,
+       b.in_progress_at,
        CASE WHEN b.cancel_requested_at IS NULL THEN b.status ELSE 'cancelling' END AS shown,
-       coalesce(b.cancel_requested_at, b.finalizing_at, b.in_progress_at, b.created_at) AS entered_at,
+       coalesce(b.cancel_requested_at, b.finalizing_at, b.in_progress_at, b.start_at, b.created_at) AS entered_at,
        b.total - b.completed - b.failed - (
            SELECT coalesce(sum(m.duplicates), 0) FROM jsonb_to_recordset(b.models) AS m(duplicates bigint)
        )::bigint AS lines, coalesce(p.settled, 0)::bigint AS settled
@@ -16,7 +18,8 @@ WHERE b.status IN ('validating', 'in_progress', 'finalizing')
 
 -- name: backlogs
 -- Lines that the workers have left, by model, of batches that dispatch.
-SELECT b.tenant, b.id, m.model, b.deadline, b.priority, b.created_at, w.tenant IS NOT NULL AS is_paused,
+SELECT b.tenant, b.id, m.model, b.deadline, b.priority, coalesce(b.start_at, b.created_at) AS created_at,
+       w.tenant IS NOT NULL AS is_paused,
        (SELECT max(h.kind) FROM holds h
         WHERE (h.kind = 'tenant' AND h.name = b.tenant) OR (h.kind = 'model' AND h.name = m.model)) AS held,
        (m.lines - coalesce(m.duplicates, 0) - m.completed - m.failed - coalesce(p.settled, 0))::bigint AS lines_left
@@ -38,7 +41,7 @@ WHERE b.status = 'in_progress' AND b.cancel_requested_at IS NULL
 -- `batches` are the batches of each of the `tenants` that have lines left and may send them now: not those that are
 -- cancelled, paused by a user, held by an operator or past their deadline.
 WITH wanted AS (
-    SELECT b.tenant, m.model, min(b.created_at) AS since,
+    SELECT b.tenant, m.model, min(coalesce(b.start_at, b.created_at)) AS since,
            count(*) FILTER (
                WHERE b.cancel_requested_at IS NULL AND b.deadline > $1 AND w.tenant IS NULL
                  AND m.lines - coalesce(m.duplicates, 0) > m.completed + m.failed + coalesce(p.settled, 0)

@@ -4,7 +4,7 @@
 -- Lines that workers have left, by batch and model. Batches that cannot send them are left out: those that are
 -- cancelled, those that users have paused or operators hold, and those after their deadline. $3 are the models;
 -- null: all.
-SELECT b.tenant, b.id, m.model, b.created_at, b.deadline, b.in_progress_at, b.priority,
+SELECT b.tenant, b.id, m.model, coalesce(b.start_at, b.created_at) AS created_at, b.deadline, b.in_progress_at, b.priority,
        coalesce(q.weight, b.weight) AS weight, coalesce(p.settled, 0)::bigint AS settled,
        (m.lines - coalesce(m.duplicates, 0) - m.completed - m.failed - coalesce(p.settled, 0))::bigint AS lines_left,
        num_nonnulls(q.max_in_flight, q.backend_requests_per_minute, q.backend_tokens_per_minute,

@@ -2,23 +2,25 @@
 -- previous page.
 
 -- name: expired_files
--- Files that no batch reads, or has read since $1: a request that still found the file has created its batch by now.
+-- Files that no schedule and no batch reads, and that no batch has read since $1: a request that still found the file has created its batch by now.
 SELECT f.* FROM files f
 WHERE f.expires_at <= $1 AND (f.expires_at, f.tenant, f.id) > ($2, $3, $4) AND NOT EXISTS (
     SELECT FROM batches b
     WHERE b.tenant = f.tenant AND b.input_file_id = f.id
       AND (coalesce(coalesce(b.completed_at, b.failed_at, b.expired_at, b.cancelled_at) > $1, true)
            OR b.files_pending_until > now()))
+  AND NOT EXISTS (SELECT FROM schedules s WHERE s.tenant = f.tenant AND s.input_file_id = f.id)
 ORDER BY f.expires_at, f.tenant, f.id
 LIMIT $5
 
 -- name: remove_file
--- A repeat finds nothing. A file that a batch reads stays, because its object is deleted together with the row.
+-- A repeat finds nothing. A file that a batch or a schedule reads stays, because its object is deleted together with the row.
 DELETE FROM files f
 WHERE f.tenant = $1 AND f.id = $2 AND f.storage_key = $3 AND NOT EXISTS (
     SELECT FROM batches b
     WHERE b.tenant = f.tenant AND b.input_file_id = f.id
       AND (b.status IN ('validating', 'in_progress', 'finalizing') OR b.files_pending_until > now()))
+  AND NOT EXISTS (SELECT FROM schedules s WHERE s.tenant = f.tenant AND s.input_file_id = f.id)
 RETURNING f.id
 
 -- name: ended_batches

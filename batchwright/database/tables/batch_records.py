@@ -112,6 +112,7 @@ class _Columns(BaseModel):
     status: BatchStatus
     created_at: datetime
     deadline: datetime
+    start_at: datetime | None
     in_progress_at: datetime | None
     finalizing_at: datetime | None
     completed_at: datetime | None

@@ -29,7 +29,7 @@ class BatchMetrics:
         )
         self.queue_wait_seconds = create.histogram(
             "job_queue_wait_duration_seconds",
-            "Time from created_at until a worker starts to read the input",
+            "Time from created_at or start_at until a worker starts to read the input",
             buckets=LONG_SECONDS,
         )
         self.ingest_seconds = create.histogram(
@@ -52,7 +52,7 @@ class BatchMetrics:
         )
         self.e2e_seconds = create.histogram(
             "batch_job_e2e_latency_seconds",
-            "Time from created_at until the batch ended",
+            "Time from created_at or start_at until the batch ended",
             ["status"],
             buckets=LONG_SECONDS,
         )

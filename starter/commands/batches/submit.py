@@ -31,7 +31,14 @@ from batchwright.starter.output import (
 )
 
 _SHOWN_FROM_BYTES = 5 * 1024 * 1024
-_Priority = Annotated[
+Endpoint = Annotated[str, typer.Option(help="Endpoint of the requests.")]
+Window = Annotated[str, typer.Option(help="Completion window: 30m, 6h, 24h, 7d.")]
+Metadata = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="Stored with the batch; repeatable.", show_default=False),
+]
+Deduplicate = Annotated[bool, typer.Option("--deduplicate", help="Send identical requests only once.")]
+Priority = Annotated[
     int | None,
     typer.Option(
         min=MIN_PRIORITY,
@@ -46,6 +53,15 @@ MaxCost = Annotated[
     typer.Option(
         metavar="AMOUNT",
         help="Stop sending once the batch has cost this much; in the currency of the prices.",
+        show_default=False,
+    ),
+]
+_StartAt = Annotated[
+    str | None,
+    typer.Option(
+        "--start-at",
+        metavar="TIME",
+        help="Start later: 2026-12-01T02:00:00Z, or Unix seconds. The window counts from then.",
         show_default=False,
     ),
 ]
@@ -72,16 +88,11 @@ def submit(
         Path,
         typer.Argument(metavar="FILE", help="Requests, one JSON object per line.", show_default=False),
     ],
-    endpoint: Annotated[str, typer.Option(help="Endpoint of the requests.")] = "/v1/chat/completions",
-    window: Annotated[str, typer.Option(help="Completion window: 30m, 6h, 24h, 7d.")] = "24h",
-    metadata: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Stored with the batch; repeatable.", show_default=False),
-    ] = None,
-    deduplicate: Annotated[
-        bool, typer.Option("--deduplicate", help="Send identical requests only once.")
-    ] = False,
-    priority: _Priority = None,
+    endpoint: Endpoint = "/v1/chat/completions",
+    window: Window = "24h",
+    metadata: Metadata = None,
+    deduplicate: Deduplicate = False,
+    priority: Priority = None,
     max_cost: MaxCost = None,
     webhook: Annotated[
         str | None,
@@ -89,6 +100,7 @@ def submit(
             metavar="URL", help="Send an event to this URL when the batch ends.", show_default=False
         ),
     ] = None,
+    start_at: _StartAt = None,
     header: _Headers = None,
     idempotency_key: _IdempotencyKey = None,
     estimate: Annotated[
@@ -107,9 +119,9 @@ def submit(
         return _show_estimate(file, endpoint, json, url, tenant)
     with api_client(url, tenant) as client:
         with _explain_how_to_repeat(key):
-            uploaded = _upload(client, file, key)
+            uploaded = upload_input(client, file, key)
             # The file must be kept for a repeated command, because the API has stored it under the key.
-            with _delete_unless_used(client, uploaded) if idempotency_key is None else nullcontext():
+            with delete_unless_used(client, uploaded) if idempotency_key is None else nullcontext():
                 batch = client.create(
                     file_id=uploaded.id,
                     endpoint=endpoint,
@@ -119,6 +131,7 @@ def submit(
                     priority=priority,
                     max_cost=max_cost,
                     webhook=webhook,
+                    start_at=int(start_at) if start_at and start_at.isdecimal() else start_at,
                     headers=headers,
                     idempotency_key=key,
                 )
@@ -144,7 +157,7 @@ def submit(
 def _show_estimate(file: Path, endpoint: str, json: bool, url: str | None, tenant: str | None) -> None:
     """Upload the file, show the estimate of a batch with this input, and delete the uploaded file."""
     with api_client(url, tenant) as client:
-        uploaded = _upload(client, file, f"estimate-{uuid4().hex}")
+        uploaded = upload_input(client, file, f"estimate-{uuid4().hex}")
         try:
             found = client.estimate(uploaded.id, endpoint)
         finally:
@@ -182,7 +195,7 @@ def _explain_how_to_repeat(key: str) -> Generator[None]:
 
 
 @contextmanager
-def _delete_unless_used(client: Client, uploaded: FileObject) -> Generator[None]:
+def delete_unless_used(client: Client, uploaded: FileObject) -> Generator[None]:
     """Context manager that deletes the uploaded file if the API rejects the batch.
 
     After any other error the file is kept, because the batch may exist and need the file.
@@ -196,7 +209,8 @@ def _delete_unless_used(client: Client, uploaded: FileObject) -> Generator[None]
         raise
 
 
-def _upload(client: Client, path: Path, key: str) -> FileObject:
+def upload_input(client: Client, path: Path, key: str) -> FileObject:
+    """Upload the input of a batch. A repeated call with the same `key` returns the file of the first call."""
     try:
         if why := format_problem(path):
             stop(why)

@@ -28,7 +28,7 @@ class MemoryLiveBatches(LiveBatches):
                 left,
                 row.order.deadline,
                 row.order.priority,
-                row.order.created_at,
+                row.order.starts_at,
                 is_paused=self._is_paused(row, now),
                 held=self._rows.held(row.order.tenant, count.model),
             )
@@ -47,7 +47,7 @@ class MemoryLiveBatches(LiveBatches):
             for count, seen in zip(row.models, self._seen(row).models, strict=True):
                 if count.lines - count.duplicates > count.completed + count.failed:
                     key = row.order.tenant, count.model
-                    since[key] = min(row.order.created_at, since.get(key, row.order.created_at))
+                    since[key] = min(row.order.starts_at, since.get(key, row.order.starts_at))
                     is_unsettled = seen.lines - seen.duplicates > seen.completed + seen.failed
                     if is_unsettled and self._may_send(row, now) and not self._rows.held(*key):
                         unsettled[key] += 1
@@ -102,12 +102,12 @@ class MemoryLiveBatches(LiveBatches):
 
 
 def _live_batch(stored: BatchRow, seen: BatchRow) -> LiveBatch:
-    times = (stored.cancel_requested_at, stored.finalizing_at, stored.in_progress_at, stored.order.created_at)
+    times = (stored.cancel_requested_at, stored.finalizing_at, stored.in_progress_at, stored.order.starts_at)
     return LiveBatch(
         tenant=stored.order.tenant,
         id=stored.order.batch_id,
         status=stored.status if stored.cancel_requested_at is None else BatchStatus.CANCELLING,
-        created_at=stored.order.created_at,
+        created_at=stored.order.starts_at,
         deadline=stored.order.deadline,
         entered_at=next(time for time in times if time is not None),
         lines=stored.total

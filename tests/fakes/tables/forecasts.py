@@ -42,7 +42,7 @@ class MemoryForecasts(ForecastsTable):
                             tenant=order.tenant,
                             batch_id=order.batch_id,
                             model=count.model,
-                            created_at=order.created_at,
+                            created_at=order.starts_at,
                             deadline=order.deadline,
                             in_progress_at=row.in_progress_at,
                             priority=order.priority,

@@ -22,12 +22,18 @@ class MemoryRetention(RetentionTable):
         self._rows = rows
 
     async def expired_files(self, before: datetime, after: SweepPosition, limit: int) -> list[FileRow]:
-        files = [row for row in self._rows.enter().files.values() if not self._is_read(row, before)]
+        files = [
+            row
+            for row in self._rows.enter().files.values()
+            if not self._is_read(row, before) and not self._rows.is_scheduled(row)
+        ]
         return _page(((row.expires_at, row.tenant, row.id, row) for row in files), before, after, limit)
 
     async def remove_file(self, row: FileRow) -> bool:
         found = self._rows.enter().files.get((row.tenant, row.id))
         if found is None or found.storage_key != row.storage_key or self._rows.readers_of(row.tenant, row.id):
+            return False
+        if self._rows.is_scheduled(row):
             return False
         del self._rows.files[row.tenant, row.id]
         return True

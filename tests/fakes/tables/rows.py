@@ -25,6 +25,7 @@ from batchwright.database.tables.audit_log import RecordedAct
 from batchwright.database.tables.callbacks import ReceivedCallback
 from batchwright.database.tables.consistency_checks import RecordedConsistencyCheck
 from batchwright.database.tables.dead_letters import StoredDeadLetter
+from batchwright.database.tables.schedules import ScheduleRow, ScheduleRunRow
 from batchwright.database.tables.waiting_reasons import WaitingRow
 from batchwright.database.tables.webhook_deliveries import WebhookAttempt, WebhookDelivery
 from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
@@ -89,6 +90,8 @@ class Rows:
         self.speeds: dict[str, tuple[datetime, ModelSpeed]] = {}  # by model, with the time of the measurement
         self.model_changes: dict[str, ModelChange] = {}
         self.model_versions = 0
+        self.schedules: dict[Key, ScheduleRow] = {}
+        self.schedule_runs: dict[Key, list[ScheduleRunRow]] = {}  # newest first
         self.webhook_endpoints: dict[Key, WebhookEndpoint] = {}
         self.webhook_deliveries: dict[Key, WebhookDelivery] = {}
         self.webhook_attempts: dict[Key, list[WebhookAttempt]] = {}
@@ -131,12 +134,19 @@ class Rows:
         return next((kind for kind, name in of if (kind, name) in self.holds), None)
 
     def is_known(self, file: FileRow, now: datetime) -> bool:
-        """Return True if callers still see the file: it has not expired, or a live batch still reads it.
+        """Return True if callers still see the file: it has not expired, or a schedule or a live batch still
+        reads it.
 
         The batch must have been created before the file expired.
         """
         until, readers = file.expires_at, self.readers_of(file.tenant, file.id)
-        return until is None or until > now or any(row.order.created_at < until for row in readers)
+        if until is None or until > now or self.is_scheduled(file):
+            return True
+        return any(row.order.created_at < until for row in readers)
+
+    def is_scheduled(self, file: FileRow) -> bool:
+        rows = self.schedules.values()
+        return any((row.tenant, row.template.input_file_id) == (file.tenant, file.id) for row in rows)
 
 
 def spent_today(rows: Rows, tenant: str, key_id: str | None = None) -> int:

@@ -28,6 +28,7 @@ _NAMES: list[str] = [
     "kind",
     "webhook_id",
     "delivery_id",
+    "schedule_id",
 ]
 _ALL = frozenset(Scope)
 _TENANT = {"X-Tenant": "blue"}

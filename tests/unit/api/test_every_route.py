@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from batchwright.api.audit_log.recorder import TenantAct, act_of
 from batchwright.contracts.anthropic import MessageErrorObject, RelaxedMessageBatchObject
+from batchwright.contracts.schedule_objects import ScheduleObject
 from batchwright.contracts.webhook_objects import DeliveryObject, WebhookObject
 from batchwright.rules.api_keys import ApiKey, Scope, is_granted
 from batchwright.rules.ids import (
@@ -23,6 +24,7 @@ from batchwright.rules.ids import (
     new_delivery_id,
     new_file_id,
     new_part_id,
+    new_schedule_id,
     new_upload_id,
     new_webhook_id,
 )
@@ -32,8 +34,9 @@ from tests.fakes.api_keys import create_key
 READ, WRITE, OPEN = Scope.READ, Scope.WRITE, None
 VIEWER, OPERATOR, ADMIN = Scope.VIEWER, Scope.OPERATOR, Scope.ADMIN
 TOKEN = "token"  # the token in the path authorizes the call
-_ID = re.compile(r"(req_|msgbatch_|batch_|file-|upload_|part_|webhook_|wh_)[0-9a-f]{32}")
+_ID = re.compile(r"(req_|msgbatch_|batch_|file-|upload_|part_|webhook_|wh_|schedule_)[0-9a-f]{32}")
 _TIME = re.compile(r"\b[0-9]{10}\b")
+_Value = str | list[str] | dict[str, str]  # of a field of a body
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,14 @@ class Ids:
     webhook: str
     delivery: str
     message_batch: str
+    schedule: str
     own_upload: str = ""
     own_webhook: str = ""
 
 
 def unknown() -> Ids:
     ids = (new_file_id(), new_file_id(), new_batch_id(), new_upload_id(), new_part_id())
-    return Ids(*ids, new_webhook_id(), new_delivery_id(), message_batch_id(new_batch_id()))
+    return Ids(*ids, new_webhook_id(), new_delivery_id(), message_batch_id(new_batch_id()), new_schedule_id())
 
 
 class Call:
@@ -63,7 +67,7 @@ class Call:
     def __init__(
         self,
         path: str,
-        body: Mapping[str, str | list[str]] | None = None,
+        body: Mapping[str, _Value] | None = None,
         *,
         form: bool = False,
         headers: Mapping[str, str] | None = None,
@@ -82,9 +86,11 @@ class Call:
         return await api.http.request(method, path, headers=headers, json=body)
 
 
-def _filled(value: str | list[str], ids: Ids) -> str | list[str]:
+def _filled(value: _Value, ids: Ids) -> _Value:
     if isinstance(value, str):
         return value.format_map(vars(ids))
+    if isinstance(value, dict):
+        return {name: item.format_map(vars(ids)) for name, item in value.items()}
     return [item.format_map(vars(ids)) for item in value]
 
 
@@ -93,8 +99,15 @@ def creation(file: str) -> Call:
     return Call("/v1/batches", body)
 
 
+def scheduled(file: str) -> Call:
+    batch = {"input_file_id": file, "endpoint": "/v1/chat/completions"}
+    return Call("/v1/x/schedules", {"cron": "0 2 * * *", "batch": batch})
+
+
 UPLOAD, BATCH, FILE = "/v1/uploads/{upload}", "/v1/batches/{batch}", "/v1/files/{file}"
 WEBHOOK = "/v1/x/webhooks/{webhook}"
+SCHEDULES = "/v1/x/schedules"
+SCHEDULE = SCHEDULES + "/{schedule}"
 DELIVERY = WEBHOOK + "/deliveries/{delivery}"
 MESSAGES, VERSION = "/v1/messages/batches", {"anthropic-version": "2023-06-01"}
 MESSAGE_BATCH = MESSAGES + "/{message_batch}"
@@ -172,6 +185,14 @@ TABLE: dict[str, tuple[Scope | str | None, list[Call]]] = {
         WRITE,
         [Call(DELIVERY + "/replay"), Call("/v1/x/webhooks/{own_webhook}/deliveries/{delivery}/replay")],
     ),
+    "GET /v1/x/schedules": (READ, [Call(SCHEDULES + "?after={schedule}")]),
+    "POST /v1/x/schedules": (WRITE, [scheduled("{file}"), scheduled("{image}")]),
+    "GET /v1/x/schedules/{schedule_id}": (READ, [Call(SCHEDULE)]),
+    "PATCH /v1/x/schedules/{schedule_id}": (WRITE, [Call(SCHEDULE, {"cron": "0 3 * * *"})]),
+    "DELETE /v1/x/schedules/{schedule_id}": (WRITE, [Call(SCHEDULE)]),
+    "POST /v1/x/schedules/{schedule_id}/pause": (WRITE, [Call(SCHEDULE + "/pause")]),
+    "POST /v1/x/schedules/{schedule_id}/resume": (WRITE, [Call(SCHEDULE + "/resume")]),
+    "POST /v1/x/schedules/{schedule_id}/trigger": (WRITE, [Call(SCHEDULE + "/trigger")]),
     "GET /admin/rates": (VIEWER, []),
     "PUT /admin/rates": (OPERATOR, []),
     "DELETE /admin/rates": (OPERATOR, []),
@@ -246,7 +267,8 @@ async def api() -> AsyncGenerator[ApiFixture]:
 async def belongings(api: ApiFixture, key: ApiKey) -> Ids:
     """Create objects of a tenant and return their ids.
 
-    The objects are files, a live batch, an upload with a part, and a webhook with a delivery.
+    The objects are files, a live batch, an upload with a part, a webhook with a delivery, and a
+    schedule.
     """
     client = api.openai.with_options(api_key=key.text)
     file = await client.files.create(file=("in.jsonl", b'{"custom_id": "a", "body": {}}\n'), purpose="batch")
@@ -264,17 +286,22 @@ async def belongings(api: ApiFixture, key: ApiKey) -> Ids:
     messages = await api.http.post(MESSAGES, content=body, headers=headers | VERSION)
     message_batch = read(messages, RelaxedMessageBatchObject).id
     own = {"own_upload": upload.id, "own_webhook": id}
-    return Ids(file.id, image.id, batch.id, upload.id, part.id, id, delivery.id, message_batch, **own)
+    template = {"input_file_id": file.id, "endpoint": "/v1/chat/completions"}
+    scheduled = {"cron": "0 2 * * *", "batch": template}
+    schedule = read(await api.http.post(SCHEDULES, json=scheduled, headers=headers), ScheduleObject).id
+    ids = (file.id, image.id, batch.id, upload.id, part.id, id, delivery.id, message_batch, schedule)
+    return Ids(*ids, **own)
 
 
 def held_by(api: ApiFixture, tenant: str) -> str:
     """Return all objects of a tenant, and the signals that its batches received, as text."""
     rows = api.database.rows
     tables = (rows.files, rows.batches, rows.uploads, rows.parts)
-    tables += (rows.webhook_endpoints, rows.webhook_deliveries)
+    tables += (rows.webhook_endpoints, rows.webhook_deliveries, rows.schedules)
     mine = [value for table in tables for key, value in table.items() if key[0] == tenant]
     objects = sorted(key for key in api.storage.objects)
-    return repr((mine, objects, api.temporal.signals))
+    schedules = [each for each in api.temporal.schedules.stored.values() if each.spec.tenant == tenant]
+    return repr((mine, objects, api.temporal.signals, schedules))
 
 
 def comparable(answer: httpx.Response) -> tuple[int, str, dict[str, str]]:
@@ -296,6 +323,7 @@ HARMLESS = {
     "POST /v1/batches/{batch_id}/x/resume",
     "POST /v1/batches/{batch_id}/x/retry",
     "POST /v1/messages/batches",
+    "POST /v1/x/schedules",
     "POST /v1/x/webhooks",
     "POST /v1/x/webhooks/{webhook_id}/test",
     "POST /v1/x/webhooks/{webhook_id}/deliveries/{delivery_id}/replay",

@@ -1,0 +1,1 @@
+"""Phase: create the batches of schedules."""

@@ -1,0 +1,165 @@
+"""Create, read, change, trigger and delete schedules, in the database and in Temporal."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import conflict, invalid_value, schedule_not_found, schedule_quota_exceeded
+from batchwright.api.schemas.batch_create import BatchCreate
+from batchwright.api.schemas.schedules import (
+    DEFAULT_TIME_ZONE,
+    ScheduleFields,
+    schedule_object,
+    unknown_time_zone,
+)
+from batchwright.contracts.batch import Caller
+from batchwright.contracts.batch_schedules import BatchTemplate, OverlapPolicy
+from batchwright.contracts.schedule_objects import ScheduleObject
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.tables.schedules import ScheduleRow
+from batchwright.rules.ids import is_file_id, is_schedule_id, new_schedule_id
+from batchwright.temporal.batch_schedules import ScheduleMissing, ScheduleStatus, TimeZoneUnknown
+
+SHOWN_RUNS = 10
+_PARALLEL_CALLS = 10
+# Temporal has no schedule with this id if its creation was interrupted. `resume` creates it.
+_MISSING = ScheduleStatus(paused=True, next_times=[], skipped=0, is_running=False)
+
+
+class Schedules:
+    """Schedules of all tenants.
+
+    The row in the database says what a schedule is. Temporal's schedule with the same id starts its runs and
+    knows if it is paused. Each method with an id raises ApiError (404) if the tenant has no such schedule,
+    and each raises TemporalUnavailable if Temporal does not respond.
+    """
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._deps, self._settings = deps, deps.settings
+        self._table, self._temporal = deps.database.schedules, deps.temporal.schedules
+
+    async def create(self, fields: ScheduleFields, tenant: str, caller: Caller) -> ScheduleObject:
+        """Create a schedule, whose batches run with the API key of `caller`.
+
+        Raises:
+            ApiError: the time zone or the input file does not exist (400), or the tenant has too many
+                schedules (429).
+        """
+        if fields.cron is None or fields.batch is None:
+            raise TypeError("a new schedule needs a cron form and a batch")
+        row = ScheduleRow(
+            tenant=tenant,
+            id=new_schedule_id(),
+            description=fields.description or "",
+            cron=fields.cron,
+            time_zone=fields.time_zone or DEFAULT_TIME_ZONE,
+            overlap=fields.overlap or OverlapPolicy.SKIP,
+            template=await self._template(fields.batch, tenant, caller),
+            created_at=self._deps.clock(),
+        )
+        if not await self._table.insert(row, self._settings.max_schedules):
+            raise schedule_quota_exceeded(self._settings.max_schedules)
+        try:
+            await self._temporal.create(row)
+        except BaseException as error:  # also if the client disconnects
+            with suppress(DatabaseUnavailable):
+                await asyncio.shield(self._table.delete(tenant, row.id))
+            if isinstance(error, TimeZoneUnknown):
+                raise unknown_time_zone(row.time_zone) from None
+            raise
+        return await self.shown(row)
+
+    async def row(self, tenant: str, id: str) -> ScheduleRow:
+        row = await self._table.get(tenant, id) if is_schedule_id(id) else None
+        if row is None:
+            raise schedule_not_found(id)
+        return row
+
+    async def shown(self, row: ScheduleRow) -> ScheduleObject:
+        """Return the schedule object of a row, with its next times and its latest runs."""
+        runs = await self._table.runs(row.tenant, row.id, SHOWN_RUNS)
+        return schedule_object(row, await self._status(row.id), runs)
+
+    async def all_shown(self, rows: Sequence[ScheduleRow]) -> list[ScheduleObject]:
+        places = asyncio.Semaphore(_PARALLEL_CALLS)
+
+        async def one(row: ScheduleRow) -> ScheduleObject:
+            async with places:
+                return await self.shown(row)
+
+        return await asyncio.gather(*(one(row) for row in rows))
+
+    async def change(self, row: ScheduleRow, fields: ScheduleFields, caller: Caller) -> ScheduleObject:
+        """Change fields of a schedule. Its later batches run with the API key of `caller`.
+
+        Raises:
+            ApiError: the time zone or the input file does not exist (400).
+        """
+        template = row.template.model_copy(update={"caller": caller})
+        if fields.batch is not None:
+            template = await self._template(fields.batch, row.tenant, caller)
+        given = {
+            name: value for name, value in fields._replace(batch=None)._asdict().items() if value is not None
+        }
+        changed = row.model_copy(update={**given, "template": template})
+        try:
+            await self._temporal.update(changed)
+        except TimeZoneUnknown:
+            raise unknown_time_zone(changed.time_zone) from None
+        except ScheduleMissing:  # `resume` will create it from the row
+            pass
+        stored = await self._table.update(changed)
+        if stored is None:
+            raise schedule_not_found(row.id)
+        return await self.shown(stored)
+
+    async def pause(self, row: ScheduleRow) -> ScheduleObject:
+        with suppress(ScheduleMissing):  # then nothing starts runs
+            await self._temporal.pause(row.id)
+        return await self.shown(row)
+
+    async def resume(self, row: ScheduleRow) -> ScheduleObject:
+        try:
+            await self._temporal.resume(row.id)
+        except ScheduleMissing:
+            await self._temporal.create(row)
+        return await self.shown(row)
+
+    async def trigger(self, row: ScheduleRow) -> ScheduleObject:
+        """Start a run now, also of a paused schedule.
+
+        Raises:
+            ApiError: the overlap policy is `skip` and a batch has not ended (409).
+        """
+        if row.overlap is OverlapPolicy.SKIP and (await self._status(row.id)).is_running:
+            raise conflict(
+                f"Schedule '{row.id}' has a batch that has not ended, and its overlap policy is 'skip'. Wait "
+                "for the batch, cancel it, or change 'overlap'."
+            )
+        try:
+            await self._temporal.trigger(row.id)
+        except ScheduleMissing:
+            raise conflict(f"Schedule '{row.id}' is not active. Resume it, then trigger it.") from None
+        return await self.shown(row)
+
+    async def delete(self, row: ScheduleRow) -> None:
+        """Delete a schedule. Its batches continue."""
+        await self._temporal.delete(row.id)
+        if not await self._table.delete(row.tenant, row.id):
+            raise schedule_not_found(row.id)
+
+    async def _status(self, id: str) -> ScheduleStatus:
+        try:
+            return await self._temporal.status(id)
+        except ScheduleMissing:
+            return _MISSING
+
+    async def _template(self, creation: BatchCreate, tenant: str, caller: Caller) -> BatchTemplate:
+        id = creation.input_file_id
+        file = await self._deps.database.files.get(tenant, id) if is_file_id(id) else None
+        if file is None or file.purpose != "batch":
+            what = "no such file exists" if file is None else f"its purpose is '{file.purpose}', not 'batch'"
+            message = f"Invalid value for 'batch.input_file_id': '{id}': {what}."
+            raise invalid_value("batch.input_file_id", message)
+        return creation._replace(caller=caller).template

@@ -1,0 +1,83 @@
+"""Objects of `/v1/x/schedules`: schedules that create batches, and their runs."""
+
+from typing import Literal
+
+from batchwright.contracts.batch_schedules import OverlapPolicy
+from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.openai_objects import ApiObject
+
+
+class RunError(ApiObject):
+    code: str
+    message: str
+
+
+class ScheduleRunObject(ApiObject):
+    """A time at which a schedule was due. `error` says why no batch was created; otherwise it is null.
+
+    `status` is the status of the batch, or null if there is none or it was deleted.
+    """
+
+    scheduled_at: int
+    batch_id: str | None
+    status: BatchStatus | None
+    error: RunError | None
+
+
+class ExpiryObject(ApiObject):
+    anchor: Literal["created_at"] = "created_at"
+    seconds: int
+
+
+class ScheduledBatchExtension(ApiObject):
+    deduplicate: bool
+    priority: int | None
+    max_cost: str | None
+
+
+class ScheduledBatchObject(ApiObject):
+    """What each batch of a schedule is created from, as in `POST /v1/batches`."""
+
+    input_file_id: str
+    endpoint: str
+    completion_window: str
+    metadata: dict[str, str] | None
+    output_expires_after: ExpiryObject | None
+    x_batchwright: ScheduledBatchExtension
+
+
+class ScheduleObject(ApiObject):
+    """A schedule that creates batches.
+
+    - `next_times` are the next times at which it is due. They are empty while it is paused.
+    - `runs` are the latest times at which it was due, newest first.
+    - `skipped` counts the times at which it was due and no batch was created, because of `overlap` or because
+      Temporal was unavailable for over an hour.
+    """
+
+    id: str
+    object: Literal["schedule"] = "schedule"
+    description: str
+    cron: str
+    time_zone: str
+    overlap: OverlapPolicy
+    paused: bool
+    batch: ScheduledBatchObject
+    created_at: int
+    next_times: list[int]
+    skipped: int
+    runs: list[ScheduleRunObject]
+
+
+class SchedulePage(ApiObject):
+    object: Literal["list"] = "list"
+    data: list[ScheduleObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class DeletedSchedule(ApiObject):
+    id: str
+    object: Literal["schedule"] = "schedule"
+    deleted: Literal[True] = True

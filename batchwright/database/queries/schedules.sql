@@ -1,0 +1,51 @@
+-- name: lock_tenant
+-- Until the transaction ends, no other schedule of the tenant is inserted, so that they can be counted.
+SELECT pg_advisory_xact_lock(hashtextextended('schedules/' || $1, 0))
+
+-- name: count
+SELECT count(*) FROM schedules WHERE tenant = $1
+
+-- name: insert
+INSERT INTO schedules (tenant, id, description, cron, time_zone, overlap, input_file_id, template, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+ON CONFLICT (tenant, id) DO NOTHING
+
+-- name: get
+SELECT * FROM schedules WHERE tenant = $1 AND id = $2
+
+-- name: page
+SELECT s.* FROM schedules s
+LEFT JOIN schedules c ON c.tenant = $1 AND c.id = $2
+WHERE s.tenant = $1 AND ($2::text IS NULL OR (s.created_at, s.id) < (c.created_at, c.id))
+ORDER BY s.created_at DESC, s.id DESC
+LIMIT $3
+
+-- name: update
+UPDATE schedules SET description = $3, cron = $4, time_zone = $5, overlap = $6, input_file_id = $7, template = $8
+WHERE tenant = $1 AND id = $2
+RETURNING *
+
+-- name: delete
+DELETE FROM schedules WHERE tenant = $1 AND id = $2 RETURNING id
+
+-- name: record_run
+-- The last attempt of a run is right. The row is not inserted if the schedule was deleted meanwhile.
+INSERT INTO schedule_runs AS r (tenant, schedule_id, id, scheduled_at, batch_id, code, message)
+SELECT $1, $2, $3, $4, $5, $6, $7 WHERE EXISTS (
+    SELECT FROM schedules WHERE tenant = $1 AND id = $2 FOR KEY SHARE)
+ON CONFLICT (tenant, schedule_id, id) DO UPDATE SET
+    batch_id = excluded.batch_id, code = excluded.code, message = excluded.message
+
+-- name: forget_runs
+-- Keep the latest $3 runs.
+DELETE FROM schedule_runs
+WHERE tenant = $1 AND schedule_id = $2 AND (scheduled_at, id) < (
+    SELECT scheduled_at, id FROM schedule_runs WHERE tenant = $1 AND schedule_id = $2
+    ORDER BY scheduled_at DESC, id DESC LIMIT 1 OFFSET $3 - 1)
+
+-- name: runs
+SELECT r.scheduled_at, r.id, r.batch_id, r.code, r.message, b.visible_status AS status
+FROM schedule_runs r LEFT JOIN batches b ON b.tenant = r.tenant AND b.id = r.batch_id
+WHERE r.tenant = $1 AND r.schedule_id = $2
+ORDER BY r.scheduled_at DESC, r.id DESC
+LIMIT $3

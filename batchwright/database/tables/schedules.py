@@ -1,0 +1,165 @@
+"""Tables of the schedules that create batches, and of their runs."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from pydantic import field_validator
+
+from batchwright.contracts.batch_schedules import BatchTemplate, ScheduleSpec
+from batchwright.contracts.message import Message
+from batchwright.contracts.openai import BatchStatus
+from batchwright.database.driver import Row
+from batchwright.database.errors import UnknownCursor
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.sql import queries
+
+KEPT_RUNS = 100  # of each schedule
+
+
+class ScheduleRow(ScheduleSpec):
+    """A schedule. Temporal knows if it is paused and when it is due next."""
+
+    description: str = ""
+    template: BatchTemplate
+    created_at: datetime
+
+    @field_validator("template", mode="before")
+    @classmethod
+    def _parse_template(cls, value: object) -> object:
+        return BatchTemplate.model_validate_json(value) if isinstance(value, str) else value
+
+
+class ScheduleRunRow(Message):
+    """A time at which a schedule was due.
+
+    Either `batch_id` is the batch that was created, or `code` and `message` say why there is none. `status`
+    is the status of the batch that users see; None if the batch was deleted.
+    """
+
+    id: str
+    scheduled_at: datetime
+    batch_id: str | None = None
+    status: BatchStatus | None = None
+    code: str | None = None
+    message: str | None = None
+
+
+class SchedulesTable(Protocol):
+    """Schedules of all tenants.
+
+    `get`, `update` and `delete` return None or False if the tenant has no such schedule.
+    """
+
+    async def insert(self, row: ScheduleRow, limit: int) -> bool:
+        """Insert a schedule, and return True.
+
+        If the tenant already has `limit` schedules, insert nothing and return False. If `limit` is `0`, there
+        is no limit.
+        """
+        ...
+
+    async def get(self, tenant: str, id: str) -> ScheduleRow | None: ...
+
+    async def page(self, tenant: str, *, limit: int, after: str | None) -> tuple[list[ScheduleRow], bool]:
+        """Return at most `limit` schedules of a tenant, newest first, and True if more follow.
+
+        `after` is the id of the last schedule of the previous page; None for the first page. Raises
+        UnknownCursor if the tenant has no schedule `after`.
+        """
+        ...
+
+    async def update(self, row: ScheduleRow) -> ScheduleRow | None:
+        """Replace all fields of a schedule except `created_at`, and return the schedule."""
+        ...
+
+    async def delete(self, tenant: str, id: str) -> bool:
+        """Delete a schedule and its runs. The batches that it created stay."""
+        ...
+
+    async def record_run(self, tenant: str, schedule_id: str, run: ScheduleRunRow) -> None:
+        """Insert a run, or replace it by a later attempt. Only the latest 100 runs of a schedule are kept.
+
+        If the schedule does not exist, do nothing. `run.status` is ignored.
+        """
+        ...
+
+    async def runs(self, tenant: str, schedule_id: str, limit: int) -> list[ScheduleRunRow]:
+        """Return the latest runs of a schedule, at most `limit`, the newest first."""
+        ...
+
+
+@dataclass(frozen=True)
+class ScheduleQueries:
+    lock_tenant: str
+    count: str
+    insert: str
+    get: str
+    page: str
+    update: str
+    delete: str
+    record_run: str
+    forget_runs: str
+    runs: str
+
+
+class PostgresSchedules(SchedulesTable):
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
+        self._sql = queries(ScheduleQueries, "schedules")
+
+    async def insert(self, row: ScheduleRow, limit: int) -> bool:
+        async with self._connections.transaction() as session:
+            await session.execute(self._sql.lock_tenant, row.tenant)
+            found = await session.fetchrow(self._sql.count, row.tenant)
+            if limit and found is not None and found["count"] >= limit:
+                return False
+            await session.execute(self._sql.insert, *_values(row), row.created_at)
+            return True
+
+    async def get(self, tenant: str, id: str) -> ScheduleRow | None:
+        found = await self._connections.fetchrow(self._sql.get, tenant, id)
+        return None if found is None else _parse(found)
+
+    async def page(self, tenant: str, *, limit: int, after: str | None) -> tuple[list[ScheduleRow], bool]:
+        if after is not None and await self.get(tenant, after) is None:
+            raise UnknownCursor(after)
+        found = await self._connections.fetch(self._sql.page, tenant, after, limit + 1)
+        return [_parse(each) for each in found[:limit]], len(found) > limit
+
+    async def update(self, row: ScheduleRow) -> ScheduleRow | None:
+        found = await self._connections.fetchrow(self._sql.update, *_values(row))
+        return None if found is None else _parse(found)
+
+    async def delete(self, tenant: str, id: str) -> bool:
+        return await self._connections.fetchrow(self._sql.delete, tenant, id) is not None
+
+    async def record_run(self, tenant: str, schedule_id: str, run: ScheduleRunRow) -> None:
+        async with self._connections.transaction() as session:
+            await session.execute(
+                self._sql.record_run,
+                tenant,
+                schedule_id,
+                run.id,
+                run.scheduled_at,
+                run.batch_id,
+                run.code,
+                run.message,
+            )
+            await session.execute(self._sql.forget_runs, tenant, schedule_id, KEPT_RUNS)
+
+    async def runs(self, tenant: str, schedule_id: str, limit: int) -> list[ScheduleRunRow]:
+        found = await self._connections.fetch(self._sql.runs, tenant, schedule_id, limit)
+        return [ScheduleRunRow.model_validate(dict(each.items())) for each in found]
+
+
+def _values(row: ScheduleRow) -> tuple[str, ...]:
+    template = row.template
+    return (
+        *(row.tenant, row.id, row.description, row.cron, row.time_zone, row.overlap.value),
+        *(template.input_file_id, template.model_dump_json()),
+    )
+
+
+def _parse(record: Row) -> ScheduleRow:
+    return ScheduleRow.model_validate(dict(record.items()))

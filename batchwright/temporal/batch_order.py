@@ -1,0 +1,75 @@
+"""Builds the order of a batch, with which its workflow is started."""
+
+from datetime import datetime, timedelta
+
+from batchwright.contracts.batch import DEFAULT_PRIORITY, MAX_PRIORITY, BatchOrder, BatchPolicy
+from batchwright.contracts.batch_schedules import BatchTemplate
+from batchwright.settings import Settings
+
+_OUTSTANDING_SLICES = 32
+_CONTINUE_AS_NEW_EVENTS = 0  # 0: when the server suggests it
+
+
+class PriorityNotAllowed(ValueError):
+    """The tenant may not use the requested priority. The message is for the client."""
+
+
+def build_order(
+    template: BatchTemplate,
+    batch_id: str,
+    tenant: str,
+    created_at: datetime,
+    settings: Settings,
+    *,
+    start_at: datetime | None = None,
+    fairness_key: str,
+    fairness_weight: float | None = None,
+    max_priority: int = MAX_PRIORITY,
+) -> BatchOrder:
+    """Build the order of a new batch from its template and the operator's current settings.
+
+    Args:
+        start_at: time at which the batch starts; None to start it now.
+        fairness_key: key with which Temporal divides the workers fairly; empty for the tenant's name.
+        fairness_weight: weight of the tenant that was set at run time; None for the weight in the settings.
+        max_priority: highest priority that the tenant may use.
+
+    Raises:
+        PriorityNotAllowed: the template has a higher priority.
+    """
+    priority = min(DEFAULT_PRIORITY, max_priority) if template.priority is None else template.priority
+    if priority > max_priority:
+        raise PriorityNotAllowed(
+            f"Invalid value for 'x_batchwright.priority': {priority} is above {max_priority}, the highest "
+            "priority that you may use. Use a lower one, or ask the operator to raise your 'max_priority'."
+        )
+    return BatchOrder(
+        batch_id=batch_id,
+        tenant=tenant,
+        input_file_id=template.input_file_id,
+        endpoint=template.endpoint,
+        completion_window=template.completion_window,
+        created_at=created_at,
+        start_at=start_at,
+        deadline=(start_at or created_at) + timedelta(seconds=template.window_seconds),
+        metadata=template.metadata,
+        output_expires_after_seconds=template.output_expires_after_seconds,
+        weight=settings.weight_of(tenant),
+        priority=priority,
+        max_cost=template.max_cost,
+        policy=BatchPolicy(
+            profile=settings.profile,
+            cancel_grace_seconds=settings.cancel_grace_seconds,
+            expiry_grace_seconds=settings.expiry_grace_seconds,
+            finalize_patience_seconds=settings.finalize_patience_seconds,
+            heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
+            slice_seconds=settings.slice_seconds,
+            outstanding_slices=_OUTSTANDING_SLICES,
+            continue_as_new_events=_CONTINUE_AS_NEW_EVENTS,
+            fairness_key=fairness_key,
+            fairness_weight=fairness_weight,
+            deduplicate=template.deduplicate,
+            caller=template.caller,
+            message_requests=template.message_requests,
+        ),
+    )

@@ -1,0 +1,183 @@
+"""Schedules of tenants in Temporal: each starts a workflow that creates a batch and waits for its end."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import NamedTuple, Protocol
+
+from temporalio.client import (
+    Client,
+    Schedule,
+    ScheduleActionStartWorkflow,
+    ScheduleAlreadyRunningError,
+    ScheduleHandle,
+    ScheduleOverlapPolicy,
+    SchedulePolicy,
+    ScheduleState,
+    ScheduleUpdate,
+    ScheduleUpdateInput,
+)
+from temporalio.client import ScheduleSpec as TemporalScheduleSpec
+from temporalio.common import Priority, SearchAttributePair, TypedSearchAttributes
+from temporalio.service import RPCError, RPCStatusCode
+
+from batchwright.contracts import search_attributes, temporal_names
+from batchwright.contracts.batch_schedules import WORKFLOW, OverlapPolicy, ScheduleRef, ScheduleSpec
+from batchwright.settings import Settings
+from batchwright.temporal.errors import translated_errors
+
+_RPC_TIMEOUT = timedelta(seconds=10)
+# A batch that was due while Temporal was unavailable is created later, but not much later.
+_CATCHUP = timedelta(hours=1)
+_POLICIES = {
+    OverlapPolicy.SKIP: ScheduleOverlapPolicy.SKIP,
+    OverlapPolicy.BUFFER_ONE: ScheduleOverlapPolicy.BUFFER_ONE,
+    OverlapPolicy.BUFFER_ALL: ScheduleOverlapPolicy.BUFFER_ALL,
+    OverlapPolicy.CANCEL_OTHER: ScheduleOverlapPolicy.CANCEL_OTHER,
+    OverlapPolicy.ALLOW_ALL: ScheduleOverlapPolicy.ALLOW_ALL,
+}
+
+
+class ScheduleMissing(Exception):
+    """Temporal has no such schedule. The message is its id."""
+
+
+class TimeZoneUnknown(Exception):
+    """Temporal does not know the time zone of a schedule. The message is Temporal's."""
+
+
+class ScheduleStatus(NamedTuple):
+    """What Temporal knows about a schedule.
+
+    Attributes:
+        next_times: the next times at which it is due, up to ten; empty while it is paused.
+        skipped: number of times at which it was due and no batch was created, because of its overlap policy
+            or because Temporal was unavailable for too long.
+        is_running: True if a batch of the schedule has not ended.
+    """
+
+    paused: bool
+    next_times: list[datetime]
+    skipped: int
+    is_running: bool
+
+
+class BatchSchedules(Protocol):
+    """Schedules of all tenants in Temporal, by their ids, which contain no tenant.
+
+    All methods raise TemporalUnavailable if the server does not respond. Those for an existing schedule raise
+    ScheduleMissing if there is none.
+    """
+
+    async def create(self, spec: ScheduleSpec) -> None:
+        """Create a schedule. If it exists, nothing happens. Raises TimeZoneUnknown."""
+        ...
+
+    async def update(self, spec: ScheduleSpec) -> None:
+        """Change a schedule. A paused one stays paused. Raises TimeZoneUnknown."""
+        ...
+
+    async def pause(self, id: str) -> None: ...
+
+    async def resume(self, id: str) -> None: ...
+
+    async def trigger(self, id: str) -> None:
+        """Start a run now, as the overlap policy permits, even if the schedule is paused."""
+        ...
+
+    async def delete(self, id: str) -> None:
+        """Delete a schedule. Its running batches continue. If it does not exist, nothing happens."""
+        ...
+
+    async def status(self, id: str) -> ScheduleStatus: ...
+
+
+class TemporalBatchSchedules(BatchSchedules):
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self._client, self._settings = client, settings
+
+    async def create(self, spec: ScheduleSpec) -> None:
+        async with translated_errors(self._settings, ScheduleMissing(spec.id)):
+            try:
+                await self._client.create_schedule(
+                    spec.id,
+                    _schedule(spec),
+                    search_attributes=_search_attributes(spec.tenant),
+                    rpc_timeout=_RPC_TIMEOUT,
+                )
+            except ScheduleAlreadyRunningError:
+                return
+            except RPCError as error:
+                raise _unless_time_zone(error) from error
+
+    async def update(self, spec: ScheduleSpec) -> None:
+        def changed(found: ScheduleUpdateInput) -> ScheduleUpdate:
+            return ScheduleUpdate(replace(_schedule(spec), state=found.description.schedule.state))
+
+        async with translated_errors(self._settings, ScheduleMissing(spec.id)):
+            try:
+                await self._handle(spec.id).update(changed, rpc_timeout=_RPC_TIMEOUT)
+            except RPCError as error:
+                raise _unless_time_zone(error) from error
+
+    async def pause(self, id: str) -> None:
+        async with translated_errors(self._settings, ScheduleMissing(id)):
+            await self._handle(id).pause(note="paused by its tenant", rpc_timeout=_RPC_TIMEOUT)
+
+    async def resume(self, id: str) -> None:
+        async with translated_errors(self._settings, ScheduleMissing(id)):
+            await self._handle(id).unpause(note="resumed by its tenant", rpc_timeout=_RPC_TIMEOUT)
+
+    async def trigger(self, id: str) -> None:
+        async with translated_errors(self._settings, ScheduleMissing(id)):
+            await self._handle(id).trigger(rpc_timeout=_RPC_TIMEOUT)
+
+    async def delete(self, id: str) -> None:
+        try:
+            async with translated_errors(self._settings, ScheduleMissing(id)):
+                await self._handle(id).delete(rpc_timeout=_RPC_TIMEOUT)
+        except ScheduleMissing:
+            return
+
+    async def status(self, id: str) -> ScheduleStatus:
+        async with translated_errors(self._settings, ScheduleMissing(id)):
+            found = await self._handle(id).describe(rpc_timeout=_RPC_TIMEOUT)
+        info, paused = found.info, found.schedule.state.paused
+        return ScheduleStatus(
+            paused=paused,
+            next_times=[] if paused else list(info.next_action_times),
+            skipped=info.num_actions_skipped_overlap + info.num_actions_missed_catchup_window,
+            is_running=bool(info.running_actions),
+        )
+
+    def _handle(self, id: str) -> ScheduleHandle:
+        return self._client.get_schedule_handle(id)
+
+
+def _schedule(spec: ScheduleSpec) -> Schedule:
+    action = ScheduleActionStartWorkflow(
+        WORKFLOW,
+        ScheduleRef(tenant=spec.tenant, schedule_id=spec.id),
+        id=spec.id,  # Temporal appends the time
+        task_queue=temporal_names.CONTROL_QUEUE,
+        typed_search_attributes=_search_attributes(spec.tenant),
+        static_summary=f"a batch of {spec.id}, for tenant {spec.tenant}",
+        priority=Priority(fairness_key=spec.tenant),
+    )
+    return Schedule(
+        action=action,
+        spec=TemporalScheduleSpec(cron_expressions=[spec.cron], time_zone_name=spec.time_zone),
+        policy=SchedulePolicy(overlap=_POLICIES[spec.overlap], catchup_window=_CATCHUP),
+        state=ScheduleState(),
+    )
+
+
+def _search_attributes(tenant: str) -> TypedSearchAttributes:
+    return TypedSearchAttributes([SearchAttributePair(search_attributes.TENANT, tenant)])
+
+
+def _unless_time_zone(error: RPCError) -> Exception:
+    """Return TimeZoneUnknown if Temporal rejects the schedule, and otherwise the error itself.
+
+    The cron form was checked before, so only the time zone can be wrong.
+    """
+    return TimeZoneUnknown(error.message) if error.status is RPCStatusCode.INVALID_ARGUMENT else error

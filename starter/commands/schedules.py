@@ -1,0 +1,262 @@
+"""`batchwright schedules`: creates, changes, pauses and triggers schedules that create batches."""
+
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+from uuid import uuid4
+
+import typer
+
+from batchwright.contracts.schedule_objects import ScheduleObject, ScheduleRunObject
+from batchwright.rules.ids import is_file_id
+from batchwright.starter.commands.batches.submit import (
+    Deduplicate,
+    Endpoint,
+    MaxCost,
+    Metadata,
+    Priority,
+    Window,
+    delete_unless_used,
+    upload_input,
+)
+from batchwright.starter.options import Json, Tenant, Url, api_client, key_value_pairs
+from batchwright.starter.output import (
+    column_table,
+    escaped,
+    local_time,
+    local_timestamp,
+    print_json,
+    property_table,
+    stderr,
+    stdout,
+    stop,
+)
+from batchwright.starter.schedule_client import ScheduleClient
+
+_LIMIT, _MAX_LIMIT = 20, 100
+_SHOWN_TIMES = 5
+schedules = typer.Typer(
+    help="Create batches at times of a cron form; list, pause them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the schedule, schedule_...", show_default=False)]
+TimeZone = Annotated[
+    str | None,
+    typer.Option(
+        "--time-zone", metavar="NAME", help="Such as Europe/Berlin; by default UTC.", show_default=False
+    ),
+]
+Overlap = Annotated[
+    str | None,
+    typer.Option(
+        "--overlap",
+        metavar="skip|buffer_one|buffer_all|cancel_other|allow_all",
+        help="If the earlier batch has not ended when the next one is due; by default skip.",
+        show_default=False,
+    ),
+]
+Description = Annotated[
+    str | None, typer.Option("--description", help="What it is for, in your words.", show_default=False)
+]
+
+
+@schedules.callback()
+def commands() -> None:
+    """Create batches at times of a cron form; list, pause them."""
+
+
+@schedules.command("create")
+def create(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE", help="Requests as for submit, or the id of a file.", show_default=False
+        ),
+    ],
+    cron: Annotated[
+        str,
+        typer.Option(
+            "--cron", metavar="CRON", help="Five fields; '0 2 * * *' is 02:00 daily.", show_default=False
+        ),
+    ],
+    time_zone: TimeZone = None,
+    overlap: Overlap = None,
+    description: Description = None,
+    endpoint: Endpoint = "/v1/chat/completions",
+    window: Window = "24h",
+    metadata: Metadata = None,
+    deduplicate: Deduplicate = False,
+    priority: Priority = None,
+    max_cost: MaxCost = None,
+    json: Json = False,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """Create a schedule whose batches have the requests of FILE."""
+    extension = _given(deduplicate=deduplicate or None, priority=priority, max_cost=max_cost)
+    batch: dict[str, object] = {
+        "endpoint": endpoint,
+        "completion_window": window,
+        "metadata": key_value_pairs(metadata, "--metadata"),
+    }
+    batch |= {"x_batchwright": extension} if extension else {}
+    body = {"cron": cron, **_given(time_zone=time_zone, overlap=overlap, description=description)}
+    with api_client(url, tenant) as client:
+        uploaded = None if is_file_id(file) else upload_input(client, Path(file), f"schedule-{uuid4().hex}")
+        batch["input_file_id"] = file if uploaded is None else uploaded.id
+        with nullcontext() if uploaded is None else delete_unless_used(client, uploaded):
+            created = ScheduleClient(client).create({**body, "batch": batch})
+    _print_schedule(created, json)
+
+
+@schedules.command("list")
+def list_schedules(
+    limit: Annotated[int, typer.Option("--limit", min=1, max=_MAX_LIMIT, help="Number of rows.")] = _LIMIT,
+    json: Json = False,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """List schedules, newest first."""
+    with _client(url, tenant) as client:
+        page = client.page(limit)
+    if json:
+        return print_json(page)
+    if not page.data:
+        stderr().print(
+            "There is no schedule; `batchwright schedules create FILE --cron '0 2 * * *'` creates one."
+        )
+        return
+    table = column_table("id", "state", "cron", "time zone", "next", "last batch", "result", whole="id")
+    for one in page.data:
+        last = one.runs[0] if one.runs else None
+        table.add_row(
+            one.id,
+            _state(one),
+            one.cron,
+            one.time_zone,
+            local_time(datetime.fromtimestamp(one.next_times[0], UTC)) if one.next_times else "",
+            "" if last is None else last.batch_id or "",
+            "" if last is None else _result(last),
+        )
+    stdout().print(table)
+
+
+@schedules.command("show")
+def show(id: Id, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """Show a schedule, its next times and its latest runs."""
+    with _client(url, tenant) as client:
+        _print_schedule(client.get(id), json)
+
+
+@schedules.command("set")
+def change(
+    id: Id,
+    cron: Annotated[
+        str | None, typer.Option("--cron", metavar="CRON", help="Five fields.", show_default=False)
+    ] = None,
+    time_zone: TimeZone = None,
+    overlap: Overlap = None,
+    description: Description = None,
+    json: Json = False,
+    url: Url = None,
+    tenant: Tenant = None,
+) -> None:
+    """Change some properties of a schedule, and keep all others.
+
+    Its later batches run with the API key of this command.
+    """
+    changes = _given(cron=cron, time_zone=time_zone, overlap=overlap, description=description)
+    if not changes:
+        stop("There is nothing to change: give at least one option, such as --cron '0 3 * * *'.")
+    with _client(url, tenant) as client:
+        _print_schedule(client.change(id, changes), json)
+
+
+@schedules.command("pause")
+def pause(id: Id, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """Pause a schedule. Its running batches continue."""
+    _act(id, "pause", json, url, tenant)
+
+
+@schedules.command("resume")
+def resume(id: Id, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """Resume a paused schedule. Times that have passed are not made up."""
+    _act(id, "resume", json, url, tenant)
+
+
+@schedules.command("trigger")
+def trigger(id: Id, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """Create a batch of a schedule now, also if it is paused."""
+    _act(id, "trigger", json, url, tenant)
+
+
+@schedules.command("delete")
+def delete(id: Id, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+    """Delete a schedule. Its batches continue."""
+    with _client(url, tenant) as client:
+        deleted = client.delete(id)
+    if json:
+        return print_json(deleted)
+    stderr().print(f"Deleted {deleted.id}.", markup=False)
+
+
+@contextmanager
+def _client(url: str | None, tenant: str | None) -> Generator[ScheduleClient]:
+    with api_client(url, tenant) as client:
+        yield ScheduleClient(client)
+
+
+def _act(id: str, act: str, json: bool, url: str | None, tenant: str | None) -> None:
+    with _client(url, tenant) as client:
+        _print_schedule(client.act(id, act), json)
+
+
+def _given(**options: object) -> dict[str, object]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _state(schedule: ScheduleObject) -> str:
+    return "paused" if schedule.paused else "active"
+
+
+def _result(run: ScheduleRunObject) -> str:
+    if run.error is not None:
+        return escaped(f"not created: {run.error.message}")
+    return "deleted" if run.status is None else run.status.value
+
+
+def _print_schedule(schedule: ScheduleObject, json: bool) -> None:
+    if json:
+        return print_json(schedule)
+    batch = schedule.batch
+    metadata = ", ".join(f"{key}={value}" for key, value in (batch.metadata or {}).items())
+    facts = [
+        ("schedule", schedule.id),
+        ("state", _state(schedule)),
+        ("cron", schedule.cron),
+        ("time zone", schedule.time_zone),
+        ("overlap", schedule.overlap.value),
+        ("description", escaped(schedule.description)),
+        ("input", batch.input_file_id),
+        ("endpoint", batch.endpoint),
+        ("window", batch.completion_window),
+        ("metadata", escaped(metadata)),
+        ("created", local_timestamp(schedule.created_at)),
+        ("skipped", str(schedule.skipped) if schedule.skipped else ""),
+        *(("next", local_timestamp(time)) for time in schedule.next_times[:_SHOWN_TIMES]),
+        *(("run", f"{local_timestamp(run.scheduled_at)}  {_run(run)}") for run in schedule.runs),
+    ]
+    table = property_table()
+    for name, value in facts:
+        if value:
+            table.add_row(name, value)
+    stdout().print(table)
+
+
+def _run(run: ScheduleRunObject) -> str:
+    return _result(run) if run.batch_id is None else f"{run.batch_id}  {_result(run)}"

@@ -1,0 +1,40 @@
+"""Calls of `/v1/x/schedules` for the command line."""
+
+from collections.abc import Mapping
+from urllib.parse import quote, urlencode
+
+from batchwright.contracts.schedule_objects import DeletedSchedule, ScheduleObject, SchedulePage
+from batchwright.starter.client import Client
+
+_SCHEDULES = "/v1/x/schedules"
+
+
+class ScheduleClient:
+    """Calls of the API for schedules. Each raises ClientError if it fails."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def create(self, body: Mapping[str, object]) -> ScheduleObject:
+        return self._client.call("POST", _SCHEDULES, ScheduleObject, body)
+
+    def page(self, limit: int) -> SchedulePage:
+        """Return the newest schedules, at most `limit`."""
+        return self._client.call("GET", f"{_SCHEDULES}?{urlencode({'limit': limit})}", SchedulePage)
+
+    def get(self, id: str) -> ScheduleObject:
+        return self._client.call("GET", _path(id), ScheduleObject)
+
+    def change(self, id: str, changes: Mapping[str, object]) -> ScheduleObject:
+        return self._client.call("PATCH", _path(id), ScheduleObject, changes)
+
+    def act(self, id: str, act: str) -> ScheduleObject:
+        """Pause, resume or trigger a schedule. `act` is the last part of the path."""
+        return self._client.call("POST", _path(id, act), ScheduleObject)
+
+    def delete(self, id: str) -> DeletedSchedule:
+        return self._client.call("DELETE", _path(id), DeletedSchedule)
+
+
+def _path(*parts: str) -> str:
+    return "/".join([_SCHEDULES, *(quote(part, safe="") for part in parts)])

@@ -1,0 +1,184 @@
+"""The batch of a schedule that is due: it is created once, or the schedule's runs say why not."""
+
+from datetime import UTC, datetime
+
+import pytest
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from batchwright.activities.batch_schedules.activity import BatchScheduling
+from batchwright.contracts.batch import BatchOrder, Caller
+from batchwright.contracts.batch_schedules import (
+    BatchTemplate,
+    OverlapPolicy,
+    ScheduledBatch,
+    ScheduledRun,
+    ScheduleRef,
+)
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.openai import BatchStatus, Endpoint
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.tables.schedules import ScheduleRow, ScheduleRunRow
+from batchwright.rules.ids import is_batch_id
+from batchwright.settings import load
+from batchwright.telemetry.metrics import Metrics
+from batchwright.temporal import TemporalUnavailable
+from tests.fakes.api_keys import create_key
+from tests.fakes.memory_database import MemoryDatabase
+from tests.integration.database.rows import START, a_file, after
+
+RUN = ScheduledRun(
+    schedule=ScheduleRef(tenant="t", schedule_id="schedule_1"), run_id="schedule_1-1", scheduled_at=START
+)
+LATER = RUN.model_copy(update={"run_id": "schedule_1-2", "scheduled_at": after(60)})
+
+
+class SchedulingFixture:
+    def __init__(self, **settings: object) -> None:
+        self.database, self.metrics = MemoryDatabase(), Metrics()
+        self.settings = load(**settings)
+        self.removed: list[str] = []  # schedules that were deleted in Temporal
+        self.failing: Exception | None = None
+
+    async def schedule(self, **changes: object) -> None:
+        template = BatchTemplate(
+            input_file_id="file-1",
+            endpoint=Endpoint.CHAT_COMPLETIONS,
+            completion_window="6h",
+            window_seconds=21_600,
+            metadata={"run": "nightly"},
+        ).model_copy(update=changes)
+        row = ScheduleRow(
+            tenant="t",
+            id="schedule_1",
+            cron="0 2 * * *",
+            time_zone="UTC",
+            overlap=OverlapPolicy.SKIP,
+            template=template,
+            created_at=START,
+        )
+        await self.database.schedules.insert(row, 0)
+        self.database.rows.files["t", "file-1"] = a_file()
+
+    async def run(self, run: ScheduledRun = RUN) -> ScheduledBatch:
+        scheduling = BatchScheduling(self.database, self.settings, self.metrics, self._remove)
+        return await ActivityEnvironment().run(scheduling.create_scheduled_batch, run)
+
+    async def created(self, run: ScheduledRun = RUN) -> BatchOrder:
+        order = (await self.run(run)).order
+        assert order is not None
+        return order
+
+    async def refused(self, code: str) -> str:
+        """Check that no batch is created, and that this is recorded once with `code`. Return the message."""
+        assert (await self.run()).order is None
+        result = await self.run()  # another attempt
+        runs = await self.database.schedules.runs("t", "schedule_1", 10)
+        assert runs == [ScheduleRunRow(id=RUN.run_id, scheduled_at=START, code=code, message=result.refusal)]
+        assert self.database.rows.batches == {}
+        return result.refusal
+
+    async def _remove(self, id: str) -> None:
+        if self.failing is not None:
+            raise self.failing
+        self.removed.append(id)
+
+
+@pytest.fixture
+def fixture() -> SchedulingFixture:
+    return SchedulingFixture()
+
+
+async def test_a_batch_that_is_due_gets_a_row_and_is_listed_as_a_run(fixture: SchedulingFixture) -> None:
+    await fixture.schedule(priority=5, max_cost="2", deduplicate=True, output_expires_after_seconds=86_400)
+    order = await fixture.created()
+    assert is_batch_id(order.batch_id)
+    assert (order.tenant, order.input_file_id, order.metadata) == ("t", "file-1", {"run": "nightly"})
+    assert (order.priority, order.max_cost, order.policy.deduplicate) == (5, "2", True)
+    assert (order.deadline - order.created_at).total_seconds() == 21_600
+    row = await fixture.database.batches.get("t", order.batch_id)
+    assert row is not None
+    assert (row.order, row.status) == (order, BatchStatus.VALIDATING)
+    assert await fixture.database.schedules.runs("t", "schedule_1", 10) == [
+        ScheduleRunRow(
+            id=RUN.run_id, scheduled_at=START, batch_id=order.batch_id, status=BatchStatus.VALIDATING
+        )
+    ]
+
+
+async def test_another_attempt_creates_no_second_batch(fixture: SchedulingFixture) -> None:
+    await fixture.schedule()
+    first = await fixture.created()
+    fixture.database.rows.files.clear()  # what was admitted once is not checked again
+    assert await fixture.created() == first
+    assert len(fixture.database.rows.batches) == 1
+
+
+async def test_each_run_has_a_batch_of_its_own(fixture: SchedulingFixture) -> None:
+    await fixture.schedule()
+    ids = [(await fixture.created(run)).batch_id for run in (RUN, LATER)]
+    assert len(set(ids)) == 2
+    runs = await fixture.database.schedules.runs("t", "schedule_1", 10)
+    assert [run.batch_id for run in runs] == ids[::-1]
+
+
+async def test_a_deleted_file_is_the_reason_for_no_batch(fixture: SchedulingFixture) -> None:
+    await fixture.schedule()
+    fixture.database.rows.files.clear()
+    assert "'file-1' was deleted" in await fixture.refused("file_not_found")
+
+
+async def test_a_disabled_tenant_gets_no_batch(fixture: SchedulingFixture) -> None:
+    await fixture.schedule()
+    await fixture.database.tenants.create("t", START)
+    await fixture.database.tenants.disable("t", START)
+    assert "disabled" in await fixture.refused("tenant_disabled")
+
+
+@pytest.mark.parametrize("times", [{"revoked_at": START}, {"expires_at": datetime(2020, 1, 1, tzinfo=UTC)}])
+async def test_a_key_that_is_no_longer_valid_gets_no_batch(
+    fixture: SchedulingFixture, times: dict[str, datetime]
+) -> None:
+    key = await create_key(fixture.database, "t", **times)  # type: ignore[arg-type]
+    key_id = fixture.database.rows.api_keys[key.prefix].key.id
+    await fixture.schedule(caller=Caller(key_id=key_id))
+    assert key_id in await fixture.refused("key_revoked")
+
+
+async def test_a_valid_key_gets_a_batch_with_the_headers_that_are_still_passed_on() -> None:
+    fixture = SchedulingFixture(pass_headers=["x-team"])
+    key = await create_key(fixture.database, "t")
+    key_id = fixture.database.rows.api_keys[key.prefix].key.id
+    await fixture.schedule(caller=Caller(key_id=key_id, headers={"x-team": "a", "x-old": "b"}))
+    assert (await fixture.created()).policy.caller == Caller(key_id=key_id, headers={"x-team": "a"})
+
+
+async def test_a_full_quota_of_live_batches_is_the_reason_for_no_batch() -> None:
+    fixture = SchedulingFixture(max_live_batches=1)
+    await fixture.schedule()
+    await fixture.created(LATER)
+    result = await fixture.run()
+    assert (result.order, "at most 1" in result.refusal) == (None, True)
+    runs = await fixture.database.schedules.runs("t", "schedule_1", 10)
+    assert [run.code for run in runs] == [None, "rate_limit_exceeded"]
+
+
+async def test_a_priority_that_was_taken_away_is_the_reason_for_no_batch(fixture: SchedulingFixture) -> None:
+    await fixture.schedule(priority=5)
+    await fixture.database.quotas.change("t", {"max_priority": 2}, START)
+    assert "above 2" in await fixture.refused("invalid_value")
+
+
+async def test_a_schedule_that_only_temporal_has_is_deleted_there(fixture: SchedulingFixture) -> None:
+    assert await fixture.run() == ScheduledBatch(refusal="The schedule was deleted.")
+    assert fixture.removed == ["schedule_1"]
+    fixture.failing = TemporalUnavailable("away")
+    assert (await fixture.run()).order is None
+
+
+async def test_an_unavailable_database_is_retried(fixture: SchedulingFixture) -> None:
+    await fixture.schedule()
+    fixture.database.rows.failing = DatabaseUnavailable("away")
+    with pytest.raises(ApplicationError) as failed:
+        await fixture.run()
+    assert (failed.value.type, failed.value.non_retryable) == (Failure.DATABASE_UNAVAILABLE, False)

@@ -1,0 +1,172 @@
+"""Schedules of a running stack, with Temporal's own schedules, and batches that start later."""
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+from openai import AsyncOpenAI
+from openai.types import Batch
+
+from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.schedule_objects import ScheduleObject
+from tests.clients import http_client
+from tests.e2e.batches import CHAT, chat_lines, check_conservation, ended, submit, until
+from tests.e2e.stack import MODELS, Stack
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+YEARLY = "30 2 1 7 *"  # so that only triggers start runs
+
+
+@asynccontextmanager
+async def schedules(stack: Stack) -> AsyncGenerator[httpx.AsyncClient]:
+    async with http_client(base_url=stack.now.api + "/v1/x/schedules") as http:
+        yield http
+
+
+def read(answer: httpx.Response) -> ScheduleObject:
+    assert answer.is_success, answer.text
+    return ScheduleObject.model_validate_json(answer.content)
+
+
+async def create(http: httpx.AsyncClient, file_id: str, **fields: object) -> ScheduleObject:
+    batch = {"input_file_id": file_id, "endpoint": CHAT, "completion_window": "1h"}
+    return read(await http.post("", json={"cron": YEARLY, "batch": batch, **fields}))
+
+
+async def an_input(client: AsyncOpenAI, each: int = 5) -> tuple[str, list[dict[str, object]]]:
+    """Run a batch, and return the id of its input file, and its lines."""
+    lines = chat_lines(MODELS[:1], each=each)
+    batch = await ended(client, (await submit(client, lines)).id)
+    return batch.input_file_id, lines
+
+
+async def runs(http: httpx.AsyncClient, id: str, count: int) -> ScheduleObject:
+    """Wait until a schedule has this number of runs, and return it."""
+    found: list[ScheduleObject] = []
+
+    async def has_run() -> bool:
+        found.append(read(await http.get(f"/{id}")))
+        return len(found[-1].runs) == count
+
+    await until(has_run)
+    return found[-1]
+
+
+async def test_a_trigger_creates_a_batch_and_the_schedule_shows_how_it_ended(stack: Stack) -> None:
+    async with stack.client() as client, schedules(stack) as http:
+        file_id, lines = await an_input(client)
+        schedule = await create(http, file_id, time_zone="Europe/Berlin")
+        (first, second) = [datetime.fromtimestamp(each, UTC) for each in schedule.next_times[:2]]
+        assert (first.month, first.day, first.hour, first.minute) == (7, 1, 0, 30)
+        assert second.year == first.year + 1
+        await http.post(f"/{schedule.id}/trigger")
+        (run,) = (await runs(http, schedule.id, 1)).runs
+        assert run.batch_id is not None
+        batch = await ended(client, run.batch_id)
+        assert batch.status == "completed"
+        await check_conservation(client, batch, lines)
+        (run,) = read(await http.get(f"/{schedule.id}")).runs
+        assert (run.batch_id, run.status) == (batch.id, "completed")
+        await client.files.delete(file_id)
+
+        async def is_over() -> bool:
+            """The run of the schedule ends after its batch."""
+            return (await http.post(f"/{schedule.id}/trigger")).is_success
+
+        await until(is_over)
+        refused = (await runs(http, schedule.id, 2)).runs[0]
+        assert refused.error is not None
+        assert (refused.batch_id, refused.error.code) == (None, "file_not_found")
+        assert (await http.delete(f"/{schedule.id}")).is_success
+
+
+async def test_overlap_policies_are_about_batches(stack: Stack) -> None:
+    """With `skip` a second trigger is refused, and `cancel_other` cancels the batch that runs."""
+    async with (
+        stack.client() as client,
+        schedules(stack) as http,
+        stack.backend.hold(MODELS[0]),
+    ):
+        file = await client.files.create(file=("in.jsonl", _content(MODELS[0])), purpose="batch")
+        schedule = await create(http, file.id)
+        await http.post(f"/{schedule.id}/trigger")
+        (first,) = (await runs(http, schedule.id, 1)).runs
+        assert (await http.post(f"/{schedule.id}/trigger")).status_code == 409
+        read(await http.patch(f"/{schedule.id}", json={"overlap": "cancel_other"}))
+        read(await http.post(f"/{schedule.id}/trigger"))
+        latest = (await runs(http, schedule.id, 2)).runs
+        assert first.batch_id is not None
+        assert latest[1].batch_id == first.batch_id
+        assert (await ended(client, first.batch_id)).status == "cancelled"
+        assert (await http.delete(f"/{schedule.id}")).is_success
+        assert latest[0].batch_id is not None
+        await client.batches.cancel(latest[0].batch_id)
+        assert (await ended(client, latest[0].batch_id)).status == "cancelled"
+
+
+async def test_a_schedule_is_changed_and_paused_in_temporal(stack: Stack) -> None:
+    async with stack.client() as client, schedules(stack) as http:
+        file = await client.files.create(file=("in.jsonl", _content(MODELS[0])), purpose="batch")
+        for zone in ("Nowhere/Land", "Europe/Atlantis"):
+            fields = {
+                "cron": YEARLY,
+                "time_zone": zone,
+                "batch": {"input_file_id": file.id, "endpoint": CHAT},
+            }
+            refused = await http.post("", json=fields)
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "time_zone")
+        schedule = await create(http, file.id)
+        refused = await http.patch(f"/{schedule.id}", json={"time_zone": "Europe/Atlantis"})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "time_zone")
+        paused = read(await http.post(f"/{schedule.id}/pause"))
+        assert (paused.paused, paused.next_times) == (True, [])
+        server = await stack.server()
+        handle = server.get_schedule_handle(schedule.id)
+        assert (await handle.describe()).schedule.state.paused
+        changed = read(await http.patch(f"/{schedule.id}", json={"cron": "*/10 8 * * mon-fri"}))
+        assert changed.paused
+        resumed = read(await http.post(f"/{schedule.id}/resume"))
+        times = [datetime.fromtimestamp(each, UTC) for each in resumed.next_times]
+        assert {each.hour for each in times} == {8}
+        assert {each.minute % 10 for each in times} == {0}
+        assert all(each.weekday() < 5 for each in times)
+        assert (await http.delete(f"/{schedule.id}")).is_success
+
+        async def is_gone() -> bool:
+            return schedule.id not in [each.id async for each in await server.list_schedules()]
+
+        await until(is_gone)
+
+
+async def test_a_batch_starts_at_its_time_though_it_is_paused_and_resumed_before(stack: Stack) -> None:
+    async with stack.client() as client, http_client(base_url=stack.now.api) as http:
+        now = datetime.now(UTC)
+        file = await client.files.create(file=("in.jsonl", _content(MODELS[0])), purpose="batch")
+        early = await _later(client, file.id, now + timedelta(seconds=4))
+        for act in ("pause", "resume"):
+            (await http.post(f"/v1/batches/{early.id}/x/{act}")).raise_for_status()
+        dropped = await _later(client, file.id, now + timedelta(hours=1))
+        shown = BatchObject.model_validate_json((await http.get(f"/v1/batches/{dropped.id}")).content)
+        assert (shown.status, [each.reason for each in shown.waiting]) == ("validating", ["scheduled"])
+        await client.batches.cancel(dropped.id)
+        cancelled = await ended(client, dropped.id)
+        assert (cancelled.status, cancelled.in_progress_at) == ("cancelled", None)
+        done = await ended(client, early.id)
+        assert (done.status, done.in_progress_at is not None) == ("completed", True)
+        assert (done.in_progress_at or 0) >= int((now + timedelta(seconds=4)).timestamp())
+
+
+async def _later(client: AsyncOpenAI, file_id: str, start: datetime) -> Batch:
+    return await client.batches.create(
+        input_file_id=file_id,
+        endpoint=CHAT,
+        completion_window="24h",
+        extra_body={"x_batchwright": {"start_at": start.isoformat()}},
+    )
+
+
+def _content(model: str) -> bytes:
+    return "".join(json.dumps(line) + "\n" for line in chat_lines([model], each=3)).encode()
