@@ -95,7 +95,10 @@ class BatchScheduling(ScheduleActivities):
             _log.warning("deleted schedule not removed from Temporal", extra=fields)
 
     async def _admit(self, schedule: ScheduleRow, batch_id: str) -> BatchOrder | _Refusal:
-        """Check that a batch of the schedule may be created now, count it for its quota, and build its order."""
+        """Check that a batch of the schedule may be created now, count it for its quota, and build the order.
+
+        Return why it may not be created, if so.
+        """
         tenant, template, now = schedule.tenant, schedule.template, datetime.now(UTC).replace(microsecond=0)
         if refusal := await self._caller_refusal(tenant, template, now):
             return refusal

@@ -51,8 +51,8 @@ _Description = Annotated[str, Field(max_length=MAX_DESCRIPTION_CHARACTERS, patte
 _Batch = Annotated[
     dict[str, JsonValue],
     Field(
-        description="the body of `POST /v1/batches`, with the same fields except `x_batchwright.start_at` and "
-        "`x_batchwright.webhook`"
+        description="the body of `POST /v1/batches`, with the same fields except "
+        "`x_batchwright.start_at` and `x_batchwright.webhook`"
     ),
 ]
 

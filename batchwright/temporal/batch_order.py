@@ -30,7 +30,7 @@ def build_order(
 
     Args:
         start_at: time at which the batch starts; None to start it now.
-        fairness_key: key with which Temporal divides the workers fairly; empty for the tenant's name.
+        fairness_key: key by which Temporal shares the workers between tenants; empty for the tenant's name.
         fairness_weight: weight of the tenant that was set at run time; None for the weight in the settings.
         max_priority: highest priority that the tenant may use.
 

@@ -146,7 +146,7 @@ async def test_a_key_that_is_no_longer_valid_gets_no_batch(
 
 
 async def test_a_valid_key_gets_a_batch_with_the_headers_that_are_still_passed_on() -> None:
-    fixture = SchedulingFixture(pass_headers=["x-team"])
+    fixture = SchedulingFixture(pass_headers="X-Team")
     key = await create_key(fixture.database, "t")
     key_id = fixture.database.rows.api_keys[key.prefix].key.id
     await fixture.schedule(caller=Caller(key_id=key_id, headers={"x-team": "a", "x-old": "b"}))
