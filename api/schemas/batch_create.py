@@ -276,7 +276,7 @@ def _extension(value: object, settings: Settings) -> _Extension:
     Raises:
         ApiError: a value is not valid, or `x_batchwright` has an unknown field.
     """
-    fields = {} if value is None else as_object(value)
+    fields = as_object({} if value is None else value)
     if fields is None:
         raise wrong_type(EXTENSION, "an object", value)
     reject_unknown(fields, ExtensionBody.model_fields, "x_batchwright.")

@@ -64,7 +64,8 @@ class _ReusableApp:
         self.settings = settings
         self.database = MemoryDatabase()
         self.storage = MemoryStorage()
-        self.temporal = MemoryGateway()
+        self.schedules = MemoryBatchSchedules()
+        self.temporal = MemoryGateway(self.schedules)
         self.served, self.metrics = Served(*_MODELS), Metrics()
         parts = (settings, self.database, self.storage, self.temporal, self.served, self.metrics)
         self.background = BackgroundTasks()
@@ -84,10 +85,8 @@ class _ReusableApp:
         """Reset all fakes to their initial state, except the metrics, which continue to count."""
         _renew(self.database.rows, Rows())
         _renew(self.storage, MemoryStorage())
-        schedules = self.temporal.schedules  # services hold this object
-        _renew(schedules, MemoryBatchSchedules())
-        _renew(self.temporal, MemoryGateway())
-        self.temporal.schedules = schedules
+        _renew(self.schedules, MemoryBatchSchedules())
+        _renew(self.temporal, MemoryGateway(self.schedules))
         _renew(self.served, Served(*_MODELS))
         _renew(self.background, BackgroundTasks())
         _renew(self.issuer, FakeIssuer())
@@ -108,6 +107,7 @@ class ApiFixture:
         self.settings = self._ground.settings
         self.database, self.storage = self._ground.database, self._ground.storage
         self.temporal, self.served = self._ground.temporal, self._ground.served
+        self.schedules = self._ground.schedules
         self.app, self.metrics = self._ground.app, self._ground.metrics
         self.background, self.events = self._ground.background, self._ground.events
         self.stopping, self.issuer = self._ground.stopping, self._ground.issuer

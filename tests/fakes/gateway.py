@@ -5,6 +5,7 @@ from collections.abc import Callable
 from batchwright.api.temporal_gateway import RunMissing, TemporalGateway
 from batchwright.contracts.batch import BatchOrder, BatchState
 from batchwright.contracts.ingestion import IngestResult
+from batchwright.temporal.batch_schedules import BatchSchedules
 from batchwright.temporal.pending_activities import PendingActivity
 from tests.fakes.batch_schedules import MemoryBatchSchedules
 
@@ -17,7 +18,7 @@ class MemoryGateway(TemporalGateway):
     batches in `open`. If `failing` is an exception, every call raises it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, schedules: BatchSchedules | None = None) -> None:
         self.orders: dict[str, BatchOrder] = {}
         self.signals: list[tuple[str, str]] = []
         self.states: dict[str, BatchState] = {}
@@ -26,7 +27,7 @@ class MemoryGateway(TemporalGateway):
         self.open: set[str] = set()  # ids of batches whose workflows have not ended
         self.on_ingested: Callable[[], None] = lambda: None  # called before `ingested` returns
         self.failing: Exception | None = None
-        self.schedules = MemoryBatchSchedules()
+        self.schedules: BatchSchedules = schedules or MemoryBatchSchedules()
 
     async def start(self, order: BatchOrder) -> None:
         self._enter()

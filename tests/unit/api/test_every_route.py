@@ -300,7 +300,7 @@ def held_by(api: ApiFixture, tenant: str) -> str:
     tables += (rows.webhook_endpoints, rows.webhook_deliveries, rows.schedules)
     mine = [value for table in tables for key, value in table.items() if key[0] == tenant]
     objects = sorted(key for key in api.storage.objects)
-    schedules = [each for each in api.temporal.schedules.stored.values() if each.spec.tenant == tenant]
+    schedules = [each for each in api.schedules.stored.values() if each.spec.tenant == tenant]
     return repr((mine, objects, api.temporal.signals, schedules))
 
 

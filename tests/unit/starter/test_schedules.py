@@ -82,7 +82,7 @@ def test_a_schedule_is_changed_paused_resumed_triggered_and_deleted(cli: Cli, fi
     assert "paused" in cli.run("schedules", "pause", id).stdout
     assert "active" in cli.run("schedules", "resume", id).stdout
     assert cli.run("schedules", "trigger", id).exit_code == 0
-    assert cli.api.temporal.schedules.stored[id].triggers == 1
+    assert cli.api.schedules.stored[id].triggers == 1
     assert id in cli.run("schedules", "delete", id).stderr
     gone = cli.run("schedules", "show", id)
     assert (gone.exit_code, "No such Schedule object" in gone.stderr) == (3, True)

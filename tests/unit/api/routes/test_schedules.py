@@ -35,7 +35,7 @@ async def created(api: ApiFixture, **fields: object) -> ScheduleObject:
 
 
 def stored(api: ApiFixture, id: str) -> StoredSchedule:
-    return api.temporal.schedules.stored[id]
+    return api.schedules.stored[id]
 
 
 async def acted(api: ApiFixture, id: str, act: str) -> ScheduleObject:
@@ -47,7 +47,7 @@ async def refused(api: ApiFixture, fields: Mapping[str, object]) -> tuple[str | 
     answer = await api.http.post(SCHEDULES, json=fields)
     assert answer.status_code == 400
     assert api.database.rows.schedules == {}
-    assert api.temporal.schedules.stored == {}
+    assert api.schedules.stored == {}
     error = error_of(answer)
     return error.param, error.message
 
@@ -152,7 +152,7 @@ async def test_a_tenant_has_a_limited_number_of_schedules(api: ApiFixture) -> No
 
 async def test_nothing_stays_if_temporal_does_not_answer(api: ApiFixture) -> None:
     fields = await body(api)
-    api.temporal.schedules.failing = TemporalUnavailable("away")
+    api.schedules.failing = TemporalUnavailable("away")
     assert (await api.http.post(SCHEDULES, json=fields)).status_code == 503
     assert api.database.rows.schedules == {}
 
@@ -200,7 +200,7 @@ async def test_a_trigger_that_the_overlap_policy_would_skip_is_refused(api: ApiF
 async def test_a_schedule_that_temporal_does_not_know_is_paused_until_it_is_resumed(api: ApiFixture) -> None:
     """It happens if the API is killed after it has inserted the row."""
     schedule = await created(api)
-    del api.temporal.schedules.stored[schedule.id]
+    del api.schedules.stored[schedule.id]
     assert read(await api.http.get(f"{SCHEDULES}/{schedule.id}"), ScheduleObject).paused
     assert (await api.http.post(f"{SCHEDULES}/{schedule.id}/trigger")).status_code == 409
     assert (await acted(api, schedule.id, "pause")).paused
@@ -239,11 +239,11 @@ async def test_schedules_are_listed_in_pages(api: ApiFixture) -> None:
 
 async def test_a_deleted_schedule_is_gone_in_both_places(api: ApiFixture) -> None:
     schedule = await created(api)
-    api.temporal.schedules.failing = TemporalUnavailable("away")
+    api.schedules.failing = TemporalUnavailable("away")
     assert (await api.http.delete(f"{SCHEDULES}/{schedule.id}")).status_code == 503
-    api.temporal.schedules.failing = None
+    api.schedules.failing = None
     assert (await api.http.delete(f"{SCHEDULES}/{schedule.id}")).json()["deleted"] is True
-    assert (api.database.rows.schedules, api.temporal.schedules.stored) == ({}, {})
+    assert (api.database.rows.schedules, api.schedules.stored) == ({}, {})
     assert (await api.http.get(f"{SCHEDULES}/{schedule.id}")).status_code == 404
 
 
