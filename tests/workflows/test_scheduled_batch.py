@@ -39,7 +39,9 @@ async def test_a_batch_that_is_cancelled_before_its_start_sends_nothing(fixture:
         batch = await fixture.start(order)
         await batch.signal(BatchWorkflow.cancel)
         assert (await batch.result()).status == BatchStatus.CANCELLED
-        assert await fixture.environment.get_current_time() < order.starts_at
+        ended_at = (await batch.describe()).close_time
+        assert ended_at is not None
+        assert ended_at < order.starts_at
     assert not fixture.ingestion.started.is_set()
     assert fixture.execution.requests == []
     assert [request.status for request in fixture.lifecycle.requests] == [BatchStatus.CANCELLED]

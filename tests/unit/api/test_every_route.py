@@ -401,6 +401,7 @@ async def test_a_route_accepts_only_the_scope_it_needs(route: str, api: ApiFixtu
         "token",
         "name",
         "kind",
+        "schedule_id",
     ]
     path = path.format_map(dict.fromkeys(names, "x"))
     without = await api.http.request(method, path)
