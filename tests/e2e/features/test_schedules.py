@@ -22,7 +22,7 @@ YEARLY = "30 2 1 7 *"  # so that only triggers start runs
 
 @asynccontextmanager
 async def schedules(stack: Stack) -> AsyncGenerator[httpx.AsyncClient]:
-    async with http_client(base_url=stack.now.api + "/v1/x/schedules") as http:
+    async with http_client(base_url=stack.now.api + "/v1/x") as http:
         yield http
 
 
@@ -33,7 +33,7 @@ def read(answer: httpx.Response) -> ScheduleObject:
 
 async def create(http: httpx.AsyncClient, file_id: str, **fields: object) -> ScheduleObject:
     batch = {"input_file_id": file_id, "endpoint": CHAT, "completion_window": "1h"}
-    return read(await http.post("", json={"cron": YEARLY, "batch": batch, **fields}))
+    return read(await http.post("/schedules", json={"cron": YEARLY, "batch": batch, **fields}))
 
 
 async def an_input(client: AsyncOpenAI, each: int = 5) -> tuple[str, list[dict[str, object]]]:
@@ -48,7 +48,7 @@ async def runs(http: httpx.AsyncClient, id: str, count: int) -> ScheduleObject:
     found: list[ScheduleObject] = []
 
     async def has_run() -> bool:
-        found.append(read(await http.get(f"/{id}")))
+        found.append(read(await http.get(f"/schedules/{id}")))
         return len(found[-1].runs) == count
 
     await until(has_run)
@@ -62,25 +62,25 @@ async def test_a_trigger_creates_a_batch_and_the_schedule_shows_how_it_ended(sta
         (first, second) = [datetime.fromtimestamp(each, UTC) for each in schedule.next_times[:2]]
         assert (first.month, first.day, first.hour, first.minute) == (7, 1, 0, 30)
         assert second.year == first.year + 1
-        await http.post(f"/{schedule.id}/trigger")
+        await http.post(f"/schedules/{schedule.id}/trigger")
         (run,) = (await runs(http, schedule.id, 1)).runs
         assert run.batch_id is not None
         batch = await ended(client, run.batch_id)
         assert batch.status == "completed"
         await check_conservation(client, batch, lines)
-        (run,) = read(await http.get(f"/{schedule.id}")).runs
+        (run,) = read(await http.get(f"/schedules/{schedule.id}")).runs
         assert (run.batch_id, run.status) == (batch.id, "completed")
         await client.files.delete(file_id)
 
         async def is_over() -> bool:
             """The run of the schedule ends after its batch."""
-            return (await http.post(f"/{schedule.id}/trigger")).is_success
+            return (await http.post(f"/schedules/{schedule.id}/trigger")).is_success
 
         await until(is_over)
         refused = (await runs(http, schedule.id, 2)).runs[0]
         assert refused.error is not None
         assert (refused.batch_id, refused.error.code) == (None, "file_not_found")
-        assert (await http.delete(f"/{schedule.id}")).is_success
+        assert (await http.delete(f"/schedules/{schedule.id}")).is_success
 
 
 async def test_overlap_policies_are_about_batches(stack: Stack) -> None:
@@ -92,16 +92,16 @@ async def test_overlap_policies_are_about_batches(stack: Stack) -> None:
     ):
         file = await client.files.create(file=("in.jsonl", _content(MODELS[0])), purpose="batch")
         schedule = await create(http, file.id)
-        await http.post(f"/{schedule.id}/trigger")
+        await http.post(f"/schedules/{schedule.id}/trigger")
         (first,) = (await runs(http, schedule.id, 1)).runs
-        assert (await http.post(f"/{schedule.id}/trigger")).status_code == 409
-        read(await http.patch(f"/{schedule.id}", json={"overlap": "cancel_other"}))
-        read(await http.post(f"/{schedule.id}/trigger"))
+        assert (await http.post(f"/schedules/{schedule.id}/trigger")).status_code == 409
+        read(await http.patch(f"/schedules/{schedule.id}", json={"overlap": "cancel_other"}))
+        read(await http.post(f"/schedules/{schedule.id}/trigger"))
         latest = (await runs(http, schedule.id, 2)).runs
         assert first.batch_id is not None
         assert latest[1].batch_id == first.batch_id
         assert (await ended(client, first.batch_id)).status == "cancelled"
-        assert (await http.delete(f"/{schedule.id}")).is_success
+        assert (await http.delete(f"/schedules/{schedule.id}")).is_success
         assert latest[0].batch_id is not None
         await client.batches.cancel(latest[0].batch_id)
         assert (await ended(client, latest[0].batch_id)).status == "cancelled"
@@ -116,24 +116,24 @@ async def test_a_schedule_is_changed_and_paused_in_temporal(stack: Stack) -> Non
                 "time_zone": zone,
                 "batch": {"input_file_id": file.id, "endpoint": CHAT},
             }
-            refused = await http.post("", json=fields)
+            refused = await http.post("/schedules", json=fields)
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, "time_zone")
         schedule = await create(http, file.id)
-        refused = await http.patch(f"/{schedule.id}", json={"time_zone": "Europe/Atlantis"})
+        refused = await http.patch(f"/schedules/{schedule.id}", json={"time_zone": "Europe/Atlantis"})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "time_zone")
-        paused = read(await http.post(f"/{schedule.id}/pause"))
+        paused = read(await http.post(f"/schedules/{schedule.id}/pause"))
         assert (paused.paused, paused.next_times) == (True, [])
         server = await stack.server()
         handle = server.get_schedule_handle(schedule.id)
         assert (await handle.describe()).schedule.state.paused
-        changed = read(await http.patch(f"/{schedule.id}", json={"cron": "*/10 8 * * mon-fri"}))
+        changed = read(await http.patch(f"/schedules/{schedule.id}", json={"cron": "*/10 8 * * mon-fri"}))
         assert changed.paused
-        resumed = read(await http.post(f"/{schedule.id}/resume"))
+        resumed = read(await http.post(f"/schedules/{schedule.id}/resume"))
         times = [datetime.fromtimestamp(each, UTC) for each in resumed.next_times]
         assert {each.hour for each in times} == {8}
         assert {each.minute % 10 for each in times} == {0}
         assert all(each.weekday() < 5 for each in times)
-        assert (await http.delete(f"/{schedule.id}")).is_success
+        assert (await http.delete(f"/schedules/{schedule.id}")).is_success
 
         async def is_gone() -> bool:
             return schedule.id not in [each.id async for each in await server.list_schedules()]
