@@ -9,7 +9,7 @@ UV_WANTED := 'uv>=0.9,<1'
 PY_SPY_WANTED := 'py-spy>=0.4,<1'
 export UV_HTTP_TIMEOUT ?= 120
 
-.PHONY: help install demo dev test test-fast test-slow test-observability test-cluster conformance fuzz lint format docs chaos outage timing reruns soak bench bench-compare profile clean
+.PHONY: help install demo dev test test-fast test-slow test-observability test-cluster chromium conformance fuzz lint format docs screenshots chaos outage timing reruns soak bench bench-compare profile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ \
@@ -44,8 +44,14 @@ dev: install ## the embedded stack in the foreground
 test: install ## units, real servers, whole stacks that lose their parts
 	PYTHONDONTWRITEBYTECODE= $(RUN)pytest -n 4 --dist loadfile -m "not prometheus and not slow and not cluster"
 
-test-slow: install $(TOOLS)/peers/.installed $(TOOLS)/embedder/.installed ## more chaos, conformance, S3, encryption, traces, containers, peers: a stack each
+test-slow: install chromium $(TOOLS)/peers/.installed $(TOOLS)/embedder/.installed ## more chaos, conformance, S3, encryption, traces, containers, peers: a stack each
 	PYTHONDONTWRITEBYTECODE= $(RUN)pytest -n 3 --dist loadfile -m slow
+
+chromium:
+	-tests/tools/chromium
+
+screenshots: install chromium ## the pictures of the pages in the documentation
+	$(RUN)python -m tests.browser.screenshots
 
 # In a separate process, because Temporal's client may abort its process at exit.
 test-observability: install $(TOOLS)/prometheus ## dashboards and alerts against a real Prometheus

@@ -50,6 +50,7 @@ from batchwright.api.routes.uploads import UploadRoutes
 from batchwright.api.routes.webhooks import WebhookRoutes
 from batchwright.api.services.batch_events import BatchEvents
 from batchwright.api.services.quota_checks import RequestQuota
+from batchwright.api.ui.middleware import UiMiddleware
 from batchwright.settings import Settings
 
 _DESCRIPTION = (
@@ -130,6 +131,8 @@ def _add_middleware(
         app.add_middleware(
             AuthenticationMiddleware, authenticator=authenticator, metrics=deps.metrics, denials=denials
         )
+    if settings.ui:
+        app.add_middleware(UiMiddleware, deps=deps, authenticator=authenticator)
     if settings.auth != "api_key":
         app.add_middleware(
             BrowserGuardMiddleware, origins=settings.api_cors_origins, hosts=settings.api_hosts

@@ -38,7 +38,6 @@ OWN = frozenset(
         "temporal_tls_ca_file",
         "temporal_tls_cert_file",
         "temporal_tls_key_file",
-        "temporal_ui_url",
         "tenant",
         "url",
     }

@@ -12,6 +12,7 @@ from starlette.types import Scope
 
 from batchwright.api.auth.caller import (
     SCOPE_KEY_ID,
+    SCOPE_SESSION_KEY,
     SCOPE_TENANT,
     SCOPE_USER,
     scopes_from_headers,
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 _TOKEN_CHALLENGE = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
 _MAX_TENANTS = 10_000
-_DEFAULT_SCOPES = frozenset({ApiScope.READ, ApiScope.WRITE})  # scopes of callers if the gateway sends none
+DEFAULT_SCOPES = frozenset({ApiScope.READ, ApiScope.WRITE})  # scopes of callers if the gateway sends none
 
 
 class AccessDenied(ApiError):
@@ -82,7 +83,8 @@ def build_authenticator(deps: ApiDependencies) -> Authenticator | None:
 class ApiKeyAuthenticator:
     """Accepts a request if it has a valid API key or token whose scopes allow the route.
 
-    Tokens are only accepted if an issuer of tokens is configured.
+    Tokens are only accepted if an issuer of tokens is configured. Requests of the pages at `/ui` have the key
+    of their session in the ASGI scope.
     """
 
     def __init__(self, deps: ApiDependencies, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -102,7 +104,8 @@ class ApiKeyAuthenticator:
         client: tuple[str, int] | None = scope.get("client")
         address = client[0] if client else ""
         self._warn_of_proxies(headers, address)
-        credential = _credential_from_headers(headers)
+        session_key: ApiKeyRow | None = scope.get(SCOPE_SESSION_KEY)
+        credential = session_key or _credential_from_headers(headers)
         if self._tokens is not None and isinstance(credential, str):
             identity = await self._identity_of(self._tokens, credential, address)
             add_fields(tenant=identity.tenant, user=identity.user)
@@ -110,7 +113,7 @@ class ApiKeyAuthenticator:
             scope[SCOPE_TENANT], scope[SCOPE_USER] = identity.tenant, identity.user
             self._check_request(scope, identity.tenant, identity.scopes, "token")
             return identity.tenant
-        row = await self._row_of(credential if isinstance(credential, ApiKey) else None, address)
+        row = credential if isinstance(credential, ApiKeyRow) else await self.row_of(credential, address)
         add_fields(tenant=row.tenant, key_id=row.id)
         self.usage.record(row, self._clock())
         scope[SCOPE_TENANT], scope[SCOPE_KEY_ID] = row.tenant, row.id
@@ -135,17 +138,17 @@ class ApiKeyAuthenticator:
             raise AccessDenied("tenant", 403, message, code="tenant_mismatch")
         _check_scope(scopes, scope, f"This {credential}")
 
-    async def _row_of(self, key: ApiKey | None, address: str) -> ApiKeyRow:
+    async def row_of(self, key: ApiKey | str | None, address: str) -> ApiKeyRow:
         """Return the database row of the API key.
 
         Args:
-            key: the key in the request; None if the request's text does not have the form of a key.
+            key: the key that the client sent; None or another text if it does not have the form of a key.
             address: address of the client. The number of wrong keys per address is limited.
 
         Raises:
-            AccessDenied: the key is None or not valid, or the client's address has sent too many wrong keys.
+            AccessDenied: the key is not valid, or the client's address has sent too many wrong keys.
         """
-        if key is None:
+        if not isinstance(key, ApiKey):
             raise _invalid_key()
         # Wrong keys from the same address do not lock out a key that was valid before.
         row = await (self._keys.verify(key) if self._keys.is_cached(key) else self._verify_new(key, address))
@@ -252,7 +255,7 @@ class TrustedHeaderAuthenticator:
         if name:
             _check_scope(scopes_from_headers(headers, name), scope, f"The header {name}")
         else:
-            _check_scope(_DEFAULT_SCOPES, scope, "A caller without a header of scopes")
+            _check_scope(DEFAULT_SCOPES, scope, "A caller without a header of scopes")
         return tenant
 
 

@@ -19,6 +19,7 @@ from batchwright.telemetry.redaction import Redactor
 _HEADER_PATTERN = r"^(.*,)?[ \t]*[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 SCOPE_TENANT = "batchwright.tenant"  # key of the authenticated tenant in the ASGI scope
 SCOPE_KEY_ID = "batchwright.key"  # key of the API key's id in the ASGI scope
+SCOPE_SESSION_KEY = "batchwright.session"  # key of the API key with which a visitor of the pages signed in
 SCOPE_USER = "batchwright.user"  # key of the user of a token in the ASGI scope
 
 

@@ -200,7 +200,7 @@ class BatchRoutes:
             rows, more = await self._batches.page(tenant, limit=most, after=after, filters=filters)
         except UnknownCursor as error:
             raise batch_not_found(error.id) from None
-        return json_response(batch_page(rows, more=more))
+        return json_response(batch_page(rows, self._deps.clock(), more=more))
 
     async def estimate(self, request: Request) -> Response:
         """Estimate the lines, the tokens and the cost of a batch, without creating it."""

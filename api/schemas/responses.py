@@ -162,8 +162,9 @@ def file_page(rows: list[FileRow], *, more: bool) -> FilePage:
     return FilePage(data=[file_object(row) for row in rows], first_id=first, last_id=last, has_more=more)
 
 
-def batch_page(rows: list[BatchRow], *, more: bool) -> BatchPage:
-    data = [batch_object(row) for row in rows]
+def batch_page(rows: list[BatchRow], now: datetime, *, more: bool) -> BatchPage:
+    """Return a page of batches with the forecasts that are valid at the time `now`."""
+    data = [batch_object(row, forecast=forecast_object(row, now)) for row in rows]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
     return BatchPage(data=data, first_id=first, last_id=last, has_more=more)
 

@@ -184,8 +184,7 @@ class BatchExtension(ApiObject):
     """Fields that Batchwright adds to OpenAI's batch object.
 
     - `paused` and `waiting` are null once the batch has ended.
-    - `forecast` is null unless the batch is in progress and its rate is known. Lists of batches have no
-      forecast.
+    - `forecast` is null unless the batch is in progress and its rate is known.
     - `start_forecast` is made once, after validation. It is null before that, or if the speed of a model was
       not known then.
     - `origin` is the ended batch that this batch retries or resumes.

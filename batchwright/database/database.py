@@ -31,6 +31,7 @@ from batchwright.database.tables.workers import WorkersTable
 from batchwright.database.tenants.api_keys import ApiKeysTable
 from batchwright.database.tenants.budget_groups import BudgetGroupsTable
 from batchwright.database.tenants.quotas import QuotasTable
+from batchwright.database.tenants.sessions import SessionsTable
 from batchwright.database.tenants.tenants import TenantsTable
 
 
@@ -79,6 +80,7 @@ class Database:
     audit_log: AuditLogTable
     tenants: TenantsTable
     api_keys: ApiKeysTable
+    sessions: SessionsTable
     budget_groups: BudgetGroupsTable
     quotas: QuotasTable
 

@@ -32,6 +32,7 @@ from batchwright.database.tables.workers import PostgresWorkers
 from batchwright.database.tenants.api_keys import PostgresApiKeys
 from batchwright.database.tenants.budget_groups import PostgresBudgetGroups
 from batchwright.database.tenants.quotas import PostgresQuotas
+from batchwright.database.tenants.sessions import PostgresSessions
 from batchwright.database.tenants.tenants import PostgresTenants
 from batchwright.settings import Settings
 
@@ -101,6 +102,7 @@ def postgres_database(pool: ConnectionPool) -> Database:
         audit_log=PostgresAuditLog(pool),
         tenants=PostgresTenants(pool),
         api_keys=PostgresApiKeys(pool, budget_groups),
+        sessions=PostgresSessions(pool),
         budget_groups=budget_groups,
         quotas=PostgresQuotas(pool, batches),
     )

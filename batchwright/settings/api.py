@@ -39,6 +39,7 @@ class ApiSettings(BaseSettings):
         "as a JSON list. Always allowed: IP addresses, names without a dot, and names under "
         "`.localhost`, `.internal`, `.svc` and `.test`.",
     )
+    ui: bool = Field(True, description="If true, the API serves pages for browsers at `/ui`.")
     tenant_weights: dict[str, TenantWeight] = Field(
         default={},
         description="Relative share of capacity of each tenant, from 0.001 to 1000, as a JSON object. "

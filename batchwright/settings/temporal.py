@@ -21,7 +21,9 @@ class TemporalSettings(BaseSettings):
         "default", description="Temporal namespace of the workflows.", json_schema_extra=TUNING
     )
     temporal_ui_url: str = Field(
-        "", description="URL of Temporal's Web UI. Commands print links to it; no process connects to it."
+        "",
+        description="URL of Temporal's Web UI. Commands and the pages at `/ui` link to it; no process "
+        "connects to it.",
     )
     temporal_api_key: SecretStr | None = Field(
         None, description="API key for Temporal. It is sent only over TLS or to a loopback address."

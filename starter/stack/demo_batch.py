@@ -32,6 +32,7 @@ class DemoResult(BaseModel):
     batch: BatchObject
     as_expected: bool
     seconds: float
+    page: str | None
     ui: str
     data: Path
     input_file: Path

@@ -59,7 +59,11 @@ class LastingReasons:
         return [waiting_text(waits[key]) for key in new]
 
 
-def print_start(console: Console, batch: BatchObject, ui: str) -> None:
+def print_start(console: Console, batch: BatchObject, pages: str | None, ui: str) -> None:
+    """Print where the batch can be watched: on its page, if pages are on, and in Temporal's Web UI."""
+    if pages:
+        console.print("Watch it in a browser, while it runs:")
+        console.print(Text(f"  {pages}/batches/{batch.id}"), soft_wrap=True)
     console.print(f"Batch [bold]{batch.id}[/bold]: 1,000 requests over three models,")
     console.print("some of them bad on purpose. Its workflow in the Temporal UI, while it runs:")
     console.print(Text(f"  {ui}"), soft_wrap=True)
@@ -89,12 +93,18 @@ def print_result(console: Console, result: DemoResult) -> None:
 def print_next_steps(console: Console, result: DemoResult, *, is_running: bool) -> None:
     console.print()
     if is_running:
+        if result.page:
+            console.print(Text(f"Page:        {result.page}"), soft_wrap=True)
         console.print(Text(f"Temporal UI: {result.ui}"), soft_wrap=True)
         console.print("The stack keeps running. Ctrl-C stops it.")
         return
-    console.print("To look around, also in the Temporal UI, start the stack on this data again:")
+    console.print("To look around, in a browser, too, start the stack on this data again:")
     data, stack = (shlex.quote(str(path)) for path in (result.data, result.data / "stack"))
     console.print(Text(f"  {program_name()} dev --data {stack}"), soft_wrap=True)
+    if result.page:
+        console.print(
+            Text(f"  http://127.0.0.1:8000{result.page[result.page.index('/ui/') :]}"), soft_wrap=True
+        )
     console.print(
         Text(f"  http://127.0.0.1:8233{result.ui[result.ui.index('/namespaces') :]}"), soft_wrap=True
     )

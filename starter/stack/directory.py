@@ -29,6 +29,7 @@ class ProcessIds(_FrozenModel):
 class StackInfo(_FrozenModel):
     """Addresses and process ids of a running stack, as in `dev.json` and in the output of `dev --json`."""
 
+    pages: str | None  # URL of the pages for browsers; None if they are off
     api: str
     temporal: str
     namespace: str

@@ -68,6 +68,7 @@ class Supervisor:
             raise StackError("The stack is not started.")
         simulator = self._simulator
         return StackInfo(
+            pages=f"{addresses.api}/ui" if self._options.settings.ui else None,
             api=addresses.api,
             temporal=addresses.temporal,
             namespace=temporal_server.NAMESPACE,

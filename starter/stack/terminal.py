@@ -31,6 +31,7 @@ def address_panel(info: StackInfo, backends: Path | str = "") -> Panel:
     table = property_table()
     inference = f"simulator at {info.simulator}" if info.simulator else str(backends)
     rows = {
+        **({"Pages": info.pages} if info.pages else {}),
         "API": f"{info.api}/v1 (described at /docs)",
         "Temporal UI": info.ui,
         "Temporal": f"{info.temporal}, namespace {info.namespace}",

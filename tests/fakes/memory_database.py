@@ -36,7 +36,7 @@ from tests.fakes.tables.reruns import MemoryReruns
 from tests.fakes.tables.retention import MemoryRetention
 from tests.fakes.tables.rows import Rows, not_before, per_model, position, slices, usage_per_model
 from tests.fakes.tables.schedules import MemorySchedules
-from tests.fakes.tables.tenants import MemoryApiKeys, MemoryBudgetGroups, MemoryTenants
+from tests.fakes.tables.tenants import MemoryApiKeys, MemoryBudgetGroups, MemorySessions, MemoryTenants
 from tests.fakes.tables.uploads import MemoryIdempotency, MemoryUploads
 from tests.fakes.tables.waiting_reasons import MemoryWaitingReasons
 from tests.fakes.tables.webhooks import MemoryWebhookDeliveries, MemoryWebhookEndpoints, record_event
@@ -57,6 +57,12 @@ class MemoryBatches(BatchesTable):
         row = self._rows.enter().batches.get((tenant, batch_id))
         return row and self._seen(row)
 
+    def _with_forecast(self, row: BatchRow) -> BatchRow:
+        if row.status is not BatchStatus.IN_PROGRESS:
+            return row
+        forecast = self._rows.forecasts.get((row.order.tenant, row.order.batch_id))
+        return row.model_copy(update={"forecast": forecast})
+
     async def get_with_reasons(
         self, tenant: str, batch_id: str, at: datetime
     ) -> tuple[BatchRow, list[WaitingRow]] | None:
@@ -64,10 +70,7 @@ class MemoryBatches(BatchesTable):
         mine = [waiting[key] for key in sorted(waiting) if key[:2] == (tenant, batch_id)]
         if row is None:
             return None
-        forecast = self._rows.forecasts.get((tenant, batch_id))
-        if row.status is BatchStatus.IN_PROGRESS:
-            row = row.model_copy(update={"forecast": forecast})
-        return row, [each for each in mine if each.until > at]
+        return self._with_forecast(row), [each for each in mine if each.until > at]
 
     async def page(
         self,
@@ -83,7 +86,8 @@ class MemoryBatches(BatchesTable):
         rows = rows[position([row.order.batch_id for row in rows], before or after) :]
         rows = [row for row in rows if _matches(row, filters)]
         found = rows[:limit] if before is None else rows[:limit][::-1]
-        return [self._seen(row, in_list=True) for row in found], len(rows) > limit
+        shown = [self._with_forecast(self._seen(row, in_list=True)) for row in found]
+        return shown, len(rows) > limit
 
     async def count_live(self, tenant: str) -> int:
         rows = self._rows.enter().batches.values()
@@ -433,6 +437,7 @@ class MemoryDatabase(Database):
             audit_log=MemoryAuditLog(rows),
             tenants=MemoryTenants(rows),
             api_keys=MemoryApiKeys(rows),
+            sessions=MemorySessions(rows),
             budget_groups=MemoryBudgetGroups(rows),
             quotas=MemoryQuotas(rows),
         )

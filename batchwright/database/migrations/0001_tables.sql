@@ -36,6 +36,15 @@ CREATE TABLE api_keys (
 );
 CREATE INDEX api_keys_by_tenant ON api_keys (tenant, created_at);
 
+-- A person who has signed in to the pages with an API key. The browser has a token in a cookie, the row its SHA-256.
+CREATE TABLE sessions (
+    token_hash bytea       PRIMARY KEY,
+    key_id     text        NOT NULL REFERENCES api_keys (id),
+    created_at timestamptz NOT NULL,
+    expires_at timestamptz NOT NULL
+);
+CREATE INDEX sessions_by_expiry ON sessions (expires_at);
+
 -- A group whose members share a budget of tokens per day: an organization of tenants, or a team or a user with API
 -- keys of one tenant.
 CREATE TABLE budget_groups (

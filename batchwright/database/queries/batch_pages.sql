@@ -5,7 +5,9 @@
 SELECT created_at FROM batches WHERE tenant = $1 AND id = $2
 
 -- name: all
-SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors
+SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors, (
+    SELECT f.forecast FROM forecasts f
+    WHERE f.tenant = b.tenant AND f.batch_id = b.id AND b.status = 'in_progress') AS forecast
 FROM batches b
 LEFT JOIN LATERAL reported_progress(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
 WHERE b.tenant = $1 AND (b.created_at, b.id) < ($2, $3) AND b.created_at >= $5
@@ -13,7 +15,9 @@ ORDER BY b.created_at DESC, b.id DESC
 LIMIT $4
 
 -- name: of_status
-SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors
+SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors, (
+    SELECT f.forecast FROM forecasts f
+    WHERE f.tenant = b.tenant AND f.batch_id = b.id AND b.status = 'in_progress') AS forecast
 FROM batches b
 LEFT JOIN LATERAL reported_progress(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
 WHERE b.tenant = $1 AND b.visible_status = $6 AND (b.created_at, b.id) < ($2, $3) AND b.created_at >= $5
@@ -23,7 +27,9 @@ LIMIT $4
 -- name: of_tags
 -- Batches with the tag $7 and all tags in $8. PostgreSQL starts with the tag or with the statuses, whichever it
 -- expects to be rarer.
-SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors
+SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors, (
+    SELECT f.forecast FROM forecasts f
+    WHERE f.tenant = b.tenant AND f.batch_id = b.id AND b.status = 'in_progress') AS forecast
 FROM (
     SELECT b.*
     FROM batch_tags t
@@ -40,7 +46,9 @@ ORDER BY b.created_at DESC, b.id DESC
 
 -- name: of_tags_before
 -- Batches with the tag $5 and all tags in $6 that are newer than a position, oldest first.
-SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors
+SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors, (
+    SELECT f.forecast FROM forecasts f
+    WHERE f.tenant = b.tenant AND f.batch_id = b.id AND b.status = 'in_progress') AS forecast
 FROM (
     SELECT b.*
     FROM batch_tags t

@@ -109,12 +109,7 @@ class PostgresApiKeys(ApiKeysTable):
 
     async def find(self, prefix: str) -> StoredApiKey | None:
         record = await self._connections.fetchrow(self._sql.find, prefix)
-        if record is None:
-            return None
-        secret_hash = SecretHash(record["salt"], record["hash"])
-        return StoredApiKey(
-            key=_key(record), secret_hash=secret_hash, tenant_disabled_at=record["disabled_at"]
-        )
+        return None if record is None else stored_key(record)
 
     async def all(self, tenant: str | None = None) -> list[ApiKeyRow]:
         return [_key(record) for record in await self._connections.fetch(self._sql.all, tenant)]
@@ -131,6 +126,12 @@ class PostgresApiKeys(ApiKeysTable):
 
     async def record_uses(self, uses: Mapping[str, datetime]) -> None:
         await self._connections.execute(self._sql.record_uses, list(uses), list(uses.values()))
+
+
+def stored_key(record: Row) -> StoredApiKey:
+    """Return the API key of a row with the columns of `api_keys`, and `disabled_at` of its tenant."""
+    secret_hash = SecretHash(record["salt"], record["hash"])
+    return StoredApiKey(key=_key(record), secret_hash=secret_hash, tenant_disabled_at=record["disabled_at"])
 
 
 def _key(record: Row) -> ApiKeyRow:

@@ -99,7 +99,7 @@ class DemoRun:
         with Client(stack.api) as client:
             batch, file = await asyncio.to_thread(demo_batch.submit_demo, client, self._folder)
             ui = f"{stack.ui}/namespaces/{stack.namespace}/workflows/{batch.id}"
-            print_start(self._out, batch, ui)
+            print_start(self._out, batch, stack.pages, ui)
             batch = await self._until_ended(client, batch, began + _LIMIT_SECONDS)
             seconds = time.monotonic() - began
             output, errors = self._folder / "output.jsonl", self._folder / "errors.jsonl"
@@ -110,6 +110,7 @@ class DemoRun:
             batch=batch,
             as_expected=self.has_succeeded,
             seconds=round(seconds, 1),
+            page=f"{stack.pages}/batches/{batch.id}" if stack.pages else None,
             ui=ui,
             data=self._folder,
             input_file=file,

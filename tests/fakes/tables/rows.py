@@ -70,6 +70,9 @@ class Rows:
         self.budget_groups: dict[BudgetGroup, BudgetGroupRow] = {}
         self.api_keys: dict[str, StoredApiKey] = {}  # by prefix
         self.key_lookups = 0
+        self.sessions: dict[
+            bytes, tuple[str, datetime]
+        ] = {}  # by the token's hash: the key's id, and the expiry
         self.reruns: dict[tuple[str, str, str], BatchOrder] = {}
         self.dead_letters: dict[str, StoredDeadLetter] = {}  # by id
         self.dead_letter_retries: dict[Key, tuple[str, BatchOrder]] = {}  # the origin's id

@@ -8,6 +8,7 @@ from batchwright.database.errors import InOtherOrganization, UnknownApiKey, Unkn
 from batchwright.database.records import ApiKeyRow, BudgetGroupRow, StoredApiKey, TenantRow
 from batchwright.database.tenants.api_keys import ApiKeysTable
 from batchwright.database.tenants.budget_groups import BudgetGroupsTable, GroupBudget
+from batchwright.database.tenants.sessions import SessionsTable
 from batchwright.database.tenants.tenants import TenantsTable
 from batchwright.rules.api_keys import SecretHash
 from batchwright.rules.quotas import BudgetGroup
@@ -168,3 +169,27 @@ class MemoryApiKeys(ApiKeysTable):
         key = found.key.model_copy(update=changes)
         self._rows.api_keys[key.prefix] = found.model_copy(update={"key": key})
         return key
+
+
+class MemorySessions(SessionsTable):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def insert(self, token_hash: bytes, key_id: str, at: datetime, expires_at: datetime) -> None:
+        sessions = self._rows.enter().sessions
+        for old, (_, until) in list(sessions.items()):
+            if until <= at:
+                del sessions[old]
+        sessions.setdefault(token_hash, (key_id, expires_at))
+
+    async def find(self, token_hash: bytes, at: datetime) -> StoredApiKey | None:
+        key_id, until = self._rows.enter().sessions.get(token_hash, ("", at))
+        if until <= at:
+            return None
+        keys = self._rows.api_keys.values()
+        return await MemoryApiKeys(self._rows).find(
+            next(each.key.prefix for each in keys if each.key.id == key_id)
+        )
+
+    async def delete(self, token_hash: bytes) -> None:
+        self._rows.enter().sessions.pop(token_hash, None)

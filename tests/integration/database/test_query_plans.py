@@ -61,6 +61,9 @@ SELECT md5(n::text) || '.0', 2, true, now() + interval '1 day' FROM generate_ser
 """
 
 
+SCAN = "Seq Scan on (?!forecasts)"  # that table is empty here
+
+
 async def plan(connection: DatabaseConnection, sql: str, *args: object) -> str:
     rows = await connection.fetch("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) " + sql, *args)
     return "\n".join(row["QUERY PLAN"] for row in rows)
@@ -75,7 +78,7 @@ async def test_a_page_out_of_a_hundred_thousand_batches_is_an_index_scan(
     sql, pages = queries(BatchQueries, "batches"), queries(BatchPageQueries, "batch_pages")
     first = await plan(connection, pages.all, "t", *LAST_POSITION, 21, FIRST_POSITION[0])
     assert "Index Scan Backward using batches_by_creation" in first
-    assert "Seq Scan" not in first
+    assert not re.search(SCAN, first)
     rows, more = await database.batches.page("t", limit=20, after="batch_00050001")
     ids = [row.order.batch_id for row in rows]
     assert (ids[0], ids[-1], more) == ("batch_00050000", "batch_00049981", True)
@@ -85,7 +88,7 @@ async def test_a_page_out_of_a_hundred_thousand_batches_is_an_index_scan(
         connection, pages.all, "t", position["created_at"], "batch_00050001", 21, FIRST_POSITION[0]
     )
     assert re.search(r"Index Cond: .*ROW\(created_at, id\) < ROW\(", deep)
-    assert "Seq Scan" not in deep
+    assert not re.search(SCAN, deep)
     assert "batches_live" in await plan(connection, sql.count_live, "t")
     assert "Seq Scan" not in await plan(connection, sql.fairness, "t", LAST_POSITION[0])
 

@@ -54,6 +54,7 @@ SYSTEM = {
     "retention.remove_keys": "the sweep, over all tenants",
     "retention.tenants": "the sweep asks which tenants there are",
     "retention.miscounted": "the consistency check, over all tenants",
+    "sessions.find": "a session's token tells whose a request is: there is no tenant yet",
     "tenants.all": "operators list tenants",
     "uploads.unswept": "the sweep, over all tenants",
     "webhook_deliveries.unstarted": "the dispatcher of control workers, over all tenants",
@@ -75,6 +76,7 @@ SHARED = {
     "model_speeds",
     "rates",
     "retention",
+    "sessions",  # found by the hash of a token that only one browser has
     "served_models",
     "storage_mark",
     "workers",

@@ -107,6 +107,7 @@ def a_result(folder: Path) -> demo_batch.DemoResult:
         batch=a_batch(BatchStatus.COMPLETED),
         as_expected=True,
         seconds=1.0,
+        page="http://127.0.0.1:20001/ui/batches/batch_1",
         ui="http://127.0.0.1:20000/namespaces/default/workflows/batch_1",
         data=folder,
         input_file=folder / "input.jsonl",

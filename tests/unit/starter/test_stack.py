@@ -39,6 +39,7 @@ from batchwright.starter.stack.terminal import address_panel, print_next_command
 
 PIDS = ProcessIds(dev=1, temporal=2, postgres=3, simulator=4, api=[5], worker=[6, 7])
 INFO = StackInfo(
+    pages="http://127.0.0.1:8000/ui",
     api="http://127.0.0.1:8000",
     temporal="127.0.0.1:7233",
     namespace="default",
@@ -243,6 +244,7 @@ def test_the_panel_fits_80_columns_and_shows_every_address() -> None:
         console.print(address_panel(INFO))
     shown = capture.get()
     assert max(len(line) for line in shown.splitlines()) <= 80
+    assert str(INFO.pages) in shown.splitlines()[1]
     for value in (INFO.api, INFO.temporal, INFO.ui, INFO.simulator, INFO.data):
         assert str(value) in shown
 

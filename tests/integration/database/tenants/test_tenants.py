@@ -95,3 +95,17 @@ async def test_the_last_use_is_recorded_at_most_once_a_minute(any_database: Data
     await any_database.api_keys.record_uses({"key_a": after(60), "key_b": after(61)})
     used = [row.last_used_at for row in await any_database.api_keys.all()]
     assert used == [after(60), after(61)]
+
+
+async def test_a_session_finds_its_key_until_it_expires_or_is_deleted(any_database: Database) -> None:
+    await any_database.tenants.create("blue", START)
+    await any_database.api_keys.insert(key("a"), SECRET_HASH)
+    sessions, stored = any_database.sessions, await any_database.api_keys.find("a")
+    await sessions.insert(b"1", "key_a", START, after(10))
+    assert await sessions.find(b"1", after(9)) == stored
+    assert await sessions.find(b"1", after(10)) is await sessions.find(b"2", START) is None
+    await sessions.insert(b"2", "key_a", after(10), after(20))  # deletes the expired session
+    assert await sessions.find(b"1", after(9)) is None
+    await sessions.delete(b"2")
+    await sessions.delete(b"2")
+    assert await sessions.find(b"2", after(11)) is None

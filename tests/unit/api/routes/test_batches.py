@@ -310,6 +310,13 @@ async def test_a_batch_shows_its_forecast_as_seen_from_now(api: ApiFixture) -> N
     assert 19_900 < found.remaining_seconds_p90 <= 19_981
 
 
+async def test_a_list_of_batches_shows_their_forecasts(api: ApiFixture) -> None:
+    batch_id = await begun(api, "llama")
+    await store_forecast(api, batch_id, timedelta(seconds=20))
+    [listed] = read(await api.http.get("/v1/batches"), BatchPage).data
+    assert listed.forecast == await forecast_of(api, batch_id)
+
+
 async def test_an_old_forecast_is_not_shown(api: ApiFixture) -> None:
     batch_id = await begun(api, "llama")
     await store_forecast(api, batch_id, timedelta(minutes=2))

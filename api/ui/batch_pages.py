@@ -1,0 +1,169 @@
+"""Pages of batches: the list, one batch with its actions, its webhook deliveries, and streams of changes."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from starlette.responses import RedirectResponse, Response
+
+from batchwright.api.errors import ApiError
+from batchwright.api.streams import StopSignal
+from batchwright.api.ui.batch_view import remedy, timeline, window_bar
+from batchwright.api.ui.live import BatchStream, ListStream, ListStreams
+from batchwright.api.ui.rendering import Renderer, link
+from batchwright.api.ui.visit import Visit
+from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.openai_objects import BatchObject, BatchPage
+from batchwright.contracts.operator_objects import OperatorBatch
+from batchwright.contracts.webhook_objects import DeliveryPage, WebhookPage
+from batchwright.settings import Settings
+
+Page = Callable[[Visit], Awaitable[Response]]
+_FILTERS = ("status", "model", "created_after", "created_before", "after")
+_PER_PAGE = 25
+_MAX_DELIVERIES = 100
+
+
+class BatchPages:
+    def __init__(self, renderer: Renderer, settings: Settings, stopping: StopSignal) -> None:
+        self._renderer, self._settings = renderer, settings
+        self._streams = ListStreams(stopping)
+
+    def table(self) -> dict[str, Page]:
+        """Return the pages by method and path, such as `GET /batches`."""
+        one = "/batches/{batch_id}"
+        actions = {
+            "cancel": partial(self._control, action="cancel"),
+            "pause": partial(self._control, action="x/pause"),
+            "resume": partial(self._rerun, action="x/resume"),
+            "retry": partial(self._rerun, action="x/retry"),
+            "max_cost": self._change_max_cost,
+            "priority": self._change_priority,
+            "delete": self._delete,
+        }
+        return {
+            "GET /batches": self.list,
+            "GET /batches/events": self.list_events,
+            f"GET {one}": self.one,
+            f"GET {one}/events": self.events,
+            f"GET {one}/webhooks": self.webhooks,
+            **{f"POST {one}/{name}": action for name, action in actions.items()},
+        }
+
+    async def list(self, visit: Visit) -> Response:
+        page, filters = await self._page(visit), _filters(visit)
+        older = link("/batches", **{**filters, "after": page.last_id}) if page.has_more else None
+        context = {"page": page, "filters": filters, "older": older, "statuses": list(BatchStatus)}
+        return self._renderer.page(visit, "batches.html", context)
+
+    async def list_events(self, visit: Visit) -> Response:
+        async def rows() -> bytes:
+            return self._renderer.fragment(visit, "batch_rows.html", {"page": await self._page(visit)})
+
+        return ListStream(self._streams, visit, rows)
+
+    async def _page(self, visit: Visit) -> BatchPage:
+        query = {**_filters(visit), "limit": str(_PER_PAGE)}
+        query["created_after"] = _midnight("created_after", query["created_after"])
+        query["created_before"] = _midnight("created_before", query["created_before"], days=1)
+        return await visit.api.get("/v1/batches", BatchPage, query)
+
+    async def one(self, visit: Visit) -> Response:
+        batch = await visit.api.get(_api_path(visit), BatchObject)
+        return self._renderer.page(visit, "batch.html", self._shown(batch))
+
+    async def events(self, visit: Visit) -> Response:
+        def fragment(batch: BatchObject) -> bytes:
+            return self._renderer.fragment(visit, "batch_live.html", self._shown(batch))
+
+        return BatchStream(visit, f"{_api_path(visit)}/x/events", fragment)
+
+    async def webhooks(self, visit: Visit) -> Response:
+        """Show the deliveries about a batch: to its own endpoints, and to those for all batches."""
+        batch = await visit.api.get(_api_path(visit), BatchObject)
+        endpoints = (await visit.api.get("/v1/x/webhooks", WebhookPage, {"batch_id": batch.id})).data
+        endpoints += (await visit.api.get("/v1/x/webhooks", WebhookPage)).data
+        most = {"limit": str(_MAX_DELIVERIES)}
+        found = [
+            (endpoint, [each for each in page.data if each.batch_id == batch.id], page.has_more)
+            for endpoint in endpoints
+            for page in [await visit.api.get(f"/v1/x/webhooks/{endpoint.id}/deliveries", DeliveryPage, most)]
+        ]
+        return self._renderer.page(visit, "webhooks.html", {"batch": batch, "endpoints": found})
+
+    def _shown(self, batch: BatchObject) -> dict[str, object]:
+        settings, now = self._settings, self._renderer.clock().timestamp()
+        temporal = settings.temporal_ui_url.rstrip("/")
+        if temporal:
+            temporal += f"/namespaces/{settings.temporal_namespace}/workflows/{batch.id}"
+        return {
+            "batch": batch,
+            "steps": timeline(batch),
+            "window": window_bar(batch, now),
+            "waiting": [(why, remedy(why)) for why in batch.waiting],
+            "temporal": temporal,
+        }
+
+    async def _control(self, visit: Visit, *, action: str) -> Response:
+        await visit.form()
+        await visit.api.post(f"{_api_path(visit)}/{action}", BatchObject)
+        return _to_batch(visit.path("batch_id"))
+
+    async def _rerun(self, visit: Visit, *, action: str) -> Response:
+        """Resume a paused batch, or show the batch that sends lines of an ended batch again."""
+        form = await visit.form()
+        body: Mapping[str, object] = {"codes": [form["code"]]} if form.get("code") else {}
+        batch = await visit.api.post(f"{_api_path(visit)}/{action}", BatchObject, body)
+        return _to_batch(batch.id)
+
+    async def _change_max_cost(self, visit: Visit) -> Response:
+        body = {"max_cost": (await visit.form()).get("max_cost") or None}
+        await visit.api.post(f"{_api_path(visit)}/x/max_cost", BatchObject, body)
+        return _to_batch(visit.path("batch_id"))
+
+    async def _change_priority(self, visit: Visit) -> Response:
+        text = (await visit.form()).get("priority", "")
+        if not text.isdecimal():
+            raise ApiError(400, "The priority has to be a number.", param="priority")
+        path = f"/admin/batches/{visit.path('batch_id')}/priority"
+        await visit.api.post(path, OperatorBatch, {"priority": int(text)})
+        return _to_batch(visit.path("batch_id"))
+
+    async def _delete(self, visit: Visit) -> Response:
+        form = await visit.form()
+        await visit.api.delete(_api_path(visit), {"keep_files": "true" if "keep_files" in form else "false"})
+        return RedirectResponse(link("/batches"), 303)
+
+
+def _filters(visit: Visit) -> dict[str, str]:
+    found = {name: visit.argument(name) for name in _FILTERS}
+    found |= {
+        name: value
+        for name in visit.request.query_params
+        if name.startswith("metadata[") and (value := visit.argument(name))
+    }
+    key, value = visit.argument("key"), visit.argument("value")
+    return found | ({f"metadata[{key}]": value} if key else {})
+
+
+def _midnight(name: str, date: str, *, days: int = 0) -> str:
+    """Return the Unix time at which a day begins, plus a number of days; empty if no date is given.
+
+    Raises:
+        ApiError: the text is not a date such as 2026-11-27.
+    """
+    if not date:
+        return ""
+    try:
+        time = datetime.strptime(date, "%Y-%m-%d").replace(tzinfo=UTC) + timedelta(days=days)
+    except (ValueError, OverflowError):
+        raise ApiError(400, f"{date!r} is not a date such as 2026-11-27.", param=name) from None
+    return str(int(time.timestamp()))
+
+
+def _api_path(visit: Visit) -> str:
+    return f"/v1/batches/{visit.path('batch_id')}"
+
+
+def _to_batch(batch_id: str) -> Response:
+    return RedirectResponse(link(f"/batches/{batch_id}"), 303)

@@ -1,0 +1,92 @@
+"""What the pages compute from a batch object: its timeline, its window, and remedies for waiting reasons."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from batchwright.contracts.openai_objects import BatchObject, WaitingObject
+
+# The first entry whose text is in the reason applies.
+_REMEDIES = (
+    ("paused", "Resume the batch to continue."),
+    ("no worker polls", "Start a worker that serves this queue. `batchwright workers` lists those that run."),
+    ("no backend serves", "Check the model's name, or ask the operator to add a backend that serves it."),
+    ("rejects Batchwright's API key", "The operator has to correct the API key of the backend."),
+    (
+        "forbids Batchwright's API key",
+        "The operator has to give the API key of the backend access to the model.",
+    ),
+    (
+        "accepts no requests now",
+        "Nothing to do: it is tried again until it answers. The operator sees the cause.",
+    ),
+    ("next attempt", "Nothing to do: these lines are sent again when their delay is over."),
+    ("max_in_flight", "Wait, or ask the operator to raise the cap on requests in flight."),
+    ("is divided between the workers", "Wait, or the operator raises `in_flight` or runs fewer workers."),
+    ("an operator holds", "Ask the operator, who can release the hold."),
+    ("limited by", "Wait, or ask the operator to raise the rate."),
+    ("behind", "Wait, or raise the priority: other slices run first."),
+    ("no response recently", "Nothing to do: slices of a dead worker continue elsewhere."),
+    ("quota", "Wait until other batches have ended, or ask the operator to raise the quota."),
+    ("cost", "Raise the cap on the cost, or cancel the batch."),
+)
+_DEFAULT_REMEDY = (
+    "Nothing to do: it is tried again. If it lasts, the operator finds the cause in the workers' log."
+)
+
+
+class Step(NamedTuple):
+    """A state in the timeline of a batch. `seconds` is the time until the next one; None for the last."""
+
+    name: str
+    at: int
+    seconds: int | None
+
+
+class WindowBar(NamedTuple):
+    """Parts of the completion window, in percent of its length.
+
+    `p50` and `p90` are when the batch will be done; None without a forecast. They can be over 100.
+    """
+
+    elapsed: float
+    p50: float | None
+    p90: float | None
+
+
+def timeline(batch: BatchObject) -> list[Step]:
+    found = sorted(_times(batch), key=lambda each: each[1])
+    ends = [at for _, at in found[1:]]
+    return [
+        Step(name, at, None if end is None else end - at)
+        for (name, at), end in zip(found, [*ends, None], strict=True)
+    ]
+
+
+def _times(batch: BatchObject) -> Iterator[tuple[str, int]]:
+    times = {
+        "created": batch.created_at,
+        "in progress": batch.in_progress_at,
+        "cancelling": batch.cancelling_at,
+        "finalizing": batch.finalizing_at,
+        batch.status.value: batch.ended_at,
+    }
+    return ((name, at) for name, at in times.items() if at is not None)
+
+
+def window_bar(batch: BatchObject, now: float) -> WindowBar:
+    length = max(batch.expires_at - batch.created_at, 1)
+    end = batch.ended_at or now
+
+    def percent(at: float) -> float:
+        return round(100 * (at - batch.created_at) / length, 2)
+
+    elapsed, forecast = min(percent(end), 100), batch.forecast
+    if forecast is None:
+        return WindowBar(elapsed, None, None)
+    p50, p90 = forecast.remaining_seconds_p50, forecast.remaining_seconds_p90
+    return WindowBar(elapsed, percent(now + p50), percent(now + p90))
+
+
+def remedy(why: WaitingObject) -> str:
+    """Return what a person can do about a waiting reason."""
+    return next((text for part, text in _REMEDIES if part in why.reason), _DEFAULT_REMEDY)

@@ -1,0 +1,154 @@
+"""Pages of a batch's lines: requests beside their responses, and the search by `custom_id`."""
+
+import json
+from collections.abc import AsyncIterator, Collection, Iterable
+from dataclasses import dataclass
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+from starlette.responses import Response
+
+from batchwright.api.errors import ApiError
+from batchwright.api.ui.api_client import ApiClient, Query
+from batchwright.api.ui.batch_pages import Page
+from batchwright.api.ui.rendering import Renderer, link
+from batchwright.api.ui.visit import Visit
+from batchwright.contracts.openai_objects import BatchObject
+
+_PER_PAGE = 20
+_MAX_LINE_BYTES = 16 * 1024 * 1024
+_MAX_SEARCHED_BYTES = 256 * 1024 * 1024
+_OBJECT = TypeAdapter(dict[str, object])
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line with a result.
+
+    Attributes:
+        request: the request's body; None if it was not found in the input.
+        response: the response's body, or the error of a line without a response.
+        status: HTTP status of the response; None if there was none.
+    """
+
+    id: str
+    custom_id: str
+    request: object
+    response: object
+    status: object
+
+
+class LinePages:
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
+
+    def table(self) -> dict[str, Page]:
+        return {"GET /batches/{batch_id}/lines": self.lines}
+
+    async def lines(self, visit: Visit) -> Response:
+        """Show lines with their results, or the line with a `custom_id`.
+
+        The parameter `at` is the position in the input after the lines of the page before.
+        """
+        api, path = visit.api, f"/v1/batches/{visit.path('batch_id')}"
+        batch = await api.get(path, BatchObject)
+        status = "failed" if visit.argument("status") == "failed" else "completed"
+        custom_id, at = visit.argument("custom_id"), visit.argument("at")
+        start = int(at) if at.isdecimal() and not custom_id else 0
+        statuses = ("completed", "failed") if custom_id else (status,)
+        results, more = list[dict[str, object]](), False
+        for each in statuses:
+            query = {"status": each, "custom_id": custom_id, "after": visit.argument("after")}
+            found, more = await _results(api, f"{path}/x/results", query)
+            results += found
+        wanted = [str(result.get("custom_id")) for result in results]
+        requests, end = await _requests(api, batch.input_file_id, wanted, start)
+        lines = [_line(result, requests) for result in results]
+        following = None
+        if more and lines:
+            query = {"status": status, "custom_id": custom_id, "after": lines[-1].id, "at": end}
+            following = link(f"/batches/{batch.id}/lines", **query)
+        context = {"lines": lines, "status": status, "custom_id": custom_id, "following": following}
+        return self._renderer.page(visit, "lines.html", {"batch": batch, **context})
+
+
+async def _results(api: ApiClient, path: str, query: Query) -> tuple[list[dict[str, object]], bool]:
+    """Return the results of one page, and True if there are more."""
+    found = list[dict[str, object]]()
+    async with api.open(path, query) as response:
+        async for line in _lines(response.pieces):
+            if len(found) == _PER_PAGE:
+                return found, True
+            found.append(_object(line))
+    return found, False
+
+
+async def _requests(
+    api: ApiClient, file_id: str, custom_ids: Collection[str], start: int
+) -> tuple[dict[str, object], int]:
+    """Find the requests with these custom ids in an input file, and return their bodies by custom id.
+
+    Also return the position after the last line that was read. Results are in the order of the input, so the
+    requests of the next page are behind it. The search ends after `_MAX_SEARCHED_BYTES`.
+
+    Args:
+        start: position in the file at which to begin.
+    """
+    found, at = dict[str, object](), start
+    if not custom_ids:
+        return found, at
+    texts = {form for each in custom_ids for form in _encoded(each)}
+    try:
+        headers = {"range": f"bytes={start}-{start + _MAX_SEARCHED_BYTES}"}
+        async with api.open(f"/v1/files/{file_id}/content", headers=headers) as response:
+            async for line in _lines(response.pieces):
+                if len(found) == len(set(custom_ids)):
+                    break
+                at += len(line) + 1
+                if any(text in line for text in texts):
+                    request = _object(line)
+                    if request.get("custom_id") in custom_ids:
+                        found[str(request["custom_id"])] = request.get("body", request.get("params"))
+    except ApiError as error:
+        if error.status not in (404, 416):  # the input was deleted, or its end is reached
+            raise
+    return found, at
+
+
+def _encoded(custom_id: str) -> Iterable[bytes]:
+    """Return the forms that a custom id usually has in JSON, to skip other lines without parsing them."""
+    for ascii_only in (True, False):
+        yield json.dumps(custom_id, ensure_ascii=ascii_only).encode(errors="surrogatepass")
+
+
+def _line(result: dict[str, object], requests: dict[str, object]) -> Line:
+    response, custom_id = result.get("response"), str(result.get("custom_id"))
+    answer = _OBJECT.validate_python(response) if isinstance(response, dict) else {}
+    return Line(
+        id=str(result.get("id")),
+        custom_id=custom_id,
+        request=requests.get(custom_id),
+        response=answer.get("body", result.get("error")),
+        status=answer.get("status_code"),
+    )
+
+
+async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the lines of a JSONL file without newlines. A line that is too long is yielded empty."""
+    rest = b""
+    async for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line
+        if len(rest) > _MAX_LINE_BYTES:
+            rest = b""
+    if rest:
+        yield rest
+
+
+def _object(line: bytes) -> dict[str, object]:
+    """Return a JSON object; empty if the line is none."""
+    try:
+        return _OBJECT.validate_python(orjson.loads(line))
+    except (ValueError, ValidationError):
+        return {}

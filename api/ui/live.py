@@ -1,0 +1,193 @@
+"""Streams that keep a page up to date: Server-Sent Events whose data are fragments of the page."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from batchwright.api.errors import ApiError, rate_limited
+from batchwright.api.streams import LIFETIME_SECONDS, StopSignal
+from batchwright.api.ui.visit import Visit
+from batchwright.contracts.openai_objects import BatchObject
+from batchwright.database.errors import DatabaseUnavailable
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 3.0
+MAX_LISTENERS = 500
+_KEEP_ALIVE, _KEEP_ALIVE_SECONDS = b": keep-alive\n\n", 15.0
+_ENDED = b"event: ended\ndata:\n\n"  # then the browser does not connect again
+_DATA = b"data: "
+_HEADERS = {"X-Accel-Buffering": "no"}  # otherwise nginx would hold events back
+Fragment = Callable[[], Awaitable[bytes]]
+
+
+class BatchStream(Response):
+    """The events of one batch. Each batch object of the API's stream becomes a fragment of the page."""
+
+    def __init__(self, visit: Visit, path: str, fragment: Callable[[BatchObject], bytes]) -> None:
+        super().__init__()
+        self._visit, self._path, self._fragment = visit, path, fragment
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        known = self._visit.request.headers.get("last-event-id")
+        headers = {} if known is None else {"last-event-id": known}
+        api = self._visit.api
+
+        async def rendered(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                message = {**message, "body": self._rendered(message.get("body", b""))}
+            await send(message)
+
+        await api.forward(api.scope("GET", self._path, headers=headers), receive, rendered)
+
+    def _rendered(self, event: bytes) -> bytes:
+        """Return an event of the API with a fragment as its data. Anything else is returned unchanged."""
+        fields = event.split(b"\n")
+        data = next((field for field in fields if field.startswith(_DATA)), None)
+        if data is None:
+            return event
+        batch = BatchObject.model_validate_json(data.removeprefix(_DATA))
+        kept = [field for field in fields if field.startswith((b"id:", b"retry:"))]
+        encoded = b"\n".join([encode_data(self._fragment(batch)), *kept]) + b"\n\n"
+        return (
+            encoded + _ENDED
+            if batch.status.is_terminal and not batch.x_batchwright.files_pending
+            else encoded
+        )
+
+
+def encode_data(fragment: bytes) -> bytes:
+    """Return the data lines of an event. Empty lines of the fragment are left out."""
+    lines = (line.strip() for line in fragment.splitlines())
+    return b"\n".join(_DATA + line for line in lines if line)
+
+
+class _Feed:
+    """A list that is read again and again for all tabs that show it.
+
+    `next` is done when `latest` changes, or when the feed is closed.
+    """
+
+    def __init__(self, fragment: Fragment) -> None:
+        self._fragment = fragment
+        self.latest, self.is_closed, self.listeners = b"", False, 0
+        self.next = asyncio.get_running_loop().create_future()
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        """Read the list every `POLL_SECONDS`, until the API refuses it or the task is cancelled."""
+        try:
+            while True:
+                try:
+                    fragment = await self._fragment()
+                except DatabaseUnavailable as error:
+                    logger.warning("a watched list cannot be read", extra={"error": str(error)})
+                else:
+                    if fragment != self.latest:
+                        self.latest = fragment
+                        self._wake()
+                await asyncio.sleep(POLL_SECONDS)
+        except ApiError as error:
+            logger.info("a watched list is refused", extra={"status": error.status, "error": error.message})
+        finally:
+            self.is_closed = True
+            self._wake()
+
+    def _wake(self) -> None:
+        self.next.set_result(None)
+        self.next = asyncio.get_running_loop().create_future()
+
+
+class ListStreams:
+    """Feeds of lists. The tabs of one visitor that show the same list share one feed."""
+
+    def __init__(self, stopping: StopSignal) -> None:
+        self._feeds: dict[str, _Feed] = {}
+        self._listeners = 0
+        self._stopping = stopping
+        stopping.on_set(self._close)
+
+    @contextmanager
+    def feed(self, key: str, fragment: Fragment) -> Generator[_Feed]:
+        """Context manager that yields the feed with this key. The first listener makes it from `fragment`.
+
+        Raises:
+            ApiError: this process has too many listeners (429).
+        """
+        if self._listeners >= MAX_LISTENERS:
+            message = (
+                f"Too many pages are open: this process updates {MAX_LISTENERS}. Reload the page instead."
+            )
+            raise rate_limited(message, MAX_LISTENERS)
+        feed = self._feeds.get(key)
+        if feed is None or feed.is_closed:
+            feed = self._feeds[key] = _Feed(fragment)
+        feed.listeners += 1
+        self._listeners += 1
+        try:
+            yield feed
+        finally:
+            feed.listeners -= 1
+            self._listeners -= 1
+            if not feed.listeners:
+                feed.task.cancel()
+                if self._feeds.get(key) is feed:
+                    del self._feeds[key]
+
+    def _close(self) -> None:
+        for feed in self._feeds.values():
+            feed.task.cancel()
+
+
+class ListStream(Response):
+    """The stream of one tab that shows a list."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, streams: ListStreams, visit: Visit, fragment: Fragment) -> None:
+        """Create the stream.
+
+        Args:
+            fragment: reads the list with the rights of the visitor, and renders it.
+        """
+        super().__init__(headers=_HEADERS)
+        del self.headers["content-length"]
+        self._open = partial(streams.feed, f"{visit.identity} {visit.request.url.query}", fragment)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._open() as feed:
+            disconnected = asyncio.create_task(_disconnected(receive))
+            try:
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                async for event in self._events(feed, disconnected):
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+                await send({"type": "http.response.body", "body": b""})
+            finally:
+                disconnected.cancel()
+                await asyncio.gather(disconnected, return_exceptions=True)
+
+    async def _events(self, feed: _Feed, disconnected: asyncio.Task[None]) -> AsyncGenerator[bytes]:
+        """Yield the list when it has changed. The browser connects again after `LIFETIME_SECONDS`."""
+        loop, sent = asyncio.get_running_loop(), b""
+        until = loop.time() + LIFETIME_SECONDS
+        while not (feed.is_closed or disconnected.done() or loop.time() > until):
+            if feed.latest != sent:
+                sent = feed.latest
+                yield encode_data(sent) + b"\n\n"
+                continue
+            changed = {feed.next, disconnected}
+            done, _ = await asyncio.wait(
+                changed, timeout=_KEEP_ALIVE_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                yield _KEEP_ALIVE
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

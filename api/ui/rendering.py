@@ -1,0 +1,113 @@
+"""Templates of the pages, and how they show times, numbers and JSON."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from http import HTTPStatus
+from pathlib import Path
+from urllib.parse import urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+from starlette.responses import HTMLResponse
+
+from batchwright.api.errors import ApiError
+from batchwright.api.ui.visit import Visit
+from batchwright.rules.duration_text import duration_text
+
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+_MAX_JSON_CHARACTERS = 20_000
+_CODE = re.compile(r"`([^`]+)`")
+
+
+class Renderer:
+    def __init__(self, digests: Mapping[str, str], clock: Callable[[], datetime]) -> None:
+        """Create the renderer.
+
+        Args:
+            digests: digest of the content of each static file, by name. It is a part of the file's URL.
+        """
+        self._digests, self.clock = digests, clock
+        self._environment = Environment(
+            loader=FileSystemLoader(Path(__file__).parent / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        self._environment.filters |= {
+            "time": time_element,
+            "number": lambda value: f"{value:,}",
+            "size": size_text,
+            "duration": duration_text,
+            "money": money_text,
+            "json": json_text,
+            "code": code_text,
+            "words": lambda text: str(text).replace("_", " "),
+        }
+        self._environment.globals.update(static=self._static, link=link)
+
+    def page(
+        self, visit: Visit, template: str, context: Mapping[str, object], status: int = 200
+    ) -> HTMLResponse:
+        return HTMLResponse(self.fragment(visit, template, context), status)
+
+    def fragment(self, visit: Visit, template: str, context: Mapping[str, object]) -> bytes:
+        """Return a template as UTF-8. Characters that have no UTF-8 form are replaced."""
+        shown = {**context, "visit": visit, "now": self.clock().timestamp()}
+        text = self._environment.get_template(template).render(shown)
+        return text.encode(errors="replace")
+
+    def error(self, visit: Visit, error: ApiError) -> HTMLResponse:
+        title = HTTPStatus(error.status).phrase
+        page = self.page(visit, "error.html", {"error": error, "title": title}, error.status)
+        for name, value in error.headers.items():
+            page.headers.setdefault(name, value)
+        return page
+
+    def _static(self, name: str) -> str:
+        return f"/ui/static/{name}?v={self._digests[name]}"
+
+
+def link(path: str, **query: object) -> str:
+    """Return the URL of a page. Query parameters that are None or empty are left out."""
+    text = urlencode({name: value for name, value in query.items() if value not in (None, "")})
+    return f"/ui{path}?{text}" if text else f"/ui{path}"
+
+
+def time_element(seconds: int | datetime) -> Markup:
+    """Return a time, such as Unix seconds, as an HTML element."""
+    time = seconds if isinstance(seconds, datetime) else datetime.fromtimestamp(seconds, UTC)
+    shown = time.strftime("%Y-%m-%d %H:%M:%S")
+    return Markup('<time datetime="{}">{}</time>').format(time.isoformat(), shown)
+
+
+def size_text(count: int) -> str:
+    """Return a number of bytes as text, such as `1.5 MiB`."""
+    amount, unit = float(count), 0
+    while amount >= 1024 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    return f"{amount:.1f} {_UNITS[unit]}" if unit else f"{count:,} bytes"
+
+
+def money_text(amount: str) -> str:
+    """Return a decimal number with at least two significant digits, such as `12.35` or `0.0042`."""
+    value = Decimal(amount)
+    places = 2 if abs(value) >= 1 or not value else 1 - value.adjusted()
+    return f"{value:,.{places}f}"
+
+
+def code_text(text: str) -> Markup:
+    """Return text as HTML. Parts in backquotes become `<code>` elements."""
+    return Markup(_CODE.sub(r"<code>\1</code>", escape(text)))
+
+
+def json_text(value: object) -> Markup:
+    """Return JSON with indentation. Long text is cut."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    if len(text) > _MAX_JSON_CHARACTERS:
+        text = f"{text[:_MAX_JSON_CHARACTERS]}\n... {len(text) - _MAX_JSON_CHARACTERS:,} more characters"
+    return escape(text)

@@ -1,0 +1,101 @@
+"""One request of a browser: who sends it, what it may do, and the check of its forms."""
+
+import hmac
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from batchwright.api.auth.sessions import SESSION_LIFETIME
+from batchwright.api.errors import ApiError, payload_too_large
+from batchwright.api.ui.api_client import ApiClient
+from batchwright.rules.api_keys import Scope, is_granted
+
+COOKIE = "batchwright_ui"
+PREFIX = "/ui"
+_MAX_FORM_BYTES = 64 * 1024
+_MAX_FORM_FIELDS = 100
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One request of a browser.
+
+    Attributes:
+        api: the API with the rights of the visitor.
+        token: content of the visitor's cookie. It stands for the session, if there is one.
+        tenant: tenant of the visitor; empty if it is not known.
+        scopes: scopes of the visitor. The pages only use them to leave out what the API would refuse.
+        has_session: True if the visitor has signed in.
+        identity: text that is the same for all requests with the same rights.
+    """
+
+    request: Request
+    api: ApiClient
+    token: str
+    tenant: str
+    scopes: Collection[str]
+    has_session: bool
+    identity: str
+
+    @cached_property
+    def csrf(self) -> str:
+        """Token in all forms. Pages of other sites cannot know it, because they cannot read the cookie."""
+        return hmac.digest(self.token.encode(), b"csrf", "sha256").hex()
+
+    def may(self, scope: str) -> bool:
+        return is_granted(Scope(scope), self.scopes)
+
+    def argument(self, name: str) -> str:
+        """Return a query parameter of the page; empty if it is absent."""
+        return self.request.query_params.get(name, "").strip()
+
+    def path(self, name: str) -> str:
+        """Return a parameter in the path of the page."""
+        value: str = self.request.path_params[name]
+        return value
+
+    async def form(self) -> dict[str, str]:
+        """Return the fields of a form that this site has sent. Of a field that is repeated, the last counts.
+
+        Raises:
+            ApiError: the form is too large, or it does not contain the visitor's token.
+        """
+        body = bytearray()
+        async for piece in self.request.stream():
+            body += piece
+            if len(body) > _MAX_FORM_BYTES:
+                raise payload_too_large(_MAX_FORM_BYTES, "form")
+        try:
+            fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FORM_FIELDS)
+        except ValueError:
+            raise ApiError(400, "The form cannot be read.") from None
+        form = {name: value.strip() for name, value in fields}
+        self.check_csrf(form.pop("csrf", ""))
+        return form
+
+    def check_csrf(self, sent: str) -> None:
+        """Check the token in a form.
+
+        Raises:
+            ApiError: it is not the token of this visitor.
+        """
+        if not hmac.compare_digest(sent.encode(), self.csrf.encode()):
+            message = "This form is no longer valid. Open the page again, and repeat what you did."
+            raise ApiError(403, message, code="invalid_form_token")
+
+
+def set_cookie(response: Response, request: Request, token: str) -> None:
+    """Give the browser a token. Scripts cannot read it, and no other site can make the browser send it."""
+    response.set_cookie(
+        COOKIE,
+        token,
+        max_age=round(SESSION_LIFETIME.total_seconds()),
+        path=PREFIX,
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )

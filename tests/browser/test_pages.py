@@ -1,0 +1,182 @@
+"""The pages in a real browser, on a whole stack with API keys.
+
+At both widths, in both colour schemes, and without JavaScript: nothing violates the policy of the pages, no
+text of users becomes a part of a page, and axe finds no serious barrier.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect
+
+from tests.browser.chromium import axe, chromium
+from tests.browser.scenario import ENDED, HOSTILE, Client, line
+from tests.e2e.stack import MODELS, Stack, dev
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+WIDTHS = {"wide": {"width": 1440, "height": 900}, "narrow": {"width": 390, "height": 844}}
+_SERIOUS = ("serious", "critical")
+
+
+@pytest.fixture(scope="module")
+def stack() -> Generator[Stack]:
+    with dev(BATCHWRIGHT_AUTH="api_key") as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def key(stack: Stack) -> str:
+    environment = {"BATCHWRIGHT_DATABASE_URL": stack.now.postgres}
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "batchwright.starter", *arguments]
+        return subprocess.run(
+            command, env=environment, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    run("tenants", "create", "blue")
+    return run("keys", "create", "blue", "--scope", "read", "--scope", "write", "--scope", "admin")
+
+
+@contextmanager
+def api_client(stack: Stack, key: str) -> Generator[Client]:
+    headers = {"Authorization": f"Bearer {key}"}
+    with httpx.Client(base_url=stack.now.api, headers=headers, trust_env=False) as http:
+        yield Client(http)
+
+
+@pytest.fixture(scope="module")
+def hostile_batch(stack: Stack, key: str) -> str:
+    """An ended batch whose text tries to break out of the pages. One of its lines has failed."""
+    with api_client(stack, key) as client:
+        lines = [line(f"{HOSTILE}{number}"[:400], MODELS[0], HOSTILE) for number in range(3)]
+        lines.append(line(f"fails {HOSTILE}", f"nobody-{HOSTILE}"[:100], HOSTILE))
+        metadata = {HOSTILE[:64]: HOSTILE[:512]}
+        batch = client.create(lines, name=f"{HOSTILE[:200]}.jsonl", metadata=metadata)
+        client.wait(batch, *ENDED)
+        return batch
+
+
+@pytest.fixture(scope="module")
+def browser() -> Generator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(params=WIDTHS)
+def page(request: pytest.FixtureRequest, browser: Browser, stack: Stack, key: str) -> Generator[Page]:
+    """A page of a visitor who has signed in. Anything that the browser reports as an error fails the test."""
+    context = browser.new_context(
+        base_url=stack.now.api,
+        viewport=WIDTHS[request.param],  # pyright: ignore[reportArgumentType]
+        color_scheme="dark" if request.param == "narrow" else "light",
+    )
+    context.add_init_script(axe())
+    problems: list[str] = []
+
+    def report(message: ConsoleMessage) -> None:
+        # A page with an error status is reported, too. It is wanted.
+        if message.type in ("error", "warning") and "Failed to load resource" not in message.text:
+            problems.append(message.text)
+
+    context.on("console", report)
+    context.on("weberror", lambda error: problems.append(str(error.error)))
+    page = context.new_page()
+    sign_in(page, key)
+    yield page
+    context.close()
+    assert problems == []
+
+
+def sign_in(page: Page, key: str) -> None:
+    page.goto("/ui")
+    page.get_by_label("API key").fill(key)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Batches")).to_be_visible()
+
+
+def check(page: Page) -> None:
+    """Check that a page has no serious barrier, fits the window, and contains no text of users as markup."""
+    found = page.evaluate("() => axe.run()")
+    serious = [
+        (violation["id"], [node["html"][:200] for node in violation["nodes"]])
+        for violation in found["violations"]
+        if violation["impact"] in _SERIOUS
+    ]
+    assert serious == []
+    assert page.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth"), page.url
+    assert "broken" not in page.title()
+    assert page.locator("main script").count() == 0
+
+
+def test_a_person_goes_from_a_file_to_the_downloaded_results(page: Page, tmp_path: Path) -> None:
+    file = tmp_path / "requests.jsonl"
+    lines = [line(f"line-{number}", MODELS[number % 2], f"question {number}") for number in range(20)]
+    file.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    page.get_by_role("link", name="New batch").first.click()
+    check(page)
+    page.get_by_label("JSONL file").set_input_files(file)
+    page.get_by_role("button", name="Upload").click()
+    expect(page.get_by_role("heading", name="Estimate")).to_be_visible()
+    check(page)
+    page.get_by_label("Completion window").fill("1h")
+    page.get_by_label("Metadata").fill("from=a person")
+    page.get_by_role("button", name="Submit the batch").click()
+    expect(page.get_by_text("completed", exact=True).first).to_be_visible(timeout=60_000)  # without a reload
+    expect(page.get_by_role("link", name="Output")).to_be_visible()
+    check(page)
+    with page.expect_download() as downloading:
+        page.get_by_role("link", name="Output").click()
+    results = [json.loads(each) for each in downloading.value.path().read_text().splitlines()]
+    assert [each["custom_id"] for each in results] == [f"line-{number}" for number in range(20)]
+    page.get_by_label("custom_id").fill("line-7")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("question 7")).to_be_visible()
+
+
+def test_every_page_withstands_hostile_text_and_has_no_barrier(page: Page, hostile_batch: str) -> None:
+    one = f"/ui/batches/{hostile_batch}"
+    paths = ("", "/lines", "/lines?status=failed", "/webhooks")
+    pages = ("/ui/batches", "/ui/files", "/ui/new", "/ui/batches/nothing", *(one + path for path in paths))
+    for path in pages:
+        page.goto(path)
+        for summary in page.locator("details.line > summary").all():
+            summary.click()
+        check(page)
+
+
+def test_a_list_follows_its_batches(page: Page, stack: Stack, key: str) -> None:
+    with api_client(stack, key) as client:
+        batch = client.create([line("a", MODELS[0], "hello")])
+    row = page.locator(f"#row-{batch}")
+    expect(row).to_contain_text("completed", timeout=60_000)  # without a reload
+
+
+def test_without_javascript_a_batch_is_retried_and_deleted(
+    browser: Browser, stack: Stack, key: str, hostile_batch: str
+) -> None:
+    context = browser.new_context(base_url=stack.now.api, java_script_enabled=False)
+    page = context.new_page()
+    sign_in(page, key)
+    page.goto(f"/ui/batches/{hostile_batch}")
+    page.get_by_role("button", name="Retry failed lines").click()
+    retried = page.url
+    assert not retried.endswith(hostile_batch)
+    expect(page.get_by_text("Retry of")).to_be_visible()
+    while page.get_by_text("Delete", exact=True).count() == 0:
+        page.goto(retried)
+    page.get_by_text("Delete", exact=True).click()
+    page.get_by_role("button", name="Delete the batch").click()
+    expect(page.get_by_role("heading", name="Batches")).to_be_visible()
+    expect(page.locator(f"a[href$='{retried.rpartition('/')[2]}']")).to_have_count(0)
+    page.get_by_role("button", name="Sign out").click()
+    page.goto("/ui/files")
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    context.close()
