@@ -17,7 +17,7 @@ _Work = Callable[[], Coroutine[None, None, None]]
 
 
 class BackgroundTaskFailing(Exception):
-    """At least one background task has ended, and has not run long enough since its restart.
+    """A background task ended, was restarted, and has not yet run long enough to count as recovered.
 
     The message has the name and the error of each such task.
     """
@@ -31,8 +31,8 @@ class BackgroundTasks:
     """Runs the endless tasks of one process, and restarts each task that ends.
 
     The first restart comes after `first_pause` seconds. Each further pause is twice as long, up to a minute.
-    After a restart, `check` raises an error until the task has run for `steady_seconds`. Then the task counts
-    as recovered, and the next pause after a failure is the first one again.
+    After a restart, `check` raises an error until the task has run for `steady_seconds`. Then the task
+    counts as recovered: if it ends again, its pause is `first_pause` again.
 
     Args:
         report: called with the name of the task and the error, each time a task ended.
@@ -98,7 +98,7 @@ class BackgroundTasks:
             await asyncio.sleep(self._on_failed(name, error))
 
     def _on_failed(self, name: str, error: BaseException | None) -> float:
-        """Log and report that a task ended. Return the seconds to wait before the task is started again."""
+        """Log and report that a task ended. Return the seconds to wait before the task is restarted."""
         failures = self._failures.get(name, 0)
         self._failures[name] = failures + 1
         message = (

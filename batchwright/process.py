@@ -14,9 +14,10 @@ _EXIT_WRITE_FAILED = 120  # the interpreter's own code in this case
 
 
 def run_and_exit(main: Callable[[], object]) -> Never:
-    """Call `main` and exit the process with its result as `sys.exit` would, but without `atexit` functions.
+    """Call `main`, then exit the process with the result of `main` as `sys.exit` would do.
 
-    If `main` raises an exception, the exception is printed and the exit code is 1.
+    Unlike `sys.exit`, this does not run `atexit` functions. If `main` raises an exception, the exception is
+    printed and the exit code is 1.
     """
     try:
         code = main()
@@ -29,9 +30,9 @@ def run_and_exit(main: Callable[[], object]) -> Never:
 
 
 def exit_now(code: int) -> Never:
-    """Flush logs and output, and end the process at once with the exit code `code`.
+    """Write buffered logs and output, and end the process at once with the exit code `code`.
 
-    If the output cannot be written, the exit code 0 becomes 120.
+    If `code` is 0 but the output cannot be written, the exit code is 120.
     """
     logging.shutdown()
     flushed = [_flush(stream) for stream in (sys.stdout, sys.stderr)]

@@ -169,9 +169,10 @@ class ErrorCount(Message):
 class WaitingReason(Message):
     """Reason why the lines of a model wait, as a worker reports it to the batch's workflow.
 
-    An empty `reason` means that the lines no longer wait. An empty `model` stands for all models of the
-    batch. The workflow drops a reason when a slice of the model is finished. If `fleet_wide` is True, it
-    keeps the reason until a worker reports the end of the wait, or all slices of the model have ended.
+    If `reason` is empty, the lines no longer wait. If `model` is empty, the reason is for all models of the
+    batch. If `fleet_wide` is False, the workflow drops the reason when a slice of the model is finished. If
+    `fleet_wide` is True, the workflow keeps the reason until a worker reports the end of the wait, or until
+    all slices of the model have ended.
     """
 
     model: str
@@ -221,7 +222,7 @@ class StartForecast(Message):
 
     The batch will be done within `p50_seconds` after `made_at` with a probability of 50 %, and within
     `p90_seconds` with a probability of 90 %. In the best case it takes `soonest_seconds`. `refused` is True
-    if the batch failed because even then it would miss its completion window.
+    if the batch was refused, because even in the best case it would miss its completion window.
     """
 
     made_at: datetime

@@ -86,8 +86,8 @@ class ModelRun(Message):
 class SliceRequest(Message):
     """Argument of the activity `run_slice`: the slice number `number` of a model, and how to send its lines.
 
-    When the workflow schedules the slice again, Temporal counts its attempts from 1 again, and `generation`
-    is greater than before.
+    Each time the workflow schedules the slice again, `generation` is greater than before, because Temporal
+    then counts the attempts of the slice from 1 again.
     """
 
     batch_id: str
@@ -135,8 +135,8 @@ class SliceRequest(Message):
 class SliceResult(Message):
     """Result and heartbeat of the activity `run_slice`: how many lines of the slice have a final result.
 
-    `finished` is True once all lines of the slice have a final result. `over_cap` is True if the other lines
-    were not sent because the batch has reached the cap on its cost.
+    `finished` is True once all lines of the slice have a final result. `over_cap` is True if the batch has
+    reached the cap on its cost, so that the lines without a result were not sent.
     """
 
     finished: bool = False
@@ -156,8 +156,8 @@ class ModelRunResult(Message):
     """Result of a model run: how many lines of its finished slices have completed, and how many have failed.
 
     `finished` is True if all slices are finished. `over_cap` is True if the run ended because the batch has
-    reached the cap on its cost. The final counts of the batch come from finalization, and
-    can be different.
+    reached the cap on its cost. Finalization counts the lines again, and its counts, which can be different,
+    are the final counts of the batch.
     """
 
     finished: bool

@@ -12,7 +12,7 @@ from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
 class FinalizeRequest(Message):
     """Request to write the output and error files of a batch, and then to end the batch with `status`.
 
-    A line without a result gets the error code `missing_line_code` in the error file.
+    If a line has no result, it gets the error code `missing_line_code` in the error file.
     """
 
     order: BatchOrder

@@ -25,10 +25,11 @@ class ModelShare(Message):
 
 
 class IngestResult(Message):
-    """Result of ingestion. The objects that it wrote, such as plans, have the key prefix `ingest_prefix`.
+    """Result of ingestion. The keys of all objects that it wrote, such as plans, begin with `ingest_prefix`.
 
-    Other attempts of the activity write objects with other prefixes, which are ignored. `failed` is True if
-    the input is invalid. Then the batch's row already has the status `failed`, and `ingest_prefix` is empty.
+    Each attempt of the activity writes its objects under another prefix. Only the objects under
+    `ingest_prefix` are used. `failed` is True if the input is invalid. The batch's row then already has the
+    status `failed`, and `ingest_prefix` is empty.
     """
 
     failed: bool = False

@@ -75,10 +75,11 @@ class PriceConfig(RegistryEntry):
 
 
 def describe_mixed_currencies(prices: Mapping[str, PriceConfig]) -> str:
-    """Return a message about two models with different currencies; "" if all have the same.
+    """Return a message that names two models whose prices have different currencies.
 
-    Args:
-        prices: prices by model.
+    Return "" if the prices of all models have the same currency.
+
+    Args: prices: prices by model.
     """
     names = sorted(prices)
     for name in names[1:]:

@@ -45,7 +45,7 @@ RESERVED_HEADERS = frozenset(
 
 
 def _check_address(url: str) -> None:
-    """Raise ValueError if the host, the port or the path of an HTTP URL is invalid."""
+    """Raise ValueError if the host, the port or the path of the HTTP URL `url` is invalid."""
     found = _HTTP_URL.fullmatch(url)
     if found is None or int(found[3] or 1) not in range(1, 65_536):
         raise ValueError("it must be ASCII with a host and an optional port from 1 to 65535")
@@ -63,7 +63,9 @@ def _check_address(url: str) -> None:
 
 
 def check_host_name(name: str) -> None:
-    """Raise ValueError if a part of a host name is empty or too long for DNS. Dots separate the parts."""
+    """Raise ValueError if the host name is not valid in DNS: one of the parts between its dots is empty or
+    too long.
+    """
     name.encode("idna").decode("idna")
 
 
@@ -329,8 +331,9 @@ def prices_of(models: Mapping[str, ModelConfig]) -> dict[str, PriceConfig]:
 def describe_duplicate_backend(backends: Sequence[BackendConfig], model: str = "") -> str:
     """Return a message about the first backend that occurs twice in `backends`, or "" if all are different.
 
-    Two backends are the same if they have the same URL, model name and credentials. If a backend has no model
-    name of its own, `model` is used; "" if it is not known.
+    Two backends are the same if they have the same URL, model name and credentials.
+
+    Args: model: the model name of every backend that sets no model name; "" if it is not known.
     """
     found = _first_duplicate(
         (
@@ -365,8 +368,10 @@ class ModelNameConflict(ValueError):
 def check_model_names(models: dict[str, ModelConfig], elsewhere: frozenset[str] = frozenset()) -> None:
     """Check that every alias belongs to one model only, and that every fallback is another known model.
 
-    `elsewhere` has the names of models that are served but not in `models`. They may be fallbacks, too.
     Raises ModelNameConflict if a check fails.
+
+    Args: models: the models to check, by name. elsewhere: names of other served models. A model may have
+    them as fallbacks, too.
     """
     owners: dict[str, str] = {}
     for name, model in models.items():

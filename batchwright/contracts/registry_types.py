@@ -11,9 +11,9 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 
 
 def _parse_duration(value: object) -> object:
-    """Return text such as `5m` as a number of seconds, here 300.0. Return a number unchanged.
+    """Return a duration such as `5m` in seconds, here 300.0. Return a value that is not text unchanged.
 
-    Raises ValueError for text that is no duration, and for booleans. Other types are returned unchanged.
+    Raises ValueError if the text is not a duration, or if the value is a boolean.
     """
     if isinstance(value, bool):
         raise ValueError("it must be a duration such as 90, 90s or 5m")

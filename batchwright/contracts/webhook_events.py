@@ -41,9 +41,9 @@ TEST_BATCH = "batch_" + 32 * "0"  # the batch of test events, which does not exi
 
 
 class EventDetails(Message):
-    """State of the batch at the first attempt to deliver the event.
+    """State of the batch when the delivery of the event was first attempted.
 
-    An event that tests an endpoint has only `test`, set to True.
+    An event that only tests an endpoint has no batch. In its details, only `test` is set, to True.
     """
 
     test: bool = False

@@ -21,7 +21,7 @@ class DeliveryOrder(Message):
 class AttemptRequest(Message):
     """Request for one attempt of a delivery.
 
-    If `is_last` is True, no other attempt follows: if this one fails, the delivery has failed.
+    If `is_last` is True, no other attempt follows. So if this attempt fails, the whole delivery has failed.
     """
 
     order: DeliveryOrder
@@ -44,7 +44,8 @@ class DeliveryResult(Message):
 
 
 class WebhookActivities:
-    """Declares the activity `deliver_webhook`, so that workflows can call it without its implementation.
+    """Declares the activity `deliver_webhook`, so that workflows can call it without importing its
+    implementation.
 
     The implementation is in `activities/webhooks/activity.py`.
     """
@@ -53,6 +54,6 @@ class WebhookActivities:
     async def deliver_webhook(self, request: AttemptRequest) -> AttemptResult:
         """Send the event to its endpoint once, and record the attempt in the database.
 
-        If the endpoint does not accept the event, nothing is raised: the result says why.
+        If the endpoint does not accept the event, no exception is raised. The result then has the reason.
         """
         raise NotImplementedError

@@ -70,7 +70,8 @@ async def missing_names(session: driver.Session) -> list[str]:
 
 
 async def inspect(database_url: str) -> DatabaseInspection:
-    """Return the state of a PostgreSQL server: version, time, and if its tables fit this version of the code.
+    """Return the version and time of a PostgreSQL server, and whether its tables fit this version of the
+    code.
 
     Raises DatabaseUnavailable if PostgreSQL does not answer.
     """

@@ -21,7 +21,9 @@ log = logging.getLogger(__name__)
 
 
 class StorableSession(Session):
-    """Database session that replaces characters that PostgreSQL cannot store, in all arguments."""
+    """Database session that replaces the characters that PostgreSQL cannot store, in the arguments of all
+    statements.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -42,8 +44,8 @@ class StorableSession(Session):
 class ConnectionPool:
     """Connection pool to PostgreSQL. It translates errors of the driver to exceptions of this package.
 
-    Errors in the SQL are not translated. DatabaseUnavailable means that nothing was executed. Its subclass
-    OutcomeUnknown means that the response was lost, so a COMMIT may have been executed.
+    Errors in the SQL are raised unchanged. If DatabaseUnavailable is raised, no statement was executed. If
+    its subclass OutcomeUnknown is raised, the response was lost, so a COMMIT may have been executed.
     """
 
     def __init__(self, pool: driver.Pool, database_url: str) -> None:
@@ -88,9 +90,9 @@ class ConnectionPool:
     def patient(
         self, seconds: float, failures: tuple[type[Exception], ...] = (DatabaseUnavailable,)
     ) -> AsyncRetrying:
-        """Return a retrier: it repeats a call that raises one of `failures`, for up to `seconds`.
+        """Return a retrier. It repeats a call that raises one of `failures`, until `seconds` have passed.
 
-        After `seconds`, it raises the latest exception.
+        Then it raises the exception of the last call.
         """
         return AsyncRetrying(
             retry=retry_if_exception_type(failures),

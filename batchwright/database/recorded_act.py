@@ -20,17 +20,20 @@ async def recorded(
     read_after: Callable[[], Awaitable[JsonValue]],
     code_of: Callable[[Exception], str | None],
 ) -> AsyncGenerator[None]:
-    """Context manager around an act. If the beginning cannot be recorded, the act does not happen.
+    """Context manager that records an act in the audit log. The act is the code of its block.
 
-    If the process ends during the act, or the outcome cannot be recorded, the outcome stays `unknown`. If the
-    act succeeds but its outcome cannot be recorded, the act is not undone, and its caller gets no error.
+    The beginning of the act is recorded before the block runs, and the outcome afterwards. The outcome in
+    the audit log stays `unknown` if the process ends during the act, or if the database is unavailable after
+    the act. In the second case the act is not undone, and no exception is raised for the missing outcome.
 
     Args:
-        read_after: returns the target after a successful act, without secrets; None if there is none.
-        code_of: returns the reason if an exception of the act means that it was refused; None if it failed.
+        read_after: called after a successful act. Returns the changed object for the audit log, without
+            secrets; None if the object no longer exists.
+        code_of: called with the exception that the act raised. If the exception means that the act was
+            refused, it returns the error code. If the act failed in another way, it returns None.
 
     Raises:
-        DatabaseUnavailable: the beginning could not be recorded.
+        DatabaseUnavailable: the beginning could not be recorded. The block did not run.
     """
     id = await log.begin(entry)
     try:

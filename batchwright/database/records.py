@@ -85,9 +85,10 @@ class BatchRow(Message):
 
 
 class EndedBatch(NamedTuple):
-    """Row of a batch after a method has tried to end the batch or to add its files.
+    """A batch's row, as it is after a method has tried to end the batch or to add its files.
 
-    `moved` is True if the method changed the row. It is False, for example, if the batch had already ended.
+    `moved` is True if the method changed the row. It is False if the method changed nothing, for example
+    because the batch had already ended.
     """
 
     row: BatchRow
@@ -95,11 +96,12 @@ class EndedBatch(NamedTuple):
 
 
 class SliceProgress(Message):
-    """Report of a worker about one slice (a part of a model's lines): completed and failed lines, tokens.
+    """A worker's report about one slice (a part of a model's lines): completed lines, failed lines and
+    tokens.
 
     All numbers are totals since the slice started. `number` identifies the slice within its model and batch.
-    Of two reports about a slice, the one with the greater (`generation`, `attempt`) is newer. `generation`
-    rises when attempts are counted from 1 again. An older report never replaces a newer one.
+    If there are two reports about a slice, the one with the greater (`generation`, `attempt`) is newer, and
+    it replaces the older one. `generation` increases each time the attempts are counted from 1 again.
     """
 
     tenant: str
@@ -118,7 +120,8 @@ class BatchOutcome(Message):
     """Values to store at the end of a batch: final status, counts, files and dead letters.
 
     `dead_letters` are the lines that failed after their last attempt. `models` has the final counts of the
-    models that have slices. If `models` is None, the counts that workers reported last become the final ones.
+    models that have slices. If `models` is None, the last counts that workers reported become the final
+    counts.
     """
 
     status: BatchStatus
@@ -148,8 +151,8 @@ class RateChange(Message):
 class ModelChange(Message):
     """Change of one model at run time: the model was registered, changed or removed.
 
-    `config` is a complete registry entry; `patch` has only the changed settings. Both are None if the model
-    was removed. `version` rises with each change. A model that was never changed has version 0.
+    `config` is a complete registry entry. `patch` has only the changed settings. If both are None, the model
+    was removed. `version` increases with each change, and is 0 before the first change.
     """
 
     model: str
@@ -184,7 +187,7 @@ class LiveBatch:
 
 @dataclass(frozen=True)
 class ModelBacklog:
-    """Number of lines of one model that still need a final result, in a batch whose lines are being sent."""
+    """Number of lines of one model in one batch in progress that still need a final result."""
 
     tenant: str
     batch_id: str
@@ -207,7 +210,9 @@ class Hold(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelDeadline:
-    """Number of lines of one model that still need a final result by `deadline`, in all batches together."""
+    """Number of lines of one model that still need a final result by `deadline`, added up over all
+    batches.
+    """
 
     model: str
     deadline: datetime
@@ -225,7 +230,8 @@ class ServedModel(Message):
 class WorkerHeartbeat(Message):
     """Latest report of a worker process about itself.
 
-    The keys of `stats` name metrics, the queues that the worker polls, and the slices that it runs.
+    `stats` maps names to numbers. The names are names of metrics, of queues that the worker polls, and of
+    slices that it runs.
     """
 
     id: str  # host:pid
@@ -337,7 +343,8 @@ class IdempotencyClaim(Message):
 
     Attributes:
         operation: kind of object that the request created: batches, files or uploads.
-        fingerprint: digest of the request, to detect another request with the same key.
+        fingerprint: digest of the request. If a second request has the same key but another fingerprint, it
+            is a different request.
         made: the object that the request created, as JSON.
     """
 

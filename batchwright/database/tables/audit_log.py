@@ -18,12 +18,12 @@ _FIRST, _LAST = "act_", "act_g"  # less and greater than all ids
 
 
 class AuditActor(Message):
-    """Who acts. Fields that do not apply are empty.
+    """Who performs an act (an administrative or destructive operation). Fields that do not apply are empty.
 
     Attributes:
         source: `api` for a request, `cli` for a command that acts on the database itself.
-        user: user of the request, or of the operating system for a command.
-        address: address of the client, or host name for a command.
+        user: user of the request; for a command, the user of the operating system.
+        address: address of the client; for a command, the host name.
     """
 
     source: Literal["api", "cli"]
@@ -35,9 +35,10 @@ class AuditActor(Message):
 
 
 class AuditTarget(Message):
-    """What an act changes. `id` and `tenant` are empty if the target has none.
+    """The object that an act (an administrative or destructive operation) changes.
 
-    The tenant is the one to which the target belongs.
+    `id` is empty if the object has no id. `tenant` is the tenant to which the object belongs; empty if it
+    belongs to none.
     """
 
     type: AuditTargetType
@@ -46,7 +47,10 @@ class AuditTarget(Message):
 
 
 class AuditEntry(Message):
-    """An act that begins. `before` is the target before the act, without secrets; None if there was none."""
+    """An act (an administrative or destructive operation) that begins.
+
+    `before` is the target as it was before the act, without secrets; None if the target did not exist.
+    """
 
     created_at: datetime
     actor: AuditActor
@@ -56,10 +60,11 @@ class AuditEntry(Message):
 
 
 class AuditResult(Message):
-    """How an act ended. `after` is the target after the act, without secrets; None if there is none.
+    """Outcome of an act (an administrative or destructive operation).
 
-    `code` is an error code or an HTTP status if the act was refused, the name of the error if it failed, and
-    empty otherwise.
+    `after` is the target as it is after the act, without secrets; None if the target does not exist. If the
+    act was refused, `code` is an error code or an HTTP status. If it failed, `code` is the name of the
+    exception. Otherwise `code` is empty.
     """
 
     outcome: AuditOutcome
@@ -71,7 +76,7 @@ UNFINISHED = AuditResult(outcome=AuditOutcome.UNKNOWN)
 
 
 class RecordedAct(NamedTuple):
-    """An act in the audit log. The outcome is `unknown` if none was recorded."""
+    """An act in the audit log. Its outcome is `unknown` if no outcome was recorded."""
 
     id: str
     entry: AuditEntry
@@ -80,14 +85,14 @@ class RecordedAct(NamedTuple):
 
 @dataclass(frozen=True)
 class AuditFilters:
-    """Conditions that select entries. A condition that is None selects all entries.
+    """Conditions for entries. An entry is selected if it meets all of them. None means no condition.
 
     Args:
-        actor: the key, the user or the tenant of the actor.
-        target: id of the target.
-        tenant: tenant to which the target belongs.
-        created_after: select acts at or after this time.
-        created_before: select acts before this time.
+        actor: the API key, the user or the tenant of the actor has this name.
+        target: the target has this id.
+        tenant: the target belongs to this tenant.
+        created_after: the act began at or after this time.
+        created_before: the act began before this time.
     """
 
     action: AuditAction | None = None
@@ -131,7 +136,7 @@ class AuditLogTable(Protocol):
         ...
 
     async def finish(self, id: str, result: AuditResult) -> None:
-        """Record the outcome of the act `id`. The first outcome stays."""
+        """Record the outcome of the act `id`. If an outcome is recorded already, nothing changes."""
         ...
 
     async def extent(self, running_since: datetime) -> AuditLogExtent:
@@ -160,11 +165,13 @@ class AuditLogTable(Protocol):
         ...
 
     async def count_old(self, before: datetime) -> int:
-        """Return the number of acts that began by `before`."""
+        """Return the number of acts that began at the time `before` or earlier."""
         ...
 
     async def remove_old(self, before: datetime, limit: int) -> int:
-        """Delete at most `limit` acts that began by `before`. Return the number of deleted acts."""
+        """Delete at most `limit` acts that began at the time `before` or earlier. Return the number of
+        deleted acts.
+        """
         ...
 
 

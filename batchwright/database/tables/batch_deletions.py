@@ -12,33 +12,35 @@ from batchwright.database.sql import queries
 class BatchDeletions(Protocol):
     """Deletes ended batches in two steps, so that an interrupted deletion can be repeated.
 
-    Call `begin`, then delete the objects in storage, then call `remove`. The row of the batch is therefore
-    deleted last.
+    Call `begin`, then delete the batch's objects in storage, then call `remove`. So the row of the batch is
+    deleted last, and exists as long as the deletion is not complete.
     """
 
     async def begin(self, tenant: str, batch_id: str, *, keep_files: bool) -> None:
-        """Delete the rows of the batch's output and error files, so that clients no longer find them.
+        """Delete the rows of the batch's output and error files, so that clients no longer find these files.
 
-        If `keep_files` is True, these rows stay. If results of the batch are kept for a resumption, record
-        that they are no longer kept. So no other batch can claim them while the caller deletes the objects.
+        If `keep_files` is True, these rows are not deleted. If storage still keeps results of the batch, so
+        that another batch could resume it, record that they are no longer kept. Then no other batch can
+        begin to use them while the caller deletes the objects.
 
-        Raises ResultsInUse, and changes nothing, if another batch resumes this batch and has not read the
-        results of this batch yet.
+        Raises ResultsInUse, and changes nothing, if another batch resumes this batch and has not yet read
+        all its results.
         """
         ...
 
     async def remove(self, tenant: str, batch_id: str, at: datetime) -> bool:
         """Delete the row of an ended batch, its dead letters and all its other rows, and return True.
 
-        The deletion is recorded with the time `at`, so that the row is never inserted again. Return False
-        without a change if there is no such batch, if it has not ended, or if its files are pending.
+        Also record that the batch was deleted at the time `at`. With this record, no process can insert the
+        batch's row again. Return False without a change if there is no such batch, if it has not ended, or
+        if its files are not written yet.
         """
         ...
 
     async def is_deleted(self, tenant: str, batch_id: str) -> bool: ...
 
     async def forget(self, before: datetime) -> None:
-        """Delete the records of the deletions that were made at the time `before` or earlier."""
+        """Delete the records of batches that were deleted at the time `before` or earlier."""
         ...
 
 

@@ -64,7 +64,9 @@ def final_counts(models: list[ModelCounts], planned: list[ModelCounts] | None) -
 
 
 def add_reported(row: BatchRow, reported: list[ModelCounts], errors: list[ErrorCount]) -> BatchRow:
-    """Add the counts and errors that workers reported to the row of a live batch. Return the new row."""
+    """Return a copy of the row of a live batch, with the counts and errors that workers reported added to
+    it.
+    """
     own = {count.model: count for count in row.models}
     return row.model_copy(
         update={
@@ -155,7 +157,9 @@ class _Columns(BaseModel):
 
     @property
     def usage(self) -> Usage:
-        """Tokens of all models, as workers reported them, or as they were stored when the batch ended."""
+        """Tokens of all models. For a live batch they come from the workers' reports, otherwise from the
+        batch's row.
+        """
         if self.reported_usage is None:
             return Usage.model_validate(self, from_attributes=True)
         return total_usage(self.reported_usage)
@@ -199,7 +203,10 @@ def dump_usages(usages: list[ModelUsage]) -> str:
 
 
 def parse_costs(usages: str | None, prices: str) -> tuple[list[ModelUsage], dict[str, PriceConfig]]:
-    """Return usage and prices by model, parsed from two JSON texts. Without usage, the list is empty."""
+    """Return (usage by model, prices by model), parsed from two JSON texts.
+
+    If `usages` is None, the list of usage is empty.
+    """
     return [] if usages is None else _USAGES.validate_json(usages), _PRICES.validate_json(prices)
 
 

@@ -44,8 +44,9 @@ from batchwright.rules.planning.estimate import OutputHistory
 class BatchesTable(Protocol):
     """Batches of all tenants. A batch is live until it has ended.
 
-    Some methods require a certain status. If the row has another status, for example in a repeated call, they
-    change nothing. The time of a change is never earlier than the times of earlier changes of the same row.
+    Some methods require a certain status. If the row has another status, for example because the method was
+    called twice, they change nothing. The time of a change is never earlier than the times of earlier
+    changes of the same row.
     """
 
     async def upsert(self, order: BatchOrder) -> BatchRow:
@@ -60,9 +61,9 @@ class BatchesTable(Protocol):
     async def get_with_reasons(
         self, tenant: str, batch_id: str, at: datetime
     ) -> tuple[BatchRow, list[WaitingRow]] | None:
-        """Return a batch with its forecast, and the reasons why it waits at the time `at`, sorted by model.
+        """Return a batch with its forecast, and the reasons why it waits at the time `at`.
 
-        Return None if the tenant has no such batch.
+        The reasons are sorted by model. Return None if the tenant has no such batch.
         """
         ...
 
@@ -91,28 +92,32 @@ class BatchesTable(Protocol):
     async def count_live(self, tenant: str) -> int: ...
 
     async def fairness_key(self, tenant: str, at: datetime) -> str:
-        """Return the fairness key for a batch that is created at `at`; empty to use the tenant's name.
+        """Return the fairness key in Temporal for a batch that is created at `at`.
 
-        Temporal shares the capacity of a task queue fairly between fairness keys. All batches of a tenant
-        that run at the same time have the same key. After a batch was cancelled or has expired, the tenant
-        gets a new key, because Temporal has charged the unsent slices of that batch to the old key.
+        Temporal shares the capacity of a task queue fairly between fairness keys. There are three cases:
+
+        - Other batches of the tenant are live and not being cancelled: return the key of the newest one, so
+          that all batches that run at the same time have the same key.
+        - No other batch is live, but an earlier batch was cancelled or has expired: return a new key.
+          Temporal has counted the unsent slices of the earlier batch as use of the old key.
+        - In all other cases, return "". The tenant's name is then the key.
         """
         ...
 
     async def request_cancel(self, tenant: str, batch_id: str, at: datetime) -> BatchRow | None:
-        """Set `cancel_requested_at` of a live batch to `at`, unless it is set already.
+        """Record at the time `at` that a client wants to cancel a live batch (`cancel_requested_at`).
 
-        Return the current row, or None if the tenant has no such batch.
+        If a cancel was requested before, the earlier time stays. Return the current row, or None if the
+        tenant has no such batch.
         """
         ...
 
     async def output_history(
         self, tenant: str, endpoint: Endpoint, models: Collection[str]
     ) -> dict[str, OutputHistory]:
-        """Return numbers of requests and output tokens in the tenant's latest 100 batches, by model.
+        """Return how many requests and output tokens the tenant's latest 100 batches had, by model.
 
-        Only ended batches of this endpoint count. Only `models` are included, and models without requests are
-        left out.
+        Only ended batches for this endpoint are read. The result contains only `models` that have requests.
         """
         ...
 
@@ -156,15 +161,18 @@ class BatchesTable(Protocol):
         ...
 
     async def add_attempt(self, tenant: str, batch_id: str, prefix: str, size: int) -> None:
-        """Count objects of a batch as stored bytes of its tenant, which a quota limits.
+        """Record that an attempt of ingestion wrote `size` bytes of objects under the key prefix `prefix`.
 
-        An attempt of ingestion wrote these objects below the key prefix `prefix`. Their total size is `size`
-        bytes. They count until `remove_attempt` is called or the batch ends.
+        The bytes count as stored bytes of the tenant, which a quota limits. They count until
+        `remove_attempt` is called or the batch ends.
         """
         ...
 
     async def remove_attempt(self, tenant: str, batch_id: str, prefix: str) -> None:
-        """Stop counting the objects below `prefix` as stored bytes. Call it after they were deleted."""
+        """Stop counting the objects below the key prefix `prefix` as stored bytes of the tenant.
+
+        Call this after the objects were deleted.
+        """
         ...
 
     async def fail_validation(
@@ -189,19 +197,22 @@ class BatchesTable(Protocol):
         ...
 
     async def finish(self, tenant: str, batch_id: str, outcome: BatchOutcome, at: datetime) -> EndedBatch:
-        """End a live batch with the files, counts and token usage of `outcome`, and return its row.
+        """End a live batch with the files, counts and token usage of `outcome`. Return its row.
 
-        The row stays unchanged if the batch has already ended. It also stays unchanged if the batch would end
-        as completed although a client requested a cancel in the last ten minutes. Raises UnknownBatch if the
-        batch has no row.
+        There are two cases in which the row is not changed:
+
+        - The batch has already ended.
+        - The batch would end as completed, but a client requested a cancel in the last ten minutes.
+
+        Raises UnknownBatch if the batch has no row.
         """
         ...
 
     async def add_files(self, tenant: str, batch_id: str, outcome: BatchOutcome) -> EndedBatch:
-        """Add files, counts and token usage to a batch that ended before its files were written.
+        """Add files, counts and token usage to a batch that ended before its files were written. Return the
+        row.
 
-        Return the row. It is unchanged if no files of the batch are pending. Raises UnknownBatch if the batch
-        has no row.
+        If the row does not wait for files, it is not changed. Raises UnknownBatch if the batch has no row.
         """
         ...
 
@@ -214,15 +225,15 @@ class BatchesTable(Protocol):
         total: int = 0,
         keep_until: datetime | None = None,
     ) -> EndedBatch:
-        """Record that the pending files of an ended batch will never be written.
+        """Record that the files of an ended batch, for which its row still waits, will never be written.
 
-        Return the row. It is unchanged if no files of the batch are pending. Raises UnknownBatch if the batch
-        has no row.
+        Return the row. If the row does not wait for files, it is not changed. Raises UnknownBatch if the
+        batch has no row.
 
         Args:
             errors: why the files cannot be written. They replace the errors of the batch.
-            total: number of lines of the input; 0 if unknown. If the row has a greater number, the row keeps
-                it.
+            total: number of lines of the input; 0 if unknown. If the row has a greater number, that number
+                stays.
             keep_until: time until which results stay in storage; None if they are not kept.
         """
         ...
@@ -239,8 +250,8 @@ class BatchesTable(Protocol):
     ) -> EndedBatch:
         """End a live batch without files. Its final counts are those that the workers reported last.
 
-        Return the row. It is unchanged if the batch has already ended. Raises UnknownBatch if the batch has
-        no row.
+        Return the row. If the batch has already ended, the row is not changed. Raises UnknownBatch if the
+        batch has no row.
 
         Args:
             status: final status.

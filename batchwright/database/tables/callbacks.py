@@ -22,7 +22,7 @@ class ReceivedCallback(NamedTuple):
 
 
 class CallbacksTable(Protocol):
-    """Received callbacks. Each id has at most one callback: `accept` refuses a second one."""
+    """Received callbacks, at most one for each id. `accept` refuses a second callback with the same id."""
 
     async def accept(self, id: str, body: bytes | None, size: int, expires_at: datetime) -> bool:
         """Store a callback and return True. If the id was used before, store nothing and return False.

@@ -11,9 +11,10 @@ from batchwright.database.sql import queries
 
 
 class RecordedConsistencyCheck(NamedTuple):
-    """Numbers of differences of one kind that the latest check found and left, and when that check ended.
+    """Differences of one kind in the latest check: how many were found, how many were not repaired, and when
+    it ended.
 
-    Before the first check, the counts are 0, and `at` is the time when the table was created.
+    Before the first check, both numbers are 0, and `at` is the time when the table was created.
     """
 
     counted: DifferenceCount
@@ -24,7 +25,7 @@ class ConsistencyChecksTable(Protocol):
     async def record(self, counts: Mapping[str, DifferenceCount], at: datetime) -> None:
         """Store the result of a consistency check that ended at `at`: the counts by kind of difference.
 
-        Counts of a later consistency check are not replaced.
+        If the table has the counts of a check that ended later, nothing changes.
         """
         ...
 

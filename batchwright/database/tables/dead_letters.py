@@ -75,7 +75,9 @@ class DeadLettersTable(Protocol):
         ...
 
     async def unstarted_retries(self, tenant: str, batch_id: str) -> list[BatchOrder]:
-        """Return the orders of batches that were created to retry lines of this batch but never started."""
+        """Return the start arguments of batches that were created to retry lines of this batch but never
+        started.
+        """
         ...
 
     async def claim(self, ids: Sequence[str], order: BatchOrder, file: FileRow) -> bool:
@@ -114,7 +116,9 @@ class DeadLetterQueries:
 
 
 class _AlreadyClaimed(Exception):
-    """Raised to roll back the transaction of `claim`, because a dead letter is assigned or gone."""
+    """A dead letter is already assigned or no longer exists. Raised to roll back the transaction of
+    `claim`.
+    """
 
 
 class PostgresDeadLetters(DeadLettersTable):

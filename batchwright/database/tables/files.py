@@ -25,7 +25,7 @@ class FilesTable(Protocol):
     """
 
     async def insert(self, row: FileRow) -> None:
-        """Insert a row. It replaces a row of the same tenant with the same id."""
+        """Insert a row. If the tenant already has a file with this id, replace its row."""
         ...
 
     async def get(self, tenant: str, file_id: str) -> FileRow | None: ...
@@ -142,9 +142,9 @@ class PostgresFiles(FilesTable):
 
 
 async def _file_rows(records: Sequence[Row]) -> list[FileRow]:
-    """Return the files in the records.
+    """Return the files in the database records.
 
-    Many records are parsed in a thread, so that the event loop stays free.
+    If there are many records, they are parsed in a thread, so that the event loop stays free.
     """
     if len(records) <= _PARSE_INLINE_LIMIT:
         return list(map(_parse_file, records))

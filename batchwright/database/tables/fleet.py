@@ -22,18 +22,19 @@ class LiveBatches(Protocol):
         ...
 
     async def backlogs(self, now: datetime) -> list[ModelBacklog]:
-        """Return the number of lines without a final result, for each batch in progress and each model.
+        """Return the number of lines without a final result, for each batch in progress and each of its
+        models.
 
-        Models without such lines and batches with a cancel request are left out. Batches that are paused or
-        held are included, and are marked.
+        Left out are models without such lines, and batches for which a cancel was requested. Batches that
+        are paused or held are included, and the result says that they are.
         """
         ...
 
     async def awaited_models(self, now: datetime) -> dict[str, dict[str, int]]:
-        """Return the models of batches in progress, each with its number of batches by tenant.
+        """Return, for each model of the batches in progress, how many of these batches each tenant has.
 
-        The numbers include only batches that may send lines to the model now, as in `lines_due`. If there is
-        no such batch, the inner dict of the model is empty.
+        The numbers include only batches that may send lines to the model now, as described in `lines_due`.
+        If there is no such batch, the inner dict of the model is empty.
 
         The models are in the order in which workers should poll their queues. The order is fair to tenants:
         the first model of every tenant comes before the second model of any tenant. Within a tenant, models
@@ -42,7 +43,7 @@ class LiveBatches(Protocol):
         ...
 
     async def lines_left(self) -> dict[str, int]:
-        """Return the number of lines of live batches without a final result, by model.
+        """Return the number of lines without a final result in all live batches, by model.
 
         Models without such lines are left out.
         """
@@ -51,8 +52,8 @@ class LiveBatches(Protocol):
     async def lines_due(self, now: datetime) -> list[ModelDeadline]:
         """Return the number of lines that still need a final result, by model and deadline.
 
-        Only batches whose lines may be sent now count. A batch does not count if it is paused, held or
-        cancelled, past its deadline, or not in the phase of sending.
+        Only batches whose lines may be sent now are counted. A batch is not counted if it is paused, held or
+        cancelled, if its deadline has passed, or if its lines are not being sent yet or any longer.
         """
         ...
 

@@ -18,9 +18,9 @@ SPEED_AGE = timedelta(hours=1)  # an older speed of a model is not used
 class LiveWork(NamedTuple):
     """Lines of one model in a batch in progress: how many have a final result, and how many are left.
 
-    `settled` counts only the lines to which workers gave a final result. `weight` is the present weight of
-    the tenant. `limited` is True if the tenant has a cap on its requests in flight or a rate limit, or if the
-    batch's API key has a cap.
+    `settled` counts only the lines to which workers gave a final result, not those of ingestion. `weight` is
+    the present weight of the tenant. `limited` is True if the tenant has a cap on its requests in flight or
+    a rate limit, or if the batch's API key has a cap.
     """
 
     tenant: str
@@ -60,25 +60,25 @@ class ForecastsTable(Protocol):
     async def work(self, at: datetime, models: Collection[str] | None = None) -> list[LiveWork]:
         """Return the number of lines that still need a final result, by batch and model, for all tenants.
 
-        If `models` is given, only lines of these models are returned. Only batches whose lines may be sent
-        now count. A batch does not count if it is paused, held or cancelled, past its deadline, or not in the
-        phase of sending.
+        If `models` is not None, only lines of these models are returned. Only batches whose lines may be
+        sent now are counted, as in `LiveBatches.lines_due`.
         """
         ...
 
     async def publish(self, rows: Sequence[ForecastRow], at: datetime) -> frozenset[str]:
         """Store forecasts of batches in progress. Return the ids of the batches whose forecast was stored.
 
-        A forecast is stored only if the batch has none, or if the stored one was made at least ten seconds
-        before `at`. Therefore only one control worker stores forecasts, even if several workers make them. If
-        that worker ends, another control worker takes over.
+        A forecast is stored only if the batch has no forecast yet, or if its stored forecast was made at
+        least ten seconds before `at`. So if several control workers make forecasts, only one of them stores
+        its forecasts. If that worker ends, another control worker takes over.
         """
         ...
 
     async def publish_speeds(self, speeds: Mapping[str, ModelSpeed], at: datetime) -> None:
         """Store the speeds of models, measured at the time `at`.
 
-        A speed is stored only if the model has none, or if the stored one is at least ten seconds older.
+        A speed is stored only if the model has no stored speed, or if its stored speed was measured at least
+        ten seconds before `at`.
         """
         ...
 
@@ -87,10 +87,10 @@ class ForecastsTable(Protocol):
         ...
 
     async def record_start(self, tenant: str, batch_id: str, forecast: StartForecast) -> StartForecast | None:
-        """Store a forecast that was made before the batch began, and return the stored forecast.
+        """Store a forecast that was made before the batch began. Return the stored forecast.
 
-        If the batch already has such a forecast, keep and return that one. Return None without a change if
-        the status of the batch is not `validating`.
+        If a forecast of this kind is stored already, do not replace it, and return it. If the status of the
+        batch is not `validating`, change nothing and return None.
         """
         ...
 

@@ -16,11 +16,11 @@ class HoldsTable(Protocol):
         ...
 
     async def put(self, kind: HoldKind, name: str, at: datetime) -> None:
-        """Hold a tenant or a model. If it is held already, the time of the first hold stays."""
+        """Hold the tenant or the model `name` from the time `at`. If it is held already, nothing changes."""
         ...
 
     async def remove(self, kind: HoldKind, name: str) -> None:
-        """Release a tenant or a model. No effect if it is not held."""
+        """Release the tenant or the model `name`. If it is not held, nothing changes."""
         ...
 
 

@@ -15,7 +15,8 @@ from batchwright.database.tables.uploads import PostgresUploads
 class IdempotencyTable(Protocol):
     """Idempotency keys of successful requests, each with the object that the request created.
 
-    A key that was created at the time `since` or earlier has expired and counts as missing.
+    Methods have the argument `since`. A key that was created at this time or earlier has expired, so the
+    methods treat it as if it did not exist.
     """
 
     async def find(
@@ -25,14 +26,14 @@ class IdempotencyTable(Protocol):
     async def claim(
         self, claim: IdempotencyClaim, since: datetime, row: FileRow | UploadRow | None = None
     ) -> IdempotencyClaim | None:
-        """Store an idempotency key and insert `row` in one transaction, and return None.
+        """Store an idempotency key, insert `row` in the same transaction, and return None.
 
         If the key is already stored, change nothing and return the stored claim.
 
         Args:
             claim: the key, the fingerprint of the request, and the object that the request creates.
             since: a key that was created at this time or earlier has expired and is replaced.
-            row: file or upload that the request creates; None if it creates something else.
+            row: file or upload that the request creates; None if the request creates something else.
         """
         ...
 

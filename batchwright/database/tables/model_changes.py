@@ -38,9 +38,10 @@ class ModelChangesTable(Protocol):
         check: Callable[[list[ModelChange]], None],
         expected: Sequence[int] | None = None,
     ) -> list[ModelChange]:
-        """Store `config` as the complete registry entry of a model. If it is None, remove the model.
+        """Store `config` as the complete registry entry of a model, in place of an earlier change.
 
-        The entry replaces the earlier change of this model. Return the stored changes of all models.
+        If `config` is None, the stored change says that the model is removed. Return the stored changes of
+        all models.
 
         Args:
             check: receives all resulting changes; raises an exception to reject them.

@@ -15,13 +15,12 @@ from batchwright.database.tables.batch_records import parse_batch
 
 @dataclass(frozen=True)
 class BatchFilters:
-    """Conditions that select batches. A condition that is None selects all batches.
+    """Conditions for batches. A batch is selected if it meets all of them. None means no condition.
 
     Args:
-        statuses: statuses as users see them, including `cancelling`.
-        model: select batches that have lines for this model. A batch whose input was not read yet is not
-            selected.
-        forecast: select batches with this forecast for their completion window, for example late.
+        statuses: the batch has one of these statuses, as users see them, including `cancelling`.
+        model: the batch has lines for this model. The models of a batch are known after its input was read.
+        forecast: the batch has this forecast for its completion window, for example late.
         forecast_since: forecasts made at this time or earlier are ignored.
     """
 
@@ -37,7 +36,7 @@ class BatchCount:
     """Number of batches of one tenant that have the same status.
 
     `oldest` is the creation time of the oldest of these batches; None if the status is final. `at_risk` and
-    `late` are the numbers of batches with such a forecast.
+    `late` say how many of these batches are forecast to be at risk or late.
     """
 
     tenant: str

@@ -60,10 +60,10 @@ class ProgressTable(Protocol):
         ...
 
     async def spending(self, batches: Mapping[BatchKey, Sequence[SliceKey]]) -> dict[BatchKey, BatchSpending]:
-        """Return the cap and the cost so far of each batch in `batches` that has a cap on its cost.
+        """Return the cap, and the cost so far, of each batch in `batches` that has a cap on its cost.
 
-        The cost is the sum of the costs that workers have reported for the slices of the batch. The slices
-        that `batches` lists for the batch are left out.
+        The cost is the sum of what workers have reported for the slices of the batch. `batches` lists for
+        each batch the slices to leave out, because the caller counts their cost itself.
         """
         ...
 

@@ -35,10 +35,10 @@ class StorageMark(NamedTuple):
 class RetentionTable(Protocol):
     """Queries that find and delete expired data. Concurrent calls are safe.
 
-    "By `before`" means at the time `before` or earlier. A method with `after` returns at most `limit` items
-    that follow the position `after`, oldest first unless the method states another order. `remove_batch` and
-    `remove_upload` delete the row and return True; they return False if there is no such row, or if its
-    objects are still in storage.
+    In all methods, "by `before`" means at the time `before` or earlier. A method with the argument `after`
+    returns at most `limit` items after the position `after`, sorted by time, unless the method states
+    another order. `remove_batch` and `remove_upload` delete the row and return True. They return False if
+    there is no such row, or if its objects are still in storage.
     """
 
     async def expired_files(self, before: datetime, after: SweepPosition, limit: int) -> list[FileRow]:
@@ -50,10 +50,10 @@ class RetentionTable(Protocol):
         ...
 
     async def remove_file(self, row: FileRow) -> bool:
-        """Delete the row of a file. Return True if it was deleted.
+        """Delete the row of a file and return True.
 
-        Return False if the row does not exist, if a batch still needs the file as its input, or if the row
-        now has another storage key than `row`.
+        Return False without a change if the row does not exist, if a batch still needs the file as its
+        input, or if the row has been replaced and has another storage key than `row`.
         """
         ...
 
@@ -68,8 +68,7 @@ class RetentionTable(Protocol):
     async def record_sweep(self, batch: EndedItem, at: datetime) -> bool:
         """Record that the intermediate objects of a batch were deleted at `at`, and return True.
 
-        Also delete the progress of its slices. Return False if the deletion of the objects was recorded
-        before.
+        Also delete the progress of the batch's slices. If their deletion was recorded before, return False.
         """
         ...
 
@@ -125,10 +124,11 @@ class RetentionTable(Protocol):
     async def settled_files(
         self, tenant: str, after: str, before: datetime, now: datetime, limit: int
     ) -> list[FileRow]:
-        """Return files of a tenant that were created by `before` and have not expired at `now`, sorted by id.
+        """Return files of a tenant that were created by `before` and have not expired at `now`, sorted by
+        id.
 
-        Choose `before` so that files that are still being created are left out. `after` is the last file id
-        of the previous page; empty for the first page.
+        Files that are still being created must not be returned, so choose `before` early enough. `after` is
+        the last file id of the previous page; empty for the first page.
         """
         ...
 
@@ -137,14 +137,15 @@ class RetentionTable(Protocol):
     async def successes(self) -> dict[str, datetime]:
         """Return the time of the latest successful retention run, by kind of data.
 
-        For a kind that was never deleted successfully, it is the time when the table was created.
+        If data of a kind was never deleted successfully, its time is the creation time of the table.
         """
         ...
 
     async def mark(self) -> StorageMark: ...
 
     async def record_mark(self, at: datetime) -> None:
-        """Record that the mark, an object with the id of this database, was written to the storage at `at`.
+        """Record that the storage mark, an object with the id of this database, was written to the storage
+        at `at`.
 
         If an earlier time is recorded already, nothing changes.
         """

@@ -11,9 +11,9 @@ from batchwright.database.sql import queries
 
 
 class WaitingSource(StrEnum):
-    """Origin of a waiting reason. All workers together are one source.
+    """Who reported a waiting reason. All workers together count as one source.
 
-    Each source clears only its own reasons.
+    Each source clears only the reasons that it reported.
     """
 
     WORKER = "worker"
@@ -22,9 +22,10 @@ class WaitingSource(StrEnum):
 
 
 class WaitingRow(Message):
-    """Reason why a batch or one of its models waits. An empty `model` stands for the whole batch.
+    """Reason why a batch or one of its models waits. If `model` is empty, the whole batch waits.
 
-    The wait began at `since`. The reason is valid until `until`. A new report of the reason replaces `until`.
+    The wait began at `since`. The reason is valid until `until`. If the source reports the reason again, it
+    sets a later `until`.
     """
 
     tenant: str
@@ -38,7 +39,7 @@ class WaitingRow(Message):
 
 class WaitingReasonsTable(Protocol):
     async def report(self, waiting: WaitingRow) -> bool:
-        """Store a waiting reason, and return True. It replaces the one of the same source, batch and model.
+        """Store a waiting reason, in place of the reason of the same source, batch and model. Return True.
 
         If the same reason is already stored and still valid, replace only its `until` and return False.
         """

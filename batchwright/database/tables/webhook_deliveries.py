@@ -53,8 +53,9 @@ _ATTEMPTS = TypeAdapter(list[WebhookAttempt])
 class WebhookDelivery(Message):
     """An event that is to be sent to one endpoint, or that was sent.
 
-    `reason` says why `give_up` ended the delivery; empty if it did not. The attempts have their own reasons.
-    `started_at` is the time at which a workflow was last started for the delivery; None if none was.
+    If `give_up` ended the delivery, `reason` says why; otherwise it is empty. Reasons of failed attempts are
+    in `WebhookAttempt`. `started_at` is the time at which a workflow was last started for the delivery; None
+    if no workflow was started.
     """
 
     tenant: str
@@ -106,9 +107,9 @@ class WebhookDeliveriesTable(Protocol):
     async def get(self, tenant: str, id: str) -> WebhookDelivery | None: ...
 
     async def keep_body(self, tenant: str, id: str, body: bytes) -> bytes:
-        """Store the request body of a delivery, unless one is stored already. Return the stored body.
+        """Store the request body of a delivery, unless a body is stored already. Return the stored body.
 
-        Each attempt sends the stored body, so all attempts send the same one.
+        Every attempt sends the stored body, so all attempts of the delivery send the same bytes.
         """
         ...
 
@@ -118,8 +119,9 @@ class WebhookDeliveriesTable(Protocol):
         """Record an attempt of a delivery. Return True if this attempt disables the endpoint.
 
         Args:
-            is_last: True if no other attempt follows. If the attempt failed, the delivery has then failed.
-            disable_after: the endpoint is disabled if all its attempts have failed for this time.
+            is_last: True if no other attempt follows. If this attempt failed, the whole delivery has then
+                failed.
+            disable_after: if all attempts to reach the endpoint have failed for this time, it is disabled.
         """
         ...
 
@@ -130,9 +132,12 @@ class WebhookDeliveriesTable(Protocol):
     async def replay(self, tenant: str, id: str, *, lost_before: datetime) -> bool:
         """Make a delivered or failed delivery pending, so that it is sent again, and return True.
 
-        If the tenant has no such delivery, change nothing and return False. Do the same if the delivery is
-        already pending, unless its workflow was started at the time `lost_before` or earlier. Choose
-        `lost_before` so early that such a workflow can no longer run.
+        If the tenant has no such delivery, or if the delivery is already pending, change nothing and return
+        False.
+
+        A pending delivery whose workflow was started at the time `lost_before` or earlier is an exception:
+        it is made pending again, and the result is True. Choose `lost_before` so early that such a workflow
+        can no longer run.
         """
         ...
 
@@ -162,11 +167,12 @@ class WebhookDeliveriesTable(Protocol):
         ...
 
     async def remove_old(self, before: datetime, limit: int) -> int:
-        """Delete old deliveries and old endpoints, at most `limit` of each. Return the number of both.
+        """Delete at most `limit` old deliveries and at most `limit` old endpoints. Return how many rows were
+        deleted.
 
         A row is old if it was created at the time `before` or earlier. A pending delivery is deleted only if
-        its workflow was also started by that time, so that the workflow can no longer run, or was never
-        started. An endpoint is deleted only if it belongs to one batch, and this batch has no row.
+        its workflow was never started, or was started at that time or earlier, so that it can no longer run.
+        An endpoint is deleted only if it belongs to one batch, and this batch has no row.
         """
         ...
 

@@ -19,10 +19,13 @@ class WebhookEndpoint(Message):
     """An endpoint of a tenant: a URL that receives events about batches.
 
     Attributes:
-        batch_id: id of the only batch whose events it receives; empty if it receives events of all batches.
-        secret: the signing secret as `StoredSecrets` returned it, usually encrypted. Never show or log it.
-        previous_secret: the secret before the last replacement. Until `previous_until`, it also signs.
-        failing_since: time of the first failed attempt since the last success; None if there was none.
+        batch_id: if not empty, the endpoint receives only the events of this batch. If empty, it receives
+            the events of all batches of the tenant.
+        secret: the secret that signs webhooks, as `StoredSecrets.encrypt` returned it. Never show or log it.
+        previous_secret: the secret that `secret` has replaced. Until `previous_until`, webhooks are signed
+            with both secrets. None if the secret was never replaced.
+        failing_since: time of the first failed attempt after the last success; None if no attempt has failed
+            since then.
         disabled_at: when the endpoint was disabled; None while it is enabled.
     """
 
@@ -42,14 +45,18 @@ class WebhookEndpoint(Message):
     disabled_reason: str = ""
 
     def secrets(self, at: datetime) -> list[bytes]:
-        """Return the secrets with which a webhook is signed at the time `at`, the newest first."""
+        """Return the secrets that sign a webhook sent at the time `at`: the current one, then the previous
+        one.
+
+        The previous secret is left out from `previous_until` on.
+        """
         if self.previous_secret is None or self.previous_until is None or self.previous_until <= at:
             return [self.secret]
         return [self.secret, self.previous_secret]
 
 
 class EndpointChanges(NamedTuple):
-    """New values of fields of an endpoint. A field that is None stays as it is stored.
+    """New values for the fields of an endpoint. A field that is None is not changed.
 
     `enabled` is True to enable the endpoint, and False to disable it.
     """
@@ -101,13 +108,13 @@ class WebhookEndpointsTable(Protocol):
     async def change(
         self, tenant: str, id: str, changes: EndpointChanges, *, at: datetime, reason: str
     ) -> WebhookEndpoint | None:
-        """Change only the fields of an endpoint that `changes` names, and return the endpoint.
+        """Change the fields of an endpoint that are not None in `changes`, and return the endpoint.
 
         If the change enables a disabled endpoint, its earlier failures no longer count.
 
         Args:
-            at: time of the change. It becomes `disabled_at` if the change disables an enabled endpoint.
-            reason: becomes `disabled_reason` in the same case.
+            at: time of the change. If the change disables an enabled endpoint, it becomes `disabled_at`.
+            reason: if the change disables an enabled endpoint, it becomes `disabled_reason`.
         """
         ...
 

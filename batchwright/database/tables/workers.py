@@ -27,8 +27,8 @@ class WorkersTable(Protocol):
     ) -> None:
         """Replace the stored heartbeat of a worker. Delete workers that have sent no heartbeat for a day.
 
-        The time of the heartbeat comes from the clock of the database, and the other methods use the same
-        clock. All processes therefore agree on which workers are live, even if their own clocks differ.
+        The time of a heartbeat comes from the clock of the database, and all methods compare it with this
+        clock. So all processes agree on which workers are live, even if their own clocks differ.
 
         Args:
             worker_id: `host:pid` of the worker process.

@@ -34,7 +34,9 @@ class ApiKeysTable(Protocol):
         ...
 
     async def all(self, tenant: str | None = None) -> list[ApiKeyRow]:
-        """Return the API keys of a tenant, including revoked keys. None stands for all tenants."""
+        """Return the API keys of a tenant, including revoked keys. If `tenant` is None, return those of all
+        tenants.
+        """
         ...
 
     async def revoke(self, key: str, at: datetime) -> ApiKeyRow | None:

@@ -43,9 +43,9 @@ class BudgetGroupsTable(Protocol):
         ...
 
     async def all(self, kind: GroupKind | None = None, tenant: str | None = None) -> list[BudgetGroupRow]:
-        """Return groups with their members, sorted by kind, tenant and name.
+        """Return groups with their members, sorted by kind, then tenant, then name.
 
-        Revoked API keys are still members.
+        The members include revoked API keys.
 
         Args:
             kind: return only groups of this kind; None for all kinds.
@@ -58,11 +58,11 @@ class BudgetGroupsTable(Protocol):
         ...
 
     async def budgets_of(self, tenant: str, key_id: str = "") -> list[GroupBudget]:
-        """Return the budget groups to which the tokens of a batch count, at most one of each kind.
+        """Return the budgets against which the tokens of a batch count, at most one for each kind of group.
 
         Args:
             tenant: tenant of the batch.
-            key_id: id of the API key that created the batch; empty if there was none.
+            key_id: id of the API key that created the batch; empty if it was created without a key.
         """
         ...
 
@@ -74,10 +74,11 @@ class BudgetGroupsTable(Protocol):
         ...
 
     async def add(self, group: BudgetGroup, members: Sequence[str], *, only: bool = False) -> None:
-        """Add members to a group: tenants to an organization, or API keys of its tenant to a team or user.
+        """Add members to a group. An organization has tenants as members; a team or user has API keys of its
+        tenant.
 
-        An API key leaves its earlier team or user. A tenant must first be removed from its earlier
-        organization. If an error is raised, nothing changes.
+        If an API key is a member of another team or user, it moves to this one. A tenant does not move:
+        remove it from its earlier organization first. If an error is raised, nothing changes.
 
         Args:
             members: names of tenants, or ids of API keys.
@@ -91,9 +92,9 @@ class BudgetGroupsTable(Protocol):
         ...
 
     async def remove(self, group: BudgetGroup, members: Sequence[str]) -> set[str]:
-        """Remove members from a group. Return the removed members.
+        """Remove members from a group. Return the names or ids that were removed.
 
-        Names or ids in `members` that were not members are ignored. Raises UnknownBudgetGroup if there is no
+        If a name or id in `members` is not a member, it is ignored. Raises UnknownBudgetGroup if there is no
         such group.
         """
         ...
@@ -204,7 +205,7 @@ class PostgresBudgetGroups(BudgetGroupsTable):
 async def tokens_by_group(
     table: QuotasTable, groups: Collection[BudgetGroupRow], day: date
 ) -> list[tuple[BudgetGroupRow, int]]:
-    """Return each group with the number of tokens that its present members used on the day.
+    """Return each group with the number of tokens that its present members used on `day`.
 
     Raises DatabaseUnavailable if the database does not answer.
     """

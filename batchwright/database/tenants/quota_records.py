@@ -69,11 +69,11 @@ class TenantShare(NamedTuple):
     Attributes:
         weight: weight of the tenant; None if none was set.
         max_in_flight: cap on the tenant's requests in flight; None if there is no cap.
-        workers: sorted ids of the live workers that run the tenant's slices; empty if the tenant has neither
-            a cap nor rates.
+        workers: sorted ids of the live workers that run the tenant's slices. Empty if the tenant has no cap
+            and no rate, because the ids are then not needed.
         live_workers: number of all live workers.
         requests_per_minute: limit of requests to backends, over all workers; None means no limit.
-        tokens_per_minute: limit of tokens of these requests; None means no limit.
+        tokens_per_minute: limit of tokens of these requests, over all workers; None means no limit.
     """
 
     tenant: str
@@ -97,7 +97,7 @@ class KeyCap(NamedTuple):
 
 
 class QuotaUsage(NamedTuple):
-    """Present use of each quota by a tenant. There is one field for each member of `Quota`."""
+    """How much of each quota a tenant uses at present. There is one field for each member of `Quota`."""
 
     live_batches: int
     stored_bytes: int
@@ -130,7 +130,7 @@ class KeyBudget(NamedTuple):
 
 
 class RequestCount(NamedTuple):
-    """Number of requests of a tenant in the current minute, and the seconds until the minute ends."""
+    """Number of API requests of a tenant in the current minute, and the seconds until the minute ends."""
 
     requests: int
     seconds_left: float

@@ -54,25 +54,26 @@ class QuotasTable(Protocol):
     async def shares(self, max_age: timedelta) -> list[TenantShare]:
         """Return the weights, caps and rates that were set for tenants, sorted by tenant.
 
-        The lists of workers have only live workers, whose latest heartbeat is at most `max_age` old.
+        The lists of workers contain only live workers. A worker is live if its latest heartbeat is at most
+        `max_age` old.
         """
         ...
 
     async def key_caps(self, max_age: timedelta) -> list[KeyCap]:
         """Return the caps on requests in flight of all API keys that have a cap, sorted by key id.
 
-        Revoked keys are left out. The lists of workers have only live workers, whose latest heartbeat is at
-        most `max_age` old.
+        Revoked keys are left out. The lists of workers contain only live workers. A worker is live if its
+        latest heartbeat is at most `max_age` old.
         """
         ...
 
     async def used(self, tenant: str) -> QuotaUsage: ...
 
     async def stored(self, tenant: str) -> int:
-        """Return the number of bytes that count as stored for a tenant.
+        """Return how many bytes of a tenant count towards its storage quota.
 
-        The sum consists of its files, the announced sizes of its pending uploads, and the objects that
-        ingestion wrote for its live batches.
+        The number is the sum of three sizes: the tenant's files, its pending uploads (with their announced
+        sizes), and the objects that ingestion wrote for its live batches.
         """
         ...
 
@@ -85,23 +86,29 @@ class QuotasTable(Protocol):
         *,
         waits: bool = False,
     ) -> QuotaExcess | None:
-        """Reserve the lines and tokens in `requested` for a batch in validation, and return None.
+        """Reserve the lines and tokens in `requested` for a batch with the status `validating`, and return
+        None.
 
-        If a limit would be exceeded, reserve nothing and return the exceeded quota. Lines without a result in
-        the tenant's other live batches count too. If the batch is not in validation, nothing changes.
+        If the tenant's work would then exceed one of `limits`, reserve nothing and return the exceeded
+        quota. The tenant's work includes the lines without a result in its other live batches. If the batch
+        has another status, nothing changes.
 
-        If `waits` is True, a batch that gets no reservation is recorded as waiting, and loses a reservation
-        from an earlier call. It is not recorded if it alone exceeds the limit. While a batch waits, later
-        batches of the tenant must wait too, except batches that have a reservation already.
+        If `waits` is True and the batch gets no reservation, it is recorded as waiting, and a reservation
+        from an earlier call is deleted. It is not recorded if its own work alone exceeds the limit. While a
+        batch waits, later batches of the tenant must wait too, except batches that have a reservation
+        already.
         """
         ...
 
     async def requested(self, tenant: str, batch_id: str) -> EnqueuedWork | None:
-        """Return the lines and tokens for which a batch waits, or None if it does not wait for a quota."""
+        """Return how many lines and tokens a waiting batch wants to reserve, as `reserve` recorded it.
+
+        Return None if the batch does not wait for a quota.
+        """
         ...
 
     async def admit_batch(self, tenant: str, batch_id: str, most: int) -> bool:
-        """Count a new batch as live before it has a row, and return True.
+        """Count a new batch as live, before its row is inserted, and return True.
 
         If the tenant already has `most` live batches, count nothing and return False. If the batch still has
         no row after a minute, it is no longer counted.
@@ -109,18 +116,19 @@ class QuotasTable(Protocol):
         ...
 
     async def admit_bytes(self, tenant: str, id: str, size: int, most: int) -> bool:
-        """Count `size` bytes as stored before the new file or upload `id` has a row, and return True.
+        """Count `size` bytes as stored, before the row of the new file or upload `id` is inserted, and
+        return True.
 
         If the tenant would then have more than `most` stored bytes, count nothing and return False. If there
-        still is no row after a minute, the bytes are no longer counted.
+        is still no row after a minute, the bytes are no longer counted.
         """
         ...
 
     async def release(self, tenant: str, id: str) -> None:
         """Stop counting what `admit_batch` or `admit_bytes` counted for the batch, file or upload `id`.
 
-        Call this when the batch, file or upload has a row, because the row then counts itself. Also call it
-        when no row will be inserted.
+        Call this after the row was inserted, because the row is then counted instead. Also call it if no row
+        will be inserted.
         """
         ...
 
@@ -136,13 +144,13 @@ class QuotasTable(Protocol):
         ...
 
     async def withdrawn_keys(self, since: datetime) -> frozenset[str]:
-        """Return the ids of API keys that were revoked or have expired since the time `since`."""
+        """Return the ids of the API keys that were revoked or have expired at the time `since` or later."""
         ...
 
     async def publish_tokens(self, worker: str, day: date, spent: Sequence[DailyTokens]) -> None:
-        """Store the number of tokens that a worker has counted on a day, by tenant and API key.
+        """Store how many tokens the worker `worker` has counted on `day`, by tenant and API key.
 
-        A stored number never decreases.
+        A stored number is only replaced by a greater one.
         """
         ...
 
@@ -156,7 +164,10 @@ class QuotasTable(Protocol):
         ...
 
     async def count_request(self, tenant: str) -> RequestCount:
-        """Count a new request of the tenant. Return its requests to all processes in the current minute."""
+        """Count a new API request of the tenant. Return the number of its requests in the current minute.
+
+        The number includes the requests to all API processes.
+        """
         ...
 
 
@@ -305,9 +316,10 @@ class PostgresQuotas(QuotasTable):
         *,
         waits: bool,
     ) -> QuotaExcess | None:
-        """Return the quota that a batch would exceed now with the work `requested`; None if it exceeds none.
+        """Return the quota that forbids to reserve `requested` for the batch now; None if no quota does.
 
-        If `waits` is True, a quota is also returned while earlier batches of the tenant wait for it.
+        A quota forbids it if the tenant's work would exceed the quota. If `waits` is True, it also forbids
+        it while earlier batches of the tenant wait for it.
         """
         waiting = await session.fetchrow(self._sql.waiting_before, tenant, batch_id) if waits else None
         used = await self._enqueued(session, tenant, batch_id)
@@ -395,7 +407,7 @@ def _parse_quotas(record: Row) -> TenantQuotas:
 
 
 async def tokens_by_key(table: QuotasTable, day: date) -> Counter[tuple[str, str]]:
-    """Return the tokens used on a day by (tenant, key id), added up over all workers.
+    """Return how many tokens were used on `day` by (tenant, key id), added up over all workers.
 
     Raises DatabaseUnavailable if the database does not answer.
     """
