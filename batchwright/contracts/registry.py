@@ -63,8 +63,9 @@ def _check_address(url: str) -> None:
 
 
 def check_host_name(name: str) -> None:
-    """Raise ValueError if the host name is not valid in DNS: one of the parts between its dots is empty or
-    too long.
+    """Raise ValueError if the host name is not valid in DNS.
+
+    It is not valid if one of the parts between its dots is empty or too long.
     """
     name.encode("idna").decode("idna")
 

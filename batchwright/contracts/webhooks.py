@@ -44,8 +44,7 @@ class DeliveryResult(Message):
 
 
 class WebhookActivities:
-    """Declares the activity `deliver_webhook`, so that workflows can call it without importing its
-    implementation.
+    """Declares the activity `deliver_webhook`, so that workflows need not import its implementation.
 
     The implementation is in `activities/webhooks/activity.py`.
     """

@@ -70,8 +70,7 @@ async def missing_names(session: driver.Session) -> list[str]:
 
 
 async def inspect(database_url: str) -> DatabaseInspection:
-    """Return the version and time of a PostgreSQL server, and whether its tables fit this version of the
-    code.
+    """Return a PostgreSQL server's version and time, and whether its tables fit this version of the code.
 
     Raises DatabaseUnavailable if PostgreSQL does not answer.
     """

@@ -21,9 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class StorableSession(Session):
-    """Database session that replaces the characters that PostgreSQL cannot store, in the arguments of all
-    statements.
-    """
+    """Database session that replaces the characters in arguments that PostgreSQL cannot store."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -96,8 +96,7 @@ class EndedBatch(NamedTuple):
 
 
 class SliceProgress(Message):
-    """A worker's report about one slice (a part of a model's lines): completed lines, failed lines and
-    tokens.
+    """A worker's report about one slice (a part of a model's lines): its finished lines and its tokens.
 
     All numbers are totals since the slice started. `number` identifies the slice within its model and batch.
     If there are two reports about a slice, the one with the greater (`generation`, `attempt`) is newer, and
@@ -210,9 +209,7 @@ class Hold(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelDeadline:
-    """Number of lines of one model that still need a final result by `deadline`, added up over all
-    batches.
-    """
+    """Number of lines of one model, in all batches, that still need a final result by `deadline`."""
 
     model: str
     deadline: datetime

@@ -68,8 +68,8 @@ class PlacedRequest(Struct, eq=False):
 class AdaptiveLimits:
     """Counts the requests in flight at each backend, and adapts each backend's limit to its responses.
 
-    A permit, the right to have one request in flight, is granted before a backend is chosen. Until then it is
-    an unplaced permit, and it counts at each backend that may be chosen.
+    A permit is the right to have one request in flight. It is granted before a backend is chosen for the
+    request. Until a backend is chosen, the permit counts at each backend that may be chosen.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class AdaptiveLimits:
     def has_room(self, urls: Collection[str]) -> bool:
         """Return True if at least one of the backends `urls` may get another request, or if `urls` is empty.
 
-        Permits that have no backend yet are counted as if their requests went to these backends.
+        If a permit has no backend yet, it is counted as if its request went to one of these backends.
         """
         if not urls:
             return True
@@ -125,9 +125,9 @@ class AdaptiveLimits:
         return use.in_flight >= use.share
 
     def has_share(self, url: str) -> bool:
-        """Return True if this process may send requests to the backend at all.
+        """Return True if this process may ever send a request to the backend.
 
-        It may not if the backend has a fleet-wide limit and the part of this process is 0.
+        Return False if the backend has a fleet-wide limit, and the part of this process is 0.
         """
         return self._shares.get(url, 1) > 0
 
@@ -144,13 +144,15 @@ class AdaptiveLimits:
         return 0 if use is None else use.in_flight
 
     def place(self, model: str, url: str, before: PlacedRequest | None = None) -> PlacedRequest:
-        """Count a request at the backend `url`. Return a record that `release` needs when the request ends.
+        """Count a request at the backend `url`.
+
+        Return a record of it, which must be passed to `release` at its end.
 
         Args:
             model: the model of the request.
             url: the backend that gets the request.
-            before: the record of the request at its previous backend, where it is no longer counted; None if
-                the request had no backend yet.
+            before: if the request moves from another backend, its record there. It is then no longer counted
+                there. None if the request had no backend yet.
         """
         if before is None:
             self.unplaced -= 1
@@ -194,10 +196,10 @@ class AdaptiveLimits:
                 family.remove_by_labels({"backend": url})
 
     def share(self, urls: Collection[str]) -> None:
-        """Replace the set of backends that also serve interactive traffic. `urls` has their URLs.
+        """Set which backends also serve interactive traffic. `urls` has their URLs.
 
-        The limits of these backends are lowered sooner when responses get slower. If `policy.shared` is True,
-        this holds for every backend.
+        The limits of these backends are lowered sooner if responses get slower. If `policy.shared` is True,
+        the limits of all backends are.
         """
         self.shared = frozenset(urls)
         for url, use in self._uses.items():
@@ -232,7 +234,7 @@ class AdaptiveLimits:
 
 
 def load_signal(outcome: Outcome) -> LoadSignal:
-    """Return what an outcome shows about the load of its backend; NEUTRAL if it shows nothing."""
+    """Return what an outcome shows about the load of its backend. NEUTRAL means that it shows nothing."""
     if outcome.verdict is SUCCESS:
         return LoadSignal.RESPONDED
     match outcome.verdict.category:

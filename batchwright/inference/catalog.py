@@ -35,8 +35,8 @@ class RuntimeChange(Protocol):
     """A change of one model that was made at run time, through the API or the command line.
 
     Attributes:
-        config: all settings of the model, which replace its earlier settings.
-        patch: only the settings that change. If `config` is None as well, the model is removed.
+        config: all settings of the model, which replace its earlier settings; None if there is a patch.
+        patch: only the settings that change. If `config` and `patch` are both None, the model is removed.
     """
 
     @property
@@ -77,7 +77,7 @@ class CatalogEntry:
 
     Attributes:
         changed_at: time of the change, if the source is a change at run time; otherwise None.
-        seen_at: when a backend last listed the model, if the source is such a list; otherwise None.
+        seen_at: when a backend last listed the model, if the source is a backend's list; otherwise None.
         problems: parts of the change that are not applied, each with a remedy.
         base: the model before the change; None if nothing was changed, or if the change added the model.
         base_source: the source of `base`.

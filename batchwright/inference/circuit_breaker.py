@@ -42,9 +42,9 @@ class CircuitAttempt(Struct, eq=False):
 class CircuitBreaker:
     """Stops the requests of one model to one backend while the backend fails.
 
-    The circuit opens after `failures_to_open` failures in a row, if they are at least half as many as the
-    requests in flight. If only lines of one tenant fail, the circuit may wait some seconds for the result of
-    another tenant's line before it opens. All times are seconds of `clock`.
+    The circuit opens after `failures_to_open` failures in a row, if their number is at least half of the
+    number of requests in flight. If only lines of one tenant fail, the circuit may first wait some seconds
+    for the result of another tenant's line. All times are seconds of `clock`.
     """
 
     failures_to_open: int
@@ -78,8 +78,8 @@ class CircuitBreaker:
         """Return the seconds until a line of the tenant may be sent; 0 if a line may be sent now.
 
         If the circuit is open, the call also records that the tenant waits. If the last failed trial was a
-        line of this tenant and other tenants wait, this tenant waits longer, so that the other tenants may
-        send first.
+        line of this tenant and other tenants wait, the seconds are longer, so that the other tenants send
+        first.
         """
         if not self._pause:
             return 0.0
@@ -116,16 +116,16 @@ class CircuitBreaker:
         return attempt
 
     def _between_trials(self) -> float:
-        """Return the seconds between two trials while the first one has no response yet.
+        """Return the seconds between the starts of two trials while the first one has no response yet.
 
-        This method is for a backend that has refused requests quickly. If such a backend does not refuse a
-        trial as quickly, it probably processes the trial. So the time gets shorter with every trial that
-        takes longer than a quick refusal.
+        This is for a backend that has refused requests quickly. If such a backend does not refuse a trial
+        quickly, it is probably processing the trial. Therefore the result becomes smaller with every trial
+        that takes longer than a quick refusal.
         """
         return max(_SOON / 2.0 ** min(self._outlived, 10), _MIN_BETWEEN_TRIALS)
 
     def record_abort(self, attempt: CircuitAttempt) -> None:
-        """Record the end of a request that shows nothing about the backend, such as a cancelled request."""
+        """Record the end of a request that shows nothing about the backend, for example a cancelled one."""
         attempt.is_recorded = True
         self._in_flight.discard(attempt)
         if self._trial is attempt:
@@ -215,14 +215,15 @@ class CircuitBreaker:
     def needs_evidence(self, attempt: CircuitAttempt, request_id: str, *, since: float, proved: bool) -> bool:
         """Return True if a probe is needed to decide whether the backend or the line caused a failure.
 
-        A probe is a small test request. While the circuit is closed, the call also counts the line as failed,
-        because decisions about other lines may need this count before the probe has ended.
+        A probe is a small test request. If the circuit is closed, the call also counts the line as failed.
+        This happens before the probe is sent, because the count may be needed for other lines while the
+        probe runs.
 
         Args:
-            attempt: the request that failed, with a response such as 500.
+            attempt: the failed request. Its response was an error such as 500.
             request_id: id of the line.
-            since: when the line was last tried. If the backend has responded normally since then, no probe is
-                needed, because the line is at fault.
+            since: when the line was last sent. If the backend has responded normally to any line since then,
+                the result is False, because the line is at fault.
             proved: True if an earlier attempt has shown that the line is at fault. The line is then not
                 counted.
         """
@@ -237,18 +238,22 @@ class CircuitBreaker:
     ) -> bool:
         """Return True if the backend is at fault for the failure of a line, False if the line is at fault.
 
-        If the backend has responded normally to any line since `since`, the line is at fault. Otherwise, if
-        `failures_to_open` lines have failed since the backend's last normal response, the backend is at
-        fault. In all other cases, `vouched` decides.
+        These rules are applied in order:
+
+        - If the backend has responded normally to any line since `since`, the line is at fault.
+        - If `failures_to_open` lines have failed since the backend's last normal response, the backend is at
+          fault.
+        - Otherwise `vouched` decides.
 
         Args:
             request_id: id of the line.
-            since: when the line was last tried.
+            since: when the line was last sent.
             proved: True if an earlier attempt has shown that the line is at fault. The line is then not
-                counted.
-            vouched: result of the check that was made just before an attempt without a response. True: the
-                check reached the backend, so the line is at fault. False: it did not, so the backend is at
-                fault. None if the attempt got a response: the backend is at fault if the circuit is open.
+                counted as failed.
+            vouched: result of a check of the backend that was made just before a request without a response.
+                If True, the check reached the backend, so the line is at fault. If False, the check failed,
+                so the backend is at fault. None if the request got a response: the backend is then at fault
+                if the circuit is open.
         """
         if self.succeeded_since(since):
             return False
@@ -257,10 +262,10 @@ class CircuitBreaker:
         return self.is_open if vouched is None else not vouched
 
     def _count_suspect(self, request_id: str, proved: bool) -> bool:
-        """Count the line as failed. Return True if `failures_to_open` lines have failed by now.
+        """Count the line as failed. Return True if `failures_to_open` different lines have failed by now.
 
-        The count starts again at each normal response. A line counts once. A line that is known to be at
-        fault (`proved`) does not count.
+        Each normal response sets the count to 0. If `proved` is True, the line is known to be at fault and
+        is not counted.
         """
         if not proved and len(self._suspects) < self.failures_to_open:
             self._suspects.add(request_id)
@@ -273,8 +278,8 @@ class CircuitBreaker:
     def _should_open(self, others_wait: bool, now: float) -> bool:
         """Return True if there are enough failures in a row to open the circuit.
 
-        If only lines of one tenant have failed, a line of another tenant may show that the backend works.
-        Therefore the result is False for some seconds if such a line was just sent or is waiting.
+        If only lines of one tenant have failed, a line of another tenant may show that the backend works. If
+        a line of another tenant was just sent or is waiting, the result is therefore False for some seconds.
 
         Args:
             others_wait: True if a line of another tenant is waiting.

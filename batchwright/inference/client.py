@@ -101,9 +101,9 @@ class InferenceClient:
         self.reload_key()
 
     def reload_key(self) -> None:
-        """Read the API key again. If that fails, keep the last key.
+        """Read the API key again. If that fails, continue to use the key that was read last.
 
-        If there is no last key either, the client becomes unusable.
+        If no key was ever read, the client becomes unusable.
         """
         backend = self._backend
         if backend is None or not (backend.api_key_name or backend.api_key_file or backend.api_key_env):
@@ -150,8 +150,9 @@ class InferenceClient:
     ) -> Exchange | None:
         """Send a POST request if that is possible without awaiting. No trace span is created.
 
-        Return the exchange, which the caller can cancel. Return None if nothing was sent. If a request was
-        sent, `on_outcome` is called once with the outcome. It must not raise.
+        Return an exchange, with which the caller can cancel the request. When the request has ended,
+        `on_outcome` is called once with the outcome. It must not raise. If nothing was sent, return None,
+        and `on_outcome` is not called.
         """
         if self.problem:
             return None
@@ -326,7 +327,7 @@ def parse_response(status: int, headers: dict[bytes, bytes], body: bytes, reques
 def from_status(
     status: int, headers: dict[bytes, bytes], body: bytes, request: bytes = b"", message: str = ""
 ) -> Outcome:
-    """Return the outcome of a response by its status. Whether `body` is a valid result is not checked.
+    """Return the outcome of a response according to its status. The body is not checked for a valid result.
 
     Args:
         body: body of the response.

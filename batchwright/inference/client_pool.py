@@ -67,7 +67,7 @@ def _log_problem(backend: BackendConfig, error: str) -> None:
 
 @dataclass
 class _SharedTransport:
-    """A transport, and the keys of the clients that share it."""
+    """A transport, and the keys of the clients that use it."""
 
     transport: Transport
     connect_seconds: float | None
@@ -122,7 +122,7 @@ class ClientPool:
     async def reload_credentials(self) -> None:
         """Reload the API keys and certificates of all clients.
 
-        If a key or certificate cannot be read, the last key or certificate stays in use.
+        If a key or certificate cannot be read, the one that was read before stays in use.
         """
         for client in self._clients.values():
             client.reload_key()
@@ -159,9 +159,9 @@ class ClientPool:
         logger.info("backend is usable again", extra={"backend": backend.url})
 
     async def _replace(self, shared: _SharedTransport, context: ssl.SSLContext) -> None:
-        """Replace the transport of several clients by a new one with this TLS context.
+        """Replace a transport that several clients use by a new transport with the TLS context `context`.
 
-        The old transport is retired: its connections get no more requests.
+        The old transport gets no more requests. Its requests in flight still complete.
         """
         old = shared.transport
         shared.transport = self._open_transport(self._settings, context, shared.connect_seconds)
@@ -197,7 +197,10 @@ class ClientPool:
 
 
 def client_key(backend: BackendConfig) -> str:
-    """Return a key that is equal for all backends that can share a client."""
+    """Return a key that depends only on the settings of the client.
+
+    Backends with the same key share a client.
+    """
     settings = backend.model_dump_json(
         exclude={"weight", "model", "in_flight", "priority", "retries", "limits", "prices", "any_model"}
     )

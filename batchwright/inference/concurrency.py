@@ -141,8 +141,8 @@ class ConcurrencyLimiter:
             model_limit: returns the limit of a model, which may change at any time.
             backends: adaptive limits of the backends.
             has_room: returns False while there is no memory for another request. No permit is granted then.
-                If slices checked the memory themselves, the slice that frees memory would always take it
-                again.
+                The limiter checks this, and not the slices, because otherwise the slice that frees memory
+                would always take it again.
             limits: caps and rates of tenants, API keys and models; None for no limits.
         """
         self.clock, self._has_room = backends.clock, has_room
@@ -192,26 +192,30 @@ class ConcurrencyLimiter:
             self._refresh(model)
 
     def others_wait(self, name: str, tenant: str) -> bool:
-        """Return True if a slice of another tenant than `tenant` waits for a permit of the model.
+        """Return True if a slice of a tenant other than `tenant` waits for a permit of the model.
 
-        Slices that wait because of a cap or a rate do not count, because they would not get the next permit.
+        A slice that waits because of a cap or a rate is not counted, because it would not get the next
+        permit.
         """
         model = self._waiting.get(name)
         return model is not None and model.others_wait(self.limits, tenant, self.clock())
 
     def is_capped(self, name: str, tenant: str) -> bool:
-        """Return True if a cap or a rate, not a lack of permits, makes the tenant's slices wait."""
+        """Return True if the tenant's slices wait because of a cap or a rate.
+
+        Return False if they wait because all permits are in use.
+        """
         model = self._models.get(name)
         return model is not None and tenant in model.capped
 
     def is_at_rate(self, name: str) -> bool:
-        """Return True if no line of the model may be sent now, because it has reached a rate."""
+        """Return True if no line of the model may be sent now, because the model has reached its rate."""
         return self.limits.model_limit(name, self.clock()) is not None
 
     def limit_reached(self, name: str, tenant: str, key_id: str) -> Limit | None:
-        """Return the limit that makes lines of the tenant or the API key wait; None if no limit does.
+        """Return the limit because of which lines of the tenant or the API key wait.
 
-        The result is None for lines that only wait for a free permit.
+        Return None if no limit makes them wait, or if they only wait for a free permit.
         """
         model = self._models.get(name)
         return None if model is None else model.limit_reached(self.limits, tenant, key_id, self.clock())
@@ -314,8 +318,8 @@ class ConcurrencyLimiter:
     def _next_model(self, now: float) -> _Model | None:
         """Return the model that gets the next permit; None if no waiting model may have one.
 
-        The result is the model that uses the fewest permits. If several models use equally few, the model
-        with the oldest last grant is returned. So no model waits forever, even if there are fewer permits
+        The result is the model that uses the fewest permits. If several models use equally few, it is the
+        one whose last permit was granted first. So no model waits forever, even if there are fewer permits
         than models.
         """
         found = full = free = None  # best model so far; backends that are full; backends that have room
@@ -340,7 +344,10 @@ class ConcurrencyLimiter:
         return found
 
     def _grant_one(self, model: _Model, now: float) -> None:
-        """Grant a permit to the model's next tenant. If the tenant is at a limit, move it to `capped`."""
+        """Grant a permit to the model's next tenant.
+
+        If this tenant is at a limit, move it to `capped` instead.
+        """
         tenant = model.shares.next_tenant(model.waiting, now)
         queue = model.waiting[tenant]
         shares, limits, limit, is_capped = self._shares, self.limits, None, None
@@ -377,9 +384,9 @@ class ConcurrencyLimiter:
         self._waiting[model.name] = model
 
     def _stop_waiting(self, model: _Model, tenant: str) -> None:
-        """Remove the tenant's queue from the queues of the model.
+        """Remove the tenant's queue from the model's `capped` or `waiting`, whichever contains it.
 
-        The queue is in `capped` if the tenant is at a limit, otherwise in `waiting`.
+        A queue is in `capped` if the tenant is at a limit, otherwise in `waiting`.
         """
         if model.capped.pop(tenant, None) is not None:
             del model.capped_by[tenant]
@@ -393,9 +400,11 @@ class ConcurrencyLimiter:
             model.full_since = math.inf
 
     def _retry_capped(self, model: _Model, tenant: str) -> None:
-        """If a tenant that was at a limit is below it now, let the tenant wait for permits again.
+        """If a tenant in `capped` is no longer at its limit, move it to `waiting`, so that it can get
+        permits.
 
-        The tenant starts like any tenant that begins to wait. The time at the limit gives it no advantage.
+        The tenant is treated like any tenant that begins to wait. It gets no advantage for the time at the
+        limit.
         """
         queue, now = model.capped[tenant], self.clock()
         if (weight := model.next_weight(self.limits, tenant, now)) is not None:

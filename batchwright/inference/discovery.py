@@ -29,7 +29,8 @@ class ModelListing(NamedTuple):
     Attributes:
         models: the usable model ids, sorted.
         backend_time: date of the response; None if it has no valid date.
-        ignored: number of ids that are not valid names or exceed the limit.
+        ignored: number of listed ids that are not in `models`, because they are not valid names or because
+            there are too many.
     """
 
     models: list[str]

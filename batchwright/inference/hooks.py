@@ -89,9 +89,8 @@ class PreCallHooks:
     async def _run_bounded(self, hook: Hook, call: Call) -> "Call | _Refusal | BaseException":
         """Run one hook. Return the request to send, a refusal, or the exception with which the hook failed.
 
-        If the hook takes longer than its time limit, the exception is `_TimedOut`.
-
-        The hook runs in its own task, because it may ignore its cancellation and must not delay the line.
+        If the hook takes longer than its time limit, return a `_TimedOut`. The hook runs in its own task. So
+        if a hook ignores its cancellation, it does not delay the line.
         """
         task = asyncio.create_task(self._call_hook(hook, call))
         self._running.add(task)
@@ -153,14 +152,14 @@ def _load_hook(reference: str) -> Hook:
 class _Threads:
     """Runs hooks without `async` in threads, at most `most` at once.
 
-    A hook that hangs blocks nothing else.
+    If a hook never ends, it occupies one of these threads, and other work of the process continues.
     """
 
     def __init__(self, most: int) -> None:
         self._free = asyncio.Semaphore(most)
 
     async def run(self, hook: Hook, call: Call) -> object:
-        """Call a hook in a thread. Return its result or raise its exception.
+        """Call a hook in a thread. Return its result, or raise the exception that it raised.
 
         If the call is cancelled, the thread stays busy until the hook ends.
         """

@@ -64,7 +64,8 @@ def from_poll(outcome: Outcome, config: JobConfig) -> JobReport | Outcome:
 def from_callback(body: bytes, config: JobConfig) -> JobReport | Outcome:
     """Read the body of a job's callback, and return the job's report.
 
-    If the body is invalid, return an Outcome with the error. A body without a status is the result itself.
+    If the body has no status, the whole body is the job's result. If the body is invalid, return an Outcome
+    with the error.
     """
     try:
         report = parse_job_report(body, config)
@@ -99,9 +100,9 @@ def from_finished_job(report: JobReport, job_id: str = "", backend_request_id: s
 
 
 def from_failed_polls(outcome: Outcome, job_id: str) -> Outcome:
-    """Return the outcome of a line after several failed polls of its job.
+    """Return the outcome of a line whose job was polled several times without success.
 
-    The outcome says that the job is lost if the backend no longer knows the job. Otherwise it says that the
+    If the backend no longer knows the job, the outcome says that the job is lost. Otherwise it says that the
     backend is unavailable.
 
     Args:

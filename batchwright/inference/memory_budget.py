@@ -14,8 +14,8 @@ _INITIAL_ESTIMATE = 64 * 1024  # assumed size of a response until the first one 
 class Reservation:
     """Memory of `size` bytes for the lines of one slice.
 
-    `granted` becomes True when the budget has room for it. After that, `MemoryBudget.shrink` can reduce
-    `size`.
+    `granted` becomes True when the budget has enough free memory. After that, `MemoryBudget.shrink` can
+    reduce `size`.
     """
 
     size: int
@@ -23,12 +23,12 @@ class Reservation:
 
 
 class MemoryBudget:
-    """Limits the memory of one process: one half for shards, the other for requests and their responses.
+    """Limits the memory of one process. One half is for shards, the other for requests and their responses.
 
-    A shard is a stored object with input lines. Only sending frees memory, so sending must always find some.
-    Therefore shards that wait cannot use the half for requests. Shards get memory in the order of their
-    reservations, so small shards cannot delay a large one forever. The size of a response that has not
-    arrived yet is estimated from recent responses.
+    A shard is a stored object with input lines. Shards cannot use the half for requests, because only
+    sending requests frees memory, so there must always be memory for sending. Shards get memory in the order
+    of their reservations. So small shards cannot delay a large one forever. The size of a response that has
+    not arrived yet is estimated from recent responses.
     """
 
     def __init__(self, total: int) -> None:
@@ -48,18 +48,15 @@ class MemoryBudget:
         return len(self._wanted)
 
     def has_room(self) -> bool:
-        """Return True if there is memory for another request.
-
-        The result is always True while no request holds memory.
-        """
+        """Return True if there is memory for another request, or if no request holds memory."""
         return not self.response_bytes or self.response_bytes + self._estimate < self._half
 
     def reserve(self, size: int) -> Reservation:
         """Queue a reservation of `size` bytes for a shard and return it.
 
-        When there is memory for the reservation, its `granted` becomes True. This can be at once. Always call
-        `release` at the end, even if the reservation was never granted. If a reservation is larger than the
-        memory for all shards, it is granted when no other shard is in memory.
+        When there is memory for the reservation, its `granted` becomes True, possibly before this method
+        returns. Always call `release` at the end, even if the reservation was never granted. A reservation
+        that is larger than the whole memory for shards is granted when no other shard is in memory.
         """
         room = Reservation(size)
         self._wanted.append(room)
@@ -81,9 +78,10 @@ class MemoryBudget:
         self._grant()
 
     def reserve_response(self, request_bytes: int) -> int:
-        """Reserve memory for a request and its estimated response. Return the reserved number of bytes.
+        """Reserve memory for a request of `request_bytes` and its estimated response.
 
-        When the memory is free again, the caller has to subtract this number from `response_bytes`.
+        Return the reserved bytes. The method adds them to `response_bytes`. When the memory is no longer
+        used, the caller must subtract them from `response_bytes`.
         """
         size = request_bytes + int(self._estimate)
         self.response_bytes += size

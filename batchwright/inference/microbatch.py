@@ -57,7 +57,8 @@ class MicrobatchPolicy(NamedTuple):
     Attributes:
         lines: maximum number of lines in one request.
         tokens: maximum number of input tokens in one request. Tokens are estimated.
-        pause: returns the seconds to wait before retry `n` of a failed request, counted from 1.
+        pause: called with the number of a retry, which is 1 for the first retry of a failed request. Returns
+            the seconds to wait before this retry.
     """
 
     model: str
@@ -67,7 +68,7 @@ class MicrobatchPolicy(NamedTuple):
 
 
 class MicrobatchSenders:
-    """The microbatch senders of one process. With them, lines of different slices can share requests.
+    """Creates the microbatch senders of one process, so that lines of different slices can share requests.
 
     A chat executor is the operator's object that joins chat requests and splits their responses. The
     constructor raises SettingsError if a chat executor is invalid.
@@ -107,8 +108,8 @@ class MicrobatchSenders:
         Args:
             endpoint: endpoint of the batch.
             registered: the model's limits in the registry, which override the settings.
-            tenant: tenant of the lines. Lines of different tenants share a request only if the setting
-                `tenants_share_requests` allows it, or if this is empty.
+            tenant: tenant of the lines. If it is empty, or if the setting `tenants_share_requests` is on,
+                lines of different tenants may share a request.
         """
         adapter, policy = self._adapter(model, endpoint), self._policy(model, registered)
         if adapter is None or policy is None:
@@ -176,9 +177,9 @@ class TenantSender:
 
 
 class _MicrobatchKey(NamedTuple):
-    """Target URL, forwarded headers and tenant, which are the same for all lines of a shared request.
+    """The properties that all lines of a shared request have in common.
 
-    `tenant` is empty if lines of different tenants may share a request.
+    If lines of different tenants may share a request, `tenant` is empty.
     """
 
     target: TargetUrl
@@ -316,7 +317,9 @@ class MicrobatchSender:
     async def _repeat(
         self, key: _MicrobatchKey, members: Sequence[_Member], repetitions: int, category: Category
     ) -> None:
-        """Send a failed request again after a pause: first unchanged, later in two halves.
+        """Send a failed request again after a pause.
+
+        The first time, send it unchanged; later, send it in two halves.
 
         Args:
             repetitions: how often the request was already repeated.

@@ -21,7 +21,7 @@ class ModelPermits(Generic[Request]):
     Attributes:
         used: number of permits in use.
         grants: number of permits that were granted so far.
-        granted_at: number of the model's last grant. The grants of all models have one sequence of numbers.
+        granted_at: number of the model's last grant. Grants are numbered over all models together.
         most: greatest number of permits that the model may use.
         urls: URLs of the model's backends.
         ranks: the order of each tenant's batches.
@@ -29,8 +29,8 @@ class ModelPermits(Generic[Request]):
         weighed_at: when the weights of its tenants were last looked up.
         waiting: queues of the tenants that may get a permit.
         capped: queues of the tenants that may send nothing now, because they have reached a cap on requests
-            in flight or a rate. `capped_by` names this limit.
-        full_since: when its backends became full; infinity if they are not full.
+            in flight or a rate. `capped_by` names the limit that each has reached.
+        full_since: when the model's backends became full; infinity if they are not full.
         sampled_at: time of the last call of `record_waits`.
     """
 
@@ -55,9 +55,9 @@ class ModelPermits(Generic[Request]):
         return any(waiting != tenant and not limits.tenant_limit(waiting, now) for waiting in self.waiting)
 
     def next_weight(self, limits: SendLimits, tenant: str, now: float) -> float | None:
-        """Return the weight of a tenant that was at a limit; None if it is still at a limit.
+        """Return the weight of a tenant in `capped` if it is no longer at a limit.
 
-        If the result is None, `capped_by` is updated with the limit.
+        If the tenant is still at a limit, store this limit in `capped_by` and return None.
         """
         limit = limits.tenant_limit(tenant, now)
         weight = None if limit is not None else self.capped[tenant].next_weight(limits.is_key_capped)
@@ -69,15 +69,14 @@ class ModelPermits(Generic[Request]):
         """Return True if the model may send one request although its backends are full.
 
         Call this for a model that uses no permit. Its backends may be full of another model's requests that
-        never get a response. The result is True if two conditions are met: the backends have been full for
-        ten seconds, and this process has not used up its part of the fleet-wide limit of at least one
-        backend.
+        never get a response. Two conditions must be met: the backends have been full for ten seconds, and at
+        least one of them has room in this process's part of its fleet-wide limit.
         """
         is_long = now - self.full_since >= _STARVED_SECONDS
         return is_long and not all(map(backends.has_used_share, self.urls))
 
     def limit_reached(self, limits: SendLimits, tenant: str, key_id: str, now: float) -> Limit | None:
-        """Return the limit that makes lines of the tenant or the API key wait; None if no limit does."""
+        """Return the limit that makes lines of the tenant or the API key wait; None if they may be sent."""
         if (limit := self.capped_by.get(tenant)) is not None:
             return limit
         if tenant not in self.waiting:
@@ -89,7 +88,7 @@ class ModelPermits(Generic[Request]):
     def record_waits(self, limits: SendLimits, now: float) -> None:
         """Record in the metrics how long limits have made lines of the model wait since the last call.
 
-        If the last call was more than a second ago, nothing is recorded for the time since then.
+        If the last call was more than a second ago, record nothing.
         """
         seconds, self.sampled_at = now - self.sampled_at, now
         if seconds > _MAX_SAMPLE_SECONDS:

@@ -30,8 +30,8 @@ class Outcome(Struct, frozen=True):
 
     Attributes:
         verdict: what happens to the line, for example that it is sent again.
-        status: HTTP status; 0 if there is no usable response. `code` and `message` then give the reason.
-        message: error message for the tenant, without any address, path or exception of the operator's
+        status: HTTP status. 0 if there is no usable response; `code` and `message` then give the reason.
+        message: error message for the tenant. It contains no address, path or exception of the operator's
             systems.
         cause: error details for the operator, which may contain addresses, paths and exceptions.
         retry_after: seconds for which the backend asked the client to wait; None if it did not ask.

@@ -18,11 +18,12 @@ _GROUPS_AT_ONCE = 8
 
 
 class PrefixGroups:
-    """The groups of one model in this process, for all its slices.
+    """The prefix groups of one model in this process, for all its slices.
 
-    A group is named by the hash of its system prompt, which is never 0. It is *cold* until one of its lines
-    has succeeded, and then *warm*. A cold group is full with one line in flight, a warm group with `width`.
-    A line of a full group should wait while another line can be sent.
+    A group consists of the lines with the same system prompt. Its number is the hash of the system prompt,
+    and is never 0. A group is *cold* until one of its lines has succeeded, and then *warm*. A cold group is
+    full if one of its lines is in flight. A warm group is full if `width` of its lines are in flight. A line
+    of a full group should wait if another line can be sent instead.
 
     Attributes:
         width: number of lines of a warm group that may be in flight; infinity for no limit.
@@ -37,12 +38,12 @@ class PrefixGroups:
     def set_width(self, in_flight: Sequence[int | None], *, is_affine: bool) -> None:
         """Set `width` from the number of requests that each backend of the model processes at once.
 
-        If one of the numbers is None, `width` is infinity. Such a backend may process fewer requests than
-        this process sends. The other requests wait in the backend's own queue, where lines of one group
-        should follow each other.
+        If one of the numbers is None, `width` becomes infinity. The backend may then queue requests itself,
+        and in its queue the lines of one group should follow each other.
 
         Args:
-            in_flight: the number of each backend, as an operator has stated it; None if not stated.
+            in_flight: for each backend, the number that an operator has configured; None if none is
+                configured.
             is_affine: True if all lines of a group go to the same backend.
         """
         stated = [number for number in in_flight if number is not None]
@@ -52,12 +53,15 @@ class PrefixGroups:
             self.width = max(1, (min(stated) if is_affine else sum(stated)) // _GROUPS_AT_ONCE)
 
     def is_full(self, group: int) -> bool:
-        """Return True if another line of the group should wait. Lines without a group (0) never wait."""
+        """Return True if another line of the group should wait.
+
+        If `group` is 0, the line has no group and never waits.
+        """
         in_flight = self._in_flight.get(group)
         return in_flight is not None and (in_flight >= self.width or group not in self._warm)
 
     def room(self, group: int) -> float:
-        """Return how many more lines of the group can be sent before it is full."""
+        """Return how many more lines of the group can be sent before the group is full."""
         if not group:
             return math.inf
         most = self.width if group in self._warm else 1
@@ -73,7 +77,10 @@ class PrefixGroups:
         self._in_flight[group] = in_flight + 1
 
     def succeed(self, group: int) -> None:
-        """Record that a line of the group has a response, so that its system prompt is in the cache."""
+        """Record that a line of the group succeeded.
+
+        The backend now has the group's system prompt in its cache.
+        """
         if group:
             self._warm[group] = self._clock()
             self._warm.move_to_end(group)
@@ -83,7 +90,7 @@ class PrefixGroups:
     def end(self, group: int) -> None:
         """Record that a line of the group is no longer in flight.
 
-        If it was the first line of the group and failed, another line of the group may be sent.
+        If the group is cold and the line failed, the group is no longer full, and its next line may be sent.
         """
         if group:
             in_flight = self._in_flight[group] - 1

@@ -53,7 +53,9 @@ class UpstreamProber:
         endpoint: Endpoint | None,
         priority: int | None = None,
     ) -> ProbeResult:
-        """Send a test request to the backend and return its result. A result younger than 1 s is reused.
+        """Send a test request to the backend and return its result.
+
+        If the last result is less than 1 s old, it is returned instead, and nothing is sent.
 
         Args:
             client: client of the backend.
@@ -100,8 +102,9 @@ async def _probe(
 async def _is_alive(client: InferenceClient, url: str) -> bool:
     """Return True if the backend's path `/health` succeeds.
 
-    If the backend does not have this path, return True if it returns its model list. The health path comes
-    first, because some servers still return their model list when they no longer answer other requests.
+    If the backend does not have this path, return True if it returns its model list. The health path is
+    requested first, because some servers still return their model list when they no longer answer other
+    requests.
     """
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):

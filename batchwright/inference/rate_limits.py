@@ -38,9 +38,9 @@ class StoredRates(Protocol):
 class EffectiveRates(Protocol):
     """The rate limits in effect now, which may change at any time.
 
-    `allocation` says how fast one turn may send lines of each model. A turn is the limited time in which a
-    worker sends lines of one slice. When the limits change, `allocation` is replaced. Therefore read it again
-    for each line.
+    `allocation` says how fast one turn may send lines of each model. A turn is one attempt to send lines of
+    a slice, and is limited in time. When the limits change, `allocation` is replaced by another object.
+    Therefore read it again for each line.
     """
 
     allocation: RateAllocation
@@ -50,11 +50,11 @@ class EffectiveRates(Protocol):
         return self.allocation.of(model)
 
     def queue_of(self, model: str) -> str:
-        """Return the task queue that the model shares with other models; empty if it has its own queue."""
+        """Return the task queue that the model shares with other models; empty if it does not share one."""
         ...
 
     async def other_queue(self, model: str, queue: str) -> str:
-        """Return the task queue to which the model's slices must move; empty if `queue` is the right one."""
+        """Return the task queue to which the model's slices must move; empty if they can stay in `queue`."""
         ...
 
 
@@ -98,15 +98,15 @@ class FleetRates(EffectiveRates):
         return DISPATCH_QUEUE if self._rates.is_shared(model) else ""
 
     def queues(self) -> dict[str, Pacing | None]:
-        """Return the rate limit of each task queue, by the queue's name; None means no limit."""
+        """Return the rate limit of each task queue, by the name of the task queue; None means no limit."""
         return self.allocation.queues(self._models)
 
     def in_effect(self) -> list[tuple[str, str, Pacing]]:
         """Return every rate limit as (model, task queue, pacing).
 
-        The pacing says how many requests one turn of a slice may send, and how many turns may start per
-        second. The models without a rate of their own share one rate and one task queue. In the result, they
-        are one entry with the model name `ALL_MODELS`.
+        A turn is one attempt to send lines of a slice. The pacing says how many requests one turn may send,
+        and how many turns may start per second. All models without a rate of their own share one rate and
+        one task queue. In the result, they are one entry with the model name `ALL_MODELS`.
         """
         rates, models = self.allocation, self._models
         own = [(model, rates.of(model)) for model in sorted(models & rates.own.keys())]
@@ -114,20 +114,23 @@ class FleetRates(EffectiveRates):
         return [*found, (ALL_MODELS, DISPATCH_QUEUE, rates.shared)] if rates.shared else found
 
     async def other_queue(self, model: str, queue: str) -> str:
-        """Return the task queue to which the model's slices must move; empty if `queue` is the right one.
+        """Return the task queue to which the model's slices must move; empty if they can stay in `queue`.
 
-        The rates are first read again from the table, because workers with different rates would move a slice
-        back and forth. If the table cannot be read, the slice stays in `queue`.
+        Before that, read the rates again. Otherwise workers with different rates would move a slice back and
+        forth. If the rates cannot be read, return an empty string.
         """
         if not self._rates.target_queue(model, queue) or not await self.try_refresh():
             return ""
         return self._rates.target_queue(model, queue)
 
     async def refresh(self) -> None:
-        """Read the rates from the table and apply them. If this raises, the last rates stay in effect.
+        """Read the rates from the table and apply them.
+
+        If this raises an exception, the earlier rates stay in effect.
 
         Raises:
-            unavailable: the database is unreachable.
+            unavailable: the database is unreachable. The class of the exception is an argument of the
+                constructor.
             RatesConflict: the rates of single models use up the whole rate over all models.
         """
         changes = {row.model: row.requests_per_second for row in await self._table.all()}
@@ -138,8 +141,8 @@ class FleetRates(EffectiveRates):
     async def try_refresh(self) -> bool:
         """Refresh the rates and return True.
 
-        If `refresh` raises, keep the last rates and return False. The error is logged, except if the previous
-        call failed with the same error.
+        If `refresh` raises an exception, keep the earlier rates and return False. The error is logged,
+        unless the previous call failed with the same error.
         """
         try:
             await self.refresh()

@@ -63,7 +63,7 @@ class CurrentModels(Protocol):
 
     @property
     def accepts_any_model(self) -> bool:
-        """True if at least one backend accepts models that it does not list."""
+        """True if at least one backend accepts models that are not in its own model list."""
         ...
 
     def accepts_unlisted(self, model: str) -> bool:
@@ -119,8 +119,8 @@ class BackendRegistry:
     async def served(self) -> frozenset[str]:
         """Return the names and aliases of the served models.
 
-        If the models were never read before, the call first reads them, as `refresh` does. If the database is
-        then unreachable, the call raises `unavailable`, an argument of the constructor.
+        If this is the first call, and `refresh` was not called either, first read the models as `refresh`
+        does. If the database is then unreachable, raise `unavailable`, an argument of the constructor.
         """
         if not self._read:
             await self.refresh()
@@ -172,9 +172,9 @@ class BackendRegistry:
         return router
 
     def retain_unlisted(self, awaited: Collection[str]) -> None:
-        """Drop the models that no backend lists, except the models in `awaited`, which live batches need.
+        """Drop the models that no backend lists, except those in `awaited`, which live batches need.
 
-        Otherwise tenants could fill the memory with invented model names.
+        Without this, tenants could fill the memory with invented model names.
         """
         still_required = self._unlisted.intersection(awaited)
         if still_required != self._unlisted:
@@ -196,7 +196,10 @@ class BackendRegistry:
 
     @property
     def known_models(self) -> frozenset[str]:
-        """Names of all models, without aliases. Empty before the first call of `served` or `refresh`."""
+        """Names of all models, without aliases.
+
+        The set is empty before the first call of `served` or `refresh`.
+        """
         return frozenset(self._routers)
 
     @property
@@ -231,8 +234,8 @@ class BackendRegistry:
     async def _record(self, backend: Backend, names: list[str]) -> None:
         """Store the model list of a backend in the database.
 
-        If the database rejects the names, the request for the list counts as failed. If the database is
-        unreachable, the call raises `unavailable`, an argument of the constructor.
+        If the database rejects one of the names, treat the request for the list as failed. If the database
+        is unreachable, raise `unavailable`, an argument of the constructor.
         """
         try:
             await self._models.replace_models(backend.url, names, datetime.now(UTC))
@@ -347,8 +350,9 @@ class BackendRegistry:
     async def _list_models(self, backend: Backend) -> list[str] | None:
         """Request the model list of a backend. Return the names of its models; None if that fails.
 
-        Also record in `backend` if it was reachable and how long its response took. If the request succeeds
-        after a failure, allow trial requests through the backend's open circuits.
+        Also record in `backend` whether the backend was reachable, and how long its response took. If the
+        request succeeds although the previous one failed, allow trial requests through the backend's open
+        circuits.
         """
         began = time.monotonic()
         try:

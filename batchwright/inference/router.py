@@ -28,7 +28,10 @@ from batchwright.rules.dispatch.retry_policy import SUCCESS, RetryPolicy
 
 
 class Dispatch(Struct, eq=False):
-    """One request in flight to an upstream (a model at a backend). Call `end` once when it has ended."""
+    """One request in flight to an upstream (a model at a backend).
+
+    Call `end` once when the request has ended.
+    """
 
     upstream: Upstream
     attempt: CircuitAttempt
@@ -105,12 +108,18 @@ class ModelRouter:
 
     @property
     def only_trials_allowed(self) -> bool:
-        """True if the circuits of all own and fallback backends are open, so that only trials are sent."""
+        """True if all circuits of the model are open, so that only trials are sent.
+
+        These are the circuits of its own backends and of its fallback models' backends.
+        """
         return self.is_open and all(upstream.circuit.is_open for upstream in self._reachable())
 
     @property
     def circuit(self) -> CircuitBreaker:
-        """The circuit breaker that will let a request through first, among the model's own backends."""
+        """The circuit breaker that lets a request through first.
+
+        It belongs to one of the model's own backends, not to a fallback.
+        """
         return min(
             self.upstreams, key=lambda upstream: (upstream.circuit.is_open, upstream.circuit.wait_seconds())
         ).circuit
@@ -148,18 +157,19 @@ class ModelRouter:
         is_full: Callable[[str], bool] = lambda url: False,
         is_used_up: Callable[[str], bool] = lambda url: False,
     ) -> Dispatch | None:
-        """Choose an upstream (a model at a backend) for one request, and return the request as a dispatch.
+        """Choose an upstream (a model at a backend) for one request. Return a Dispatch to this upstream.
 
-        Return None if no upstream may be used now.
+        The request counts as in flight to the upstream until `Dispatch.end` is called. Return None if no
+        upstream may get a request now.
 
         Args:
-            prefix_hash: hash of the beginning of the prompt. With the load balancing `prefix-affine`,
+            prefix_hash: hash of the beginning of the prompt. If the load balancing is `prefix-affine`,
                 requests with the same hash get the same upstream, unless it is far busier than the others.
             tenant: the tenant of the line.
             exclude: upstreams that must not be chosen.
             avoid: the upstream at which the line failed last. It is chosen only if there is no other.
-            is_full: returns True if the backend with this URL is at its limit. Such a backend is chosen only
-                if there is no other.
+            is_full: returns True if the backend with this URL is at its limit of requests in flight. Such a
+                backend is chosen only if there is no other.
             is_used_up: returns True if the fleet-wide limit of the backend with this URL is used up. Such a
                 backend is never chosen.
         """
@@ -182,9 +192,10 @@ class ModelRouter:
         return Dispatch(upstream, upstream.circuit.begin(tenant))
 
     def resume(self, key: str, tenant: str = "") -> Dispatch | None:
-        """Count a job that already runs at an upstream (a model at a backend) as in flight.
+        """Count a job as in flight that an upstream (a model at a backend) already runs. Return its
+        Dispatch.
 
-        Return its dispatch. Return None if no upstream has this key, or if the upstream does not run jobs.
+        Return None if no upstream has this key, or if the upstream does not run jobs.
 
         Args:
             key: `key` of the upstream that runs the job.
@@ -211,10 +222,11 @@ class ModelRouter:
         request_id: str,
         extra: Sequence[Header] = (),
     ) -> Outcome:
-        """Send the body to the chosen backend. Return the outcome as the output line will show it.
+        """Send the body to the chosen backend.
 
-        If the backend has its own name for the model, or a priority, it is set in the body. Nothing else in
-        the body is changed.
+        Return the outcome in the form in which the output line will show it. If the backend has its own name
+        for the model, or a priority is configured for it, the name or priority is set in the body. The body
+        is not changed otherwise.
 
         Args:
             dispatch: the result of `select`.
@@ -239,8 +251,9 @@ class ModelRouter:
     ) -> Exchange | None:
         """Send the body to the chosen backend if that is possible without awaiting.
 
-        Return the exchange, which the caller can cancel. Return None if nothing was sent. If the body was
-        sent, `on_outcome` is called once with the outcome. The caller must pass it to `finalize_response`.
+        Return an exchange, with which the caller can cancel the request. When the request has ended,
+        `on_outcome` is called once with the outcome, which the caller must pass to `finalize_response`. If
+        nothing was sent, return None.
         """
         upstream = dispatch.upstream
         backend = upstream.backend
@@ -279,10 +292,10 @@ class ModelRouter:
         return body if upstream.priority is None else with_priority(body, upstream.priority)
 
     def finalize_response(self, upstream: Upstream, path: str, body: bytes, outcome: Outcome) -> Outcome:
-        """Return the outcome as the output line will show it.
+        """Return the outcome in the form in which the output line will show it.
 
         If an embeddings response does not match the request `body`, the outcome becomes an error. If a
-        response of a fallback model has no model name, the fallback's name is added.
+        fallback model responded without a model name, its name is added to the response.
         """
         if path == Endpoint.EMBEDDINGS and outcome.verdict is SUCCESS:
             problem = find_embeddings_problem(body, outcome.body)  # the list may not match the request
@@ -302,15 +315,16 @@ class ModelRouter:
     ) -> list[Upstream]:
         """Return the upstreams (models at backends) from which `select` may choose; empty if there are none.
 
-        The result is usually the model's own upstreams with a closed circuit. If an upstream may get a trial
-        request now, the result is only this upstream. If all own circuits are open and none may get a trial,
-        the same rules apply to the fallback models: the result is from the first fallback that has a usable
-        upstream.
+        - If one of the model's own upstreams may get a trial request now, return only this upstream.
+        - Otherwise, return the model's own upstreams whose circuits are closed.
+        - If the circuits of all own upstreams are open and none may get a trial request, apply the same
+          rules to the fallback models. Return the upstreams of the first fallback model that has a usable
+          one.
 
         Args:
             exclude: upstreams that are never returned.
-            avoid: upstream that is returned only if there is no other; None if there is none to avoid.
-            is_used_up: returns True for the URL of a backend that may get no request at all.
+            avoid: upstream that is returned only if there is no other; None if none is to be avoided.
+            is_used_up: returns True if the backend with this URL may get no request at all.
         """
         is_open = self.is_open
         for router in (self, *(self.fallbacks if is_open else ())):

@@ -37,7 +37,10 @@ class Limit(StrEnum):
 
     @property
     def is_hold(self) -> bool:
-        """True for a hold: an operator has stopped the sending, and an operator must release it."""
+        """True if this is a hold: an operator has stopped the sending.
+
+        The sending continues only if an operator releases the hold.
+        """
         return self in (Limit.TENANT_HOLD, Limit.MODEL_HOLD)
 
 
@@ -61,8 +64,8 @@ NO_RATES = Rates()
 class TenantShares(Protocol):
     """Weights, caps and rates of tenants, and the order of their batches. All may change at any time.
 
-    Changed mappings are replaced by new ones, so look the mappings up again for each permit. A name that is
-    not in a mapping has no such setting.
+    When one of the mappings changes, it is replaced by another object. Therefore read it again for each
+    permit. A tenant or API key that is not in a mapping has no such setting.
 
     Attributes:
         weights: the weight of each tenant relative to other tenants. A missing tenant has the weight of its
@@ -83,7 +86,7 @@ class TenantShares(Protocol):
     held_models: Set[str] = frozenset()
 
     def is_held(self, tenant: str, model: str) -> bool:
-        """Return True if nothing of the tenant may be sent to the model until an operator releases it."""
+        """Return True if an operator has stopped the sending for the tenant or for the model."""
         return tenant in self.held_tenants or model in self.held_models
 
     def ranks(self, model: str) -> BatchRanks:
@@ -110,7 +113,7 @@ class BatchWeights(TenantShares):
 
 @dataclass(slots=True, eq=False)
 class _Buckets:
-    """How many requests and tokens one tenant or model may still send at its `rates`."""
+    """How many more requests and tokens one tenant or model may send now, according to its `rates`."""
 
     rates: Rates
     requests: MinuteRate | None
@@ -123,12 +126,14 @@ class _Buckets:
 
 
 class Charge(NamedTuple):
-    """The requests and tokens that were charged for one request. `SendLimits.correct` corrects them.
+    """The requests and tokens that one request has taken from rates.
+
+    `SendLimits.correct` corrects the tokens.
 
     Attributes:
         line_bytes: length of the request's line.
         tokens: estimated tokens that were charged.
-        buckets: the buckets that were charged: of the tenant, of the model, or of both.
+        buckets: what was charged: the rates of the tenant, of the model, or of both.
     """
 
     model: str
@@ -228,8 +233,8 @@ class SendLimits:
         """Return in words why lines wait. The text continues a sentence that begins with the model.
 
         Args:
-            limit: the cap or rate for which the lines wait. It must not be a hold. Control workers report
-                holds, because holds also apply to slices that no worker runs.
+            limit: the cap or rate because of which the lines wait. It must not be a hold: control workers
+                report holds, because holds also apply to slices that no worker runs.
         """
         match limit:
             case Limit.TENANT_IN_FLIGHT:
@@ -270,11 +275,11 @@ class SendLimits:
         return Charge(model, tenant, line_bytes, tokens, buckets)
 
     def correct(self, charge: Charge, used: int) -> None:
-        """Replace the estimated tokens of a charge by the number of tokens that were used.
+        """Replace the estimated tokens of a charge by `used`, the number of tokens that were used.
 
         This also improves later estimates for the same model and tenant. An estimate is one token per four
-        bytes of the line, plus the average number of tokens that earlier requests used beyond that. If `used`
-        is 0, the average does not change.
+        bytes of the line, plus the average number of tokens that earlier requests used in addition. If
+        `used` is 0, the average does not change.
         """
         for buckets in charge.buckets:
             if buckets.tokens is not None:
@@ -289,11 +294,15 @@ class SendLimits:
 
 
 def _current(known: dict[str, _Buckets], name: str, rates: Rates, now: float) -> _Buckets | None:
-    """Return the buckets of a tenant or model, set to its present rates; None if it has no rates.
+    """Return the entry of `known` for a tenant or model, after it was adapted to `rates`.
+
+    If the entry is missing, add it. If `rates` has no limit, remove the entry and return None.
 
     Args:
-        known: the buckets by name. They are added and removed here.
+        known: by name of the tenant or model, how much may still be sent.
         name: the tenant or the model.
+        rates: the present rates of this tenant or model.
+        now: the current time in seconds.
     """
     buckets = known.get(name)
     if buckets is not None and buckets.rates is rates:

@@ -43,7 +43,7 @@ class Backend:
         return self.probe_seconds is not None and not self.is_unreachable
 
     async def is_reachable(self) -> bool:
-        """Request the model list. Return True if the backend seems to respond, even with an error."""
+        """Request the model list. Return True if the backend responds, even if the response is an error."""
         responds = await self.client.is_reachable(self.url)
         self.has_responded = self.has_responded or responds
         return responds

@@ -169,8 +169,9 @@ class AuditLogTable(Protocol):
         ...
 
     async def remove_old(self, before: datetime, limit: int) -> int:
-        """Delete at most `limit` acts that began at the time `before` or earlier. Return the number of
-        deleted acts.
+        """Delete at most `limit` acts that began at the time `before` or earlier.
+
+        Return the number of deleted acts.
         """
         ...
 

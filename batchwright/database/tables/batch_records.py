@@ -64,9 +64,7 @@ def final_counts(models: list[ModelCounts], planned: list[ModelCounts] | None) -
 
 
 def add_reported(row: BatchRow, reported: list[ModelCounts], errors: list[ErrorCount]) -> BatchRow:
-    """Return a copy of the row of a live batch, with the counts and errors that workers reported added to
-    it.
-    """
+    """Return a copy of a live batch's row, with the counts and errors that workers reported added to it."""
     own = {count.model: count for count in row.models}
     return row.model_copy(
         update={
@@ -157,8 +155,9 @@ class _Columns(BaseModel):
 
     @property
     def usage(self) -> Usage:
-        """Tokens of all models. For a live batch they come from the workers' reports, otherwise from the
-        batch's row.
+        """Tokens of all models.
+
+        For a live batch they come from the workers' reports, otherwise from the batch's row.
         """
         if self.reported_usage is None:
             return Usage.model_validate(self, from_attributes=True)

@@ -209,10 +209,10 @@ class BatchesTable(Protocol):
         ...
 
     async def add_files(self, tenant: str, batch_id: str, outcome: BatchOutcome) -> EndedBatch:
-        """Add files, counts and token usage to a batch that ended before its files were written. Return the
-        row.
+        """Add files, counts and token usage to a batch that ended before its files were written.
 
-        If the row does not wait for files, it is not changed. Raises UnknownBatch if the batch has no row.
+        Return the row. If the row does not wait for files, it is not changed. Raises UnknownBatch if the
+        batch has no row.
         """
         ...
 

@@ -11,10 +11,10 @@ from batchwright.database.sql import queries
 
 
 class RecordedConsistencyCheck(NamedTuple):
-    """Differences of one kind in the latest check: how many were found, how many were not repaired, and when
-    it ended.
+    """Result of the latest check for one kind of difference, and the time when the check ended.
 
-    Before the first check, both numbers are 0, and `at` is the time when the table was created.
+    The result is the number of differences that it found, and the number of those that it did not repair.
+    Before the first check, both numbers are 0, and the time is the creation time of the table.
     """
 
     counted: DifferenceCount

@@ -75,8 +75,9 @@ class DeadLettersTable(Protocol):
         ...
 
     async def unstarted_retries(self, tenant: str, batch_id: str) -> list[BatchOrder]:
-        """Return the start arguments of batches that were created to retry lines of this batch but never
-        started.
+        """Return the start arguments of the batches that were created to retry lines of this batch.
+
+        Batches that were started are left out.
         """
         ...
 
@@ -116,8 +117,9 @@ class DeadLetterQueries:
 
 
 class _AlreadyClaimed(Exception):
-    """A dead letter is already assigned or no longer exists. Raised to roll back the transaction of
-    `claim`.
+    """A dead letter is already assigned or no longer exists.
+
+    Raised to roll back the transaction of `claim`.
     """
 
 

@@ -22,8 +22,7 @@ class LiveBatches(Protocol):
         ...
 
     async def backlogs(self, now: datetime) -> list[ModelBacklog]:
-        """Return the number of lines without a final result, for each batch in progress and each of its
-        models.
+        """Return the number of lines without a final result, by batch in progress and model.
 
         Left out are models without such lines, and batches for which a cancel was requested. Batches that
         are paused or held are included, and the result says that they are.

@@ -144,10 +144,10 @@ class RetentionTable(Protocol):
     async def mark(self) -> StorageMark: ...
 
     async def record_mark(self, at: datetime) -> None:
-        """Record that the storage mark, an object with the id of this database, was written to the storage
-        at `at`.
+        """Record that the storage mark was written to the storage at the time `at`.
 
-        If an earlier time is recorded already, nothing changes.
+        The mark is an object with the id of this database. If an earlier time is recorded already, nothing
+        changes.
         """
         ...
 

@@ -167,12 +167,12 @@ class WebhookDeliveriesTable(Protocol):
         ...
 
     async def remove_old(self, before: datetime, limit: int) -> int:
-        """Delete at most `limit` old deliveries and at most `limit` old endpoints. Return how many rows were
-        deleted.
+        """Delete at most `limit` old deliveries and at most `limit` old endpoints.
 
-        A row is old if it was created at the time `before` or earlier. A pending delivery is deleted only if
-        its workflow was never started, or was started at that time or earlier, so that it can no longer run.
-        An endpoint is deleted only if it belongs to one batch, and this batch has no row.
+        Return how many rows were deleted. A row is old if it was created at the time `before` or earlier. A
+        pending delivery is deleted only if its workflow was never started, or was started at that time or
+        earlier, so that it can no longer run. An endpoint is deleted only if it belongs to one batch, and
+        this batch has no row.
         """
         ...
 

@@ -45,10 +45,9 @@ class WebhookEndpoint(Message):
     disabled_reason: str = ""
 
     def secrets(self, at: datetime) -> list[bytes]:
-        """Return the secrets that sign a webhook sent at the time `at`: the current one, then the previous
-        one.
+        """Return the secrets that sign a webhook sent at the time `at`, the current one first.
 
-        The previous secret is left out from `previous_until` on.
+        The previous secret is included only before `previous_until`.
         """
         if self.previous_secret is None or self.previous_until is None or self.previous_until <= at:
             return [self.secret]

@@ -34,8 +34,9 @@ class ApiKeysTable(Protocol):
         ...
 
     async def all(self, tenant: str | None = None) -> list[ApiKeyRow]:
-        """Return the API keys of a tenant, including revoked keys. If `tenant` is None, return those of all
-        tenants.
+        """Return the API keys of a tenant, including revoked keys.
+
+        If `tenant` is None, return those of all tenants.
         """
         ...
 

@@ -74,11 +74,11 @@ class BudgetGroupsTable(Protocol):
         ...
 
     async def add(self, group: BudgetGroup, members: Sequence[str], *, only: bool = False) -> None:
-        """Add members to a group. An organization has tenants as members; a team or user has API keys of its
-        tenant.
+        """Add members to a group.
 
-        If an API key is a member of another team or user, it moves to this one. A tenant does not move:
-        remove it from its earlier organization first. If an error is raised, nothing changes.
+        An organization has tenants as members; a team or user has API keys of its tenant. If an API key is a
+        member of another team or user, it moves to this one. A tenant does not move: remove it from its
+        earlier organization first. If an error is raised, nothing changes.
 
         Args:
             members: names of tenants, or ids of API keys.

@@ -86,12 +86,11 @@ class QuotasTable(Protocol):
         *,
         waits: bool = False,
     ) -> QuotaExcess | None:
-        """Reserve the lines and tokens in `requested` for a batch with the status `validating`, and return
-        None.
+        """Reserve the lines and tokens in `requested` for a batch in validation, and return None.
 
         If the tenant's work would then exceed one of `limits`, reserve nothing and return the exceeded
-        quota. The tenant's work includes the lines without a result in its other live batches. If the batch
-        has another status, nothing changes.
+        quota. The tenant's work includes the lines without a result in its other live batches. If the status
+        of the batch is not `validating`, nothing changes.
 
         If `waits` is True and the batch gets no reservation, it is recorded as waiting, and a reservation
         from an earlier call is deleted. It is not recorded if its own work alone exceeds the limit. While a
@@ -116,8 +115,7 @@ class QuotasTable(Protocol):
         ...
 
     async def admit_bytes(self, tenant: str, id: str, size: int, most: int) -> bool:
-        """Count `size` bytes as stored, before the row of the new file or upload `id` is inserted, and
-        return True.
+        """Count `size` bytes as stored before the new file or upload `id` has a row, and return True.
 
         If the tenant would then have more than `most` stored bytes, count nothing and return False. If there
         is still no row after a minute, the bytes are no longer counted.

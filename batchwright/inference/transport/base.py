@@ -88,7 +88,7 @@ class ResponseTooLarge(Exception):
 
 
 class Exchange(Protocol):
-    """A request in flight. A callback reports how it ended."""
+    """A request in flight. When it ends, a callback gets its response or error."""
 
     def cancel(self) -> None:
         """End the request and close its connection. The callback is not called.
@@ -124,9 +124,11 @@ class Transport(Protocol):
     def try_exchange_now(
         self, request: BackendRequest, *, most_bytes: int, seconds: float, ended: OnComplete
     ) -> Exchange | None:
-        """Send a request if that is possible without awaiting. Return the exchange; None if nothing was sent.
+        """Send a request if that is possible without awaiting. Return the exchange; None if nothing was
+        sent.
 
-        `ended` is called once, with the response or the exception that `exchange` would return or raise.
+        If the request was sent, `ended` is called once at its end. Its argument is the response or the
+        exception that `exchange` would return or raise.
         """
         return None
 

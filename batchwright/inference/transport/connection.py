@@ -71,14 +71,15 @@ class BackendConnection(asyncio.Protocol):
             head: the encoded request line and headers.
             body: body of the request.
             most_bytes: maximum size of the response's body.
-            idle_timeout: limits the silence before and within the response; None for no limit.
+            idle_timeout: limits the time until the response starts, and the time between two pieces of it;
+                None for no limit.
 
         Raises:
             httpx.ConnectError: the connection was already closed, so nothing was sent.
             httpx.ReadError: the connection ended before the response started.
             httpx.RemoteProtocolError: the response is not HTTP or not complete.
             ResponseTooLarge: the body is larger than `most_bytes`.
-            TimeoutError: a time limit was exceeded.
+            TimeoutError: a limit of `idle_timeout` was exceeded.
         """
         response: asyncio.Future[BackendResponse] = asyncio.get_running_loop().create_future()
         self.start(head, body, most_bytes, partial(_resolve, response), idle_timeout)
@@ -96,9 +97,9 @@ class BackendConnection(asyncio.Protocol):
         ended: OnComplete,
         idle_timeout: "IdleTimeout | None" = None,
     ) -> None:
-        """Send one request, and call `ended` with its response or error.
+        """Send one request. When it ends, `ended` is called with its response or error.
 
-        After `abort`, `ended` is not called.
+        If `abort` is called first, `ended` is not called.
 
         Raises:
             httpx.ConnectError: the connection is already closed, so nothing was sent.
@@ -151,9 +152,9 @@ class BackendConnection(asyncio.Protocol):
         self._check_end()
 
     def eof_received(self) -> None:
-        """End the request and close the connection, because the backend will send no more data.
+        """End the request in flight and close the connection, because the backend will send no more data.
 
-        The request succeeds if the end of the connection also ends its response. Otherwise it fails.
+        If the response has no other mark of its end, the request succeeds. Otherwise it fails.
         """
         transport = self._transport
         self.connection_lost(None)
@@ -259,7 +260,7 @@ class BackendConnection(asyncio.Protocol):
 
 
 class IdleTimeout:
-    """Limits the time until a response starts, and the silence between two pieces of it.
+    """Limits the time until a response starts, and the time between two pieces of the response.
 
     An interim response (status 1xx) does not count as the start.
 
@@ -275,9 +276,10 @@ class IdleTimeout:
         self._fail: Callable[[Exception], None] = _ignore
 
     def start(self, fail: Callable[[Exception], None]) -> None:
-        """Start waiting for the response.
+        """Start to measure the time until the response starts.
 
-        When a limit is exceeded, `fail` is called once with a TimeoutError. After `cancel`, it is not called.
+        If the response exceeds the limit `first_byte` or `idle`, `fail` is called once with a TimeoutError.
+        If `cancel` is called first, `fail` is not called.
         """
         self._fail = fail
         if self._first_byte:
@@ -285,13 +287,16 @@ class IdleTimeout:
             self._timer = loop.call_later(self._first_byte, self._first_byte_expired)
 
     def response_started(self) -> None:
-        """Record that the response has started. From now on, the limit between two pieces applies."""
+        """Record that the response has started.
+
+        From now on, the limit `idle` applies instead of `first_byte`.
+        """
         self.cancel()
         if self._idle:
             self._schedule_check(asyncio.get_running_loop().time())
 
     def data_received(self) -> None:
-        """Record that data has arrived. The silence is measured from now on."""
+        """Record that a piece of the response has arrived. The limit `idle` is measured from now on."""
         self._last_data_at = asyncio.get_running_loop().time()
 
     def cancel(self) -> None:

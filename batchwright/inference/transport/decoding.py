@@ -13,10 +13,10 @@ _MAX_LAYERS = 4  # maximum number of encodings of one response
 def decode_content(answer: BackendResponse, most_bytes: int) -> bytes:
     """Return the decompressed body of a response.
 
-    Only gzip and deflate are decompressed. Layers with another encoding stay as they are.
+    Only the encodings gzip and deflate are decompressed. If the body has another encoding, it stays encoded.
 
     Raises:
-        ResponseTooLarge: the body is larger than `most_bytes` after one of its encodings is decompressed.
+        ResponseTooLarge: after a step of decompression, the body is larger than `most_bytes`.
         httpx.DecodingError: the body is damaged, or compressed too many times.
     """
     encodings = answer.headers.get(b"content-encoding")

@@ -104,7 +104,10 @@ class PooledTransport(Transport):
         return exchange
 
     def finish(self, exchange: "_PooledExchange") -> None:
-        """Record the end of a `try_exchange_now` request: stop its timeout, keep or close its connection."""
+        """End a request that `try_exchange_now` has started.
+
+        Stop its timeout, and keep its connection for further requests or close it.
+        """
         self._end(exchange.timeout)
         self._release(exchange.origin, exchange.connection)
 
@@ -197,10 +200,10 @@ class PooledTransport(Transport):
 
 
 class Timeout(Struct, eq=False):
-    """Timeout of one request. If the request has not ended in time, `on_timeout` is called once.
+    """Timeout of one request. If `cancel` is not called in time, `on_timeout` is called once.
 
-    The timeout may expire while the caller awaits. Therefore check after each await that `expired` is False,
-    before you set `on_timeout`.
+    The timeout may also expire while the caller awaits something else. Therefore, after each await, check
+    that `expired` is False before you set `on_timeout`.
     """
 
     siblings: "dict[Timeout, None]"  # running timeouts of the same duration, the next to expire first
@@ -215,7 +218,7 @@ class Timeout(Struct, eq=False):
 class TimeoutWheel:
     """Starts timeouts for requests.
 
-    All timeouts with the same duration share one timer of the event loop.
+    Timeouts with the same duration share one timer of the event loop.
     """
 
     def __init__(self) -> None:
@@ -223,7 +226,11 @@ class TimeoutWheel:
         self._timers: dict[float, asyncio.TimerHandle] = {}
 
     def start(self, seconds: float) -> Timeout:
-        """Start a timeout and return it. Call its `cancel` when the request has ended."""
+        """Start a timeout that expires after `seconds`, and return it.
+
+        The caller sets `Timeout.on_timeout` to the function to call when the timeout expires. When the
+        request has ended, the caller calls `Timeout.cancel`.
+        """
         loop, running = asyncio.get_running_loop(), self._running.get(seconds)
         if running is None:
             running = self._running[seconds] = {}

@@ -23,7 +23,7 @@ class TlsContext:
         self.context = self._create()
 
     def reload(self) -> bool:
-        """Create a new TLS context if a file has changed. Return True if a new context was created.
+        """If a file has changed, create a new TLS context. Return True if a new context was created.
 
         Raises:
             InvalidTlsFiles: a changed file cannot be used. Later calls return False until a file changes
