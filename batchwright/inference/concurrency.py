@@ -400,11 +400,10 @@ class ConcurrencyLimiter:
             model.full_since = math.inf
 
     def _retry_capped(self, model: _Model, tenant: str) -> None:
-        """If a tenant in `capped` is no longer at its limit, move it to `waiting`, so that it can get
-        permits.
+        """If a tenant in `capped` is no longer at its limit, move it to `waiting`.
 
-        The tenant is treated like any tenant that begins to wait. It gets no advantage for the time at the
-        limit.
+        It can then get permits again. The tenant is treated like any tenant that begins to wait. It gets no
+        advantage for the time at the limit.
         """
         queue, now = model.capped[tenant], self.clock()
         if (weight := model.next_weight(self.limits, tenant, now)) is not None:

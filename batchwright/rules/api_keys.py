@@ -28,7 +28,7 @@ _UNITS = {"h": "hours", "d": "days"}
 class Scope(StrEnum):
     """Permission that an API key grants to its owner.
 
-    `read` and `write` are for the data of the key's tenant. The others are the roles of operators.
+    `read` and `write` are for the data of the key's tenant. The other scopes are roles of operators.
     """
 
     READ = "read"
@@ -99,8 +99,8 @@ def secret_matches(key: ApiKey, stored_hash: SecretHash | None) -> bool:
     """Return True if the key's secret has the hash `stored_hash`.
 
     Args:
-        stored_hash: hash in the database; None if no such key exists. The check then takes equally long and
-            returns False, so that the response time does not reveal which keys exist.
+        stored_hash: hash in the database; None if no such key exists. The result is then False, but only
+            after an equally long check, so that the response time does not reveal which keys exist.
     """
     salt, expected = stored_hash or _DUMMY_HASH
     return hmac.compare_digest(_hash(salt, key.secret), expected)
@@ -134,10 +134,10 @@ def is_granted(required: Scope, scopes: Collection[str]) -> bool:
 
 
 def parse_lifetime(text: str) -> timedelta:
-    """Return the duration that a text such as `12h` or `90d` stands for.
+    """Return the duration that a text such as `12h` or `90d` means.
 
     Raises:
-        ValueError: the text has another form.
+        ValueError: the text does not have this form.
     """
     found = _LIFE.fullmatch(text)
     if found is None:

@@ -20,11 +20,11 @@ class BatchFilters(NamedTuple):
     """Conditions for batches in a list. A batch must meet all of them. None means no condition.
 
     Attributes:
-        status: status that clients see, which may also be `cancelling`.
-        model: a model of the batch. A batch has no models before its input is validated.
+        status: the status that clients see, which can also be `cancelling`.
+        model: one of the models of the batch. Before its input is validated, a batch has no models.
         created_after: the batch was created at or after this time.
         created_before: the batch was created before this time.
-        metadata: (key, value) pairs that the batch's metadata contains.
+        metadata: the batch's metadata contains all these (key, value) pairs.
         endpoint: endpoint of the batch.
     """
 
@@ -37,7 +37,7 @@ class BatchFilters(NamedTuple):
 
     @property
     def tags(self) -> list[bytes]:
-        """Tags that every matching batch has.
+        """Tags that every batch has which meets the conditions.
 
         Tags of metadata come first, because fewer batches have them.
         """
@@ -102,8 +102,8 @@ def metadata_filter(query: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], 
     """Return the (key, value) pairs of the query parameters `metadata[key]=value`, without repetitions.
 
     Raises:
-        BadParameter: a parameter is named `metadata` or begins with `metadata[` but does not have this form,
-            a key has two values, or there are more than MAX_METADATA_PAIRS pairs.
+        BadParameter: a parameter begins with `metadata` but does not have this form, a key has two values,
+            or there are more than MAX_METADATA_PAIRS pairs.
     """
     pairs: dict[str, str] = {}
     for key, value in _metadata_pairs(query):

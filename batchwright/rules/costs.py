@@ -37,7 +37,7 @@ class UnitPrices(NamedTuple):
         )
 
     def cost(self, usage: TokenUsage, requests: int = 1) -> int:
-        """Return the amount that `requests` successful requests cost, which have used the tokens `usage`."""
+        """Return what `requests` successful requests cost that have used the tokens `usage` together."""
         return (
             (usage.input_tokens - usage.cached_tokens) * self.input
             + usage.cached_tokens * self.cached_input
@@ -47,7 +47,7 @@ class UnitPrices(NamedTuple):
 
 
 def amount_of(text: str) -> int:
-    """Return the amount in a decimal text with at most 12 decimal places."""
+    """Return a decimal number as an amount. The text has at most 12 decimal places."""
     return int(Decimal(text).scaleb(_UNIT_PLACES))
 
 

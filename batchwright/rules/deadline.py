@@ -75,5 +75,8 @@ class Deadline(Struct, frozen=True):
         return self.at - now
 
     def grace_remaining(self, now: float) -> float:
-        """Return the seconds until requests in flight are cancelled, `grace` seconds after the deadline."""
+        """Return the seconds until the end of the grace period, `grace` seconds after the deadline.
+
+        Requests that are then still in flight are cancelled.
+        """
         return self.at + self.grace - now

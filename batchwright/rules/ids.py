@@ -32,7 +32,7 @@ def batch_id_of_run(run_id: str) -> str:
 
 
 def message_batch_id(batch_id: str) -> str:
-    """Return the id that Anthropic's API shows for a batch: `msgbatch_X` for `batch_X`."""
+    """Return the id of a batch in Anthropic's API: `msgbatch_X` for `batch_X`."""
     return "msg" + batch_id
 
 
@@ -158,7 +158,8 @@ def is_tenant(text: str) -> bool:
 def is_model_name(text: str) -> bool:
     """Return True if the text is a valid name of a model: 1 to 256 printable characters without U+FFFD.
 
-    U+FFFD replaces characters that cannot be stored, so two different names could become equal.
+    U+FFFD is not allowed, because it replaces characters that cannot be stored. With it, two different names
+    could become equal.
     """
     return 0 < len(text) <= MAX_MODEL_NAME_CHARACTERS and text.isprintable() and _REPLACEMENT not in text
 

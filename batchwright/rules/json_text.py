@@ -82,9 +82,10 @@ class JsonMember(NamedTuple):
 
 
 def object_members(text: bytes) -> Iterator[JsonMember]:
-    """Yield the members (keys and values) of a JSON object. Time and memory are linear in their number.
+    """Yield the members (keys and values) of a JSON object.
 
-    Nothing is yielded if `text` is not an object. In invalid JSON, the iteration ends at the error.
+    If `text` is not an object, nothing is yielded. If it is not valid JSON, the iteration ends at the error.
+    The time and memory grow only in proportion to the number of members.
     """
     at = len(text) - len(text.lstrip())
     if text[at : at + 1] != b"{":
@@ -149,7 +150,7 @@ def check_unique_keys(text: bytes) -> None:
 
 
 def is_json(body: bytes) -> bool:
-    """Return True if `body` is one JSON value in UTF-8. Escaped halves of UTF-16 pairs are allowed."""
+    """Return True if `body` is one JSON value in UTF-8. Escapes of lone surrogates are allowed."""
     try:
         body.decode()
         return _is_strict_json(body) or (b"\\u" in body and _is_strict_json(replace_lone_surrogates(body)))

@@ -125,7 +125,7 @@ def number_of_slice(key: str) -> int:
 def segment(folder: str, generation: int, attempt: int, nonce: str, sequence: int) -> str:
     """Return the unique key of a segment, an object with many results of a slice.
 
-    The keys of a slice sort by generation, attempt and sequence.
+    The keys of the segments of a slice sort by generation, then attempt, then sequence.
 
     Args:
         folder: prefix of the slice, from `slice_results`.
@@ -138,7 +138,7 @@ def segment(folder: str, generation: int, attempt: int, nonce: str, sequence: in
 
 
 def output_key(tenant: str, file_id: str, nonce: str) -> str:
-    """Return the key of an output or error file. The `nonce` differs in each attempt of finalization."""
+    """Return the key of an output or error file. Each attempt of finalization passes another `nonce`."""
     return upload_key(tenant, file_id, nonce)
 
 
@@ -166,7 +166,7 @@ class Bucket:
 
 
 def parse_location(url: str) -> LocalDirectory | Bucket:
-    """Return the storage that `file:///directory` or `s3://bucket/prefix` names.
+    """Return the storage that a URL names: `file:///directory` or `s3://bucket/prefix`.
 
     Raises:
         ValueError: the URL has another form, or it contains a user, a query or a fragment.

@@ -26,7 +26,7 @@ class QuotaLimits(NamedTuple):
         """Return a copy of these limits in which a tenant's own limits replace the default limits.
 
         Args:
-            own: the tenant's own limits by field name; None to keep the default limit.
+            own: the tenant's own limits by field name. If a value is None, the default limit stays.
         """
         return self._replace(**{name: limit for name, limit in own.items() if limit is not None})
 
@@ -39,11 +39,11 @@ class EnqueuedWork(NamedTuple):
 
 
 class QuotaExcess(NamedTuple):
-    """The quota that keeps a batch from being enqueued now, and the amounts of work that count for it.
+    """The quota that keeps a batch from being enqueued now, and the amounts of work that count towards it.
 
-    Usually the batch would exceed the quota: `used` plus `requested` is more than `limit`. `before` is the
-    number of earlier batches that wait for the quota. If it is not 0, the batch must wait for them, even if
-    the quota itself would allow it.
+    There are two cases. If `before` is 0, the batch would exceed the quota: `used` plus `requested` is more
+    than `limit`. Otherwise `before` earlier batches wait for the quota, and the batch must wait for them,
+    even if it would not exceed the quota.
     """
 
     quota: Quota
@@ -54,7 +54,7 @@ class QuotaExcess(NamedTuple):
 
     @property
     def can_wait(self) -> bool:
-        """True if the batch only has to wait for other work; False if it exceeds the quota even alone."""
+        """True if the batch only has to wait for other work; False if the batch alone exceeds the quota."""
         return self.requested <= self.limit
 
     @property
@@ -75,7 +75,7 @@ def find_excess(limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork
     """Return the quota that the `requested` work would exceed; None if it may be enqueued.
 
     If the work would exceed both quotas (of lines and of tokens), the result is usually the quota of lines.
-    It is the quota of tokens if only that quota is too small even without other work.
+    But if the requested work alone exceeds only the quota of tokens, it is the quota of tokens.
 
     Args:
         used: work of the tenant that is already enqueued.

@@ -53,7 +53,7 @@ class TenantFolder(StrEnum):
 
 
 class ObjectOwner(NamedTuple):
-    """The file, upload or batch to which a stored object belongs, as read from the object's key.
+    """The file, upload or batch to which a stored object belongs, as the object's key shows it.
 
     Attributes:
         area: kind of the owner, which is a folder in the key.
@@ -65,10 +65,10 @@ class ObjectOwner(NamedTuple):
 
 
 def owner_of(key: str) -> ObjectOwner | None:
-    """Return the file, upload or batch to which a stored object belongs; None if the key is unknown.
+    """Return the file, upload or batch to which a stored object belongs; None if the key has an unknown
+    form.
 
-    A key is unknown if Batchwright does not make keys of its form. Objects with unknown keys are never
-    deleted.
+    Batchwright never writes keys of an unknown form, so it never deletes objects with such keys.
     """
     parts = key.split("/")
     if len(parts) < 4 or parts[1] not in list(TenantFolder) or not all(parts):
@@ -87,7 +87,7 @@ class WrittenObject(NamedTuple):
 class KnownObjects:
     """What the database knows about the files, uploads and batches to which some stored objects belong.
 
-    All of these objects belong to one tenant.
+    All these stored objects belong to one tenant.
     """
 
     files: Mapping[str, str]  # object keys by file id
@@ -98,8 +98,8 @@ class KnownObjects:
 def orphaned_keys(objects: Iterable[WrittenObject], known: KnownObjects, before: datetime) -> list[str]:
     """Return the keys of those `objects` that may be deleted because no database row refers to them.
 
-    The result does not include objects that have changed since `before`, objects that a live batch may still
-    be writing, and objects whose key has an unknown form.
+    Three kinds of objects are left out: objects that have changed since `before`, objects that a live batch
+    may still be writing, and objects whose key has an unknown form.
     """
     spared = {derived_file_id(batch, kind) for batch in known.live_batches for kind in OUTPUT_KINDS}
     return [

@@ -27,7 +27,7 @@ def check_address(address: str) -> None:
 
 
 def check_tls_disabled(chosen: Mapping[str, object]) -> None:
-    """Check that TLS may be disabled, which means that no other setting needs it.
+    """Check that TLS may be disabled: no other setting needs it.
 
     Args:
         chosen: values of the other settings, by the settings' names.

@@ -29,7 +29,7 @@ def running_slice_stats(slices: Mapping[tuple[str, str], int]) -> dict[str, floa
     """Return the statistics that a worker reports about its running slices.
 
     Args:
-        slices: number of running slices by batch id and model.
+        slices: number of running slices by (batch id, model).
     """
     return {f"{_RUNS}{batch_id} {model}": float(count) for (batch_id, model), count in slices.items()}
 
@@ -49,10 +49,11 @@ def polled_queues(reports: Iterable[Mapping[str, float]]) -> frozenset[str]:
 
 
 def is_polled(queue: str, served: Collection[str]) -> bool:
-    """Return True if a worker polls the queue, or will poll it when a batch needs the queue.
+    """Return True if a worker polls the queue, or would poll it if a batch needed it.
 
     Args:
-        served: queues that workers report. ANY_MODEL_QUEUE stands for the queue of every model.
+        served: queues that workers report. If ANY_MODEL_QUEUE is one of them, the queues of all models count
+            as polled.
     """
     return queue in served or (
         ANY_MODEL_QUEUE in served and queue.startswith(ANY_MODEL_QUEUE.removesuffix("*"))
@@ -76,12 +77,12 @@ def _names_with_prefix(prefix: str, reports: Iterable[Mapping[str, float]]) -> f
 
 
 def unpolled_reason(queue: str) -> str:
-    """Return the text that says why work in `queue` waits: no worker polls the queue."""
+    """Return a text for the case that work in `queue` waits because no worker polls the queue."""
     return f"{_UNPOLLED} {queue}: start `batchwright worker`"
 
 
 def is_unpolled_reason(reason: str) -> bool:
-    """Return True if `unpolled_reason` made this text, for any queue."""
+    """Return True if the text came from `unpolled_reason`, for any queue."""
     return reason.startswith(_UNPOLLED)
 
 
@@ -161,7 +162,7 @@ class _TrafficSum:
 
 
 def _by_upstream(reports: Iterable[UpstreamTraffic]) -> dict[tuple[str, str], _TrafficSum]:
-    """Return the sums of the reports over all workers. The keys are pairs of model and backend."""
+    """Return the reports of all workers, added up for each (model, backend)."""
     found: dict[tuple[str, str], _TrafficSum] = {}
     for traffic in reports:
         key = (traffic.model, traffic.backend)

@@ -48,7 +48,7 @@ class JobReport(NamedTuple):
 class InvalidJobReport(ValueError):
     """A report on a job is invalid.
 
-    The message is the second half of a sentence that begins with the backend's name.
+    The message is the second part of a sentence. The sentence begins with the backend's name.
     """
 
 
@@ -99,7 +99,7 @@ def job_path(template: str, job_id: str) -> str:
 
 
 def _id_of(fields: _Fields, config: JobConfig) -> str:
-    """Return the job's id from a report; empty if there is no id that is safe in a path."""
+    """Return the job's id from a report; empty if there is no id, or if the id is not safe in a path."""
     names = [config.id_field] if config.id_field else ["job_id", "id"]
     for name in names:
         found = _as_text(_value_at(fields, name))

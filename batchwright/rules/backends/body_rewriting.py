@@ -13,7 +13,7 @@ _ESCAPED_LETTERS = (b"\\u006", b"\\u007")
 
 
 def with_model(body: bytes, model: str) -> bytes:
-    """Return the JSON body with the field `model` set to this name, even if the body has no such field.
+    """Return the JSON body with `model` as the value of its field `model`. A missing field is added.
 
     A body that is not an object is returned unchanged.
     """
@@ -33,7 +33,7 @@ def with_default_model(body: bytes, model: str) -> bytes:
 
 
 def with_priority(body: bytes, priority: int) -> bytes:
-    """Return the JSON body with the field `priority` set to this number, even if it has no such field.
+    """Return the JSON body with `priority` as the value of its field `priority`. A missing field is added.
 
     A body that is not an object is returned unchanged.
     """
@@ -71,12 +71,14 @@ def _replace_spans(body: bytes, spans: list[tuple[int, int]], value: bytes) -> b
 
 
 def _value_spans(body: bytes, key: bytes, *, of_any_type: bool = False) -> list[tuple[int, int]] | None:
-    """Return the position (start, end) of each value of a key in a JSON object; None if it is not an object.
+    """Return the position (start, end) of each value of a key in a JSON object.
+
+    Return None if the body is not an object.
 
     Args:
         body: the JSON text.
         key: the key as a JSON string, with quotes.
-        of_any_type: True for values of all types; False for strings and null only.
+        of_any_type: True to include values of all types; False to include only strings and null.
     """
     if not body.lstrip().startswith(b"{"):
         return None
@@ -89,7 +91,9 @@ def _value_spans(body: bytes, key: bytes, *, of_any_type: bool = False) -> list[
 
 
 def _is_key(text: bytes, key: bytes) -> bool:
-    """Return True if both are the same JSON string, even with different escapes: `\\u006d` is an m."""
+    """Return True if both texts mean the same JSON string, even if their escapes differ: `\u006d` is an
+    m.
+    """
     if text == key or b"\\" not in text:
         return text == key
     try:

@@ -17,7 +17,7 @@ _TOKEN = re.compile(r"([0-9a-f]{32})\.(0|[1-9]\d{0,8})\.([1-9]\d{0,11})\.([A-Za-
 
 
 class CallbackToken(NamedTuple):
-    """Content of a token. It identifies one job. A callback with this token reports the end of the job.
+    """Content of a token. It identifies one job: a callback with this token reports the end of the job.
 
     `ordinal` is the number of earlier jobs of the same line.
     """
@@ -28,7 +28,7 @@ class CallbackToken(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Id of the expected callback. It stays the same if the same job is submitted again."""
+        """Id of the expected callback. If the same job is submitted again, the id is the same."""
         return f"{self.request_id.removeprefix(_ID_PREFIX)}.{self.ordinal}"
 
 
@@ -41,7 +41,7 @@ def sign_token(callback: CallbackToken, secret: str) -> str:
 def verify_token(token: str, secret: str) -> CallbackToken | None:
     """Return the content of a token; None if the token is malformed or was not signed with this secret.
 
-    The caller has to check `expires_at`.
+    An expired token is not rejected, so the caller has to check `expires_at`.
     """
     found = _TOKEN.fullmatch(token)
     if found is None:

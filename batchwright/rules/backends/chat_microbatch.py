@@ -47,15 +47,15 @@ class ChatExecutor(Protocol):
         """Return the body of one request that contains several chats.
 
         Args:
-            params: JSON object with the parameters, including the model. They are equal in all chats.
-            conversations: messages of each chat, as a JSON array.
+            params: JSON object with the parameters that all these chats have in common, including the model.
+            conversations: for each chat, its messages as a JSON array.
         """
         ...
 
     def split(self, response: bytes, count: int) -> Sequence[ChatResult]:
         """Return the results of the chats in a response, in the order in which the chats were joined.
 
-        `count` is the number of chats. The result must have one item for each.
+        `count` is the number of chats. The returned list must have one item for each chat.
         """
         ...
 

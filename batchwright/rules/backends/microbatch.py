@@ -23,7 +23,8 @@ class MicrobatchPart(NamedTuple):
     """The part of a shared request that comes from one line.
 
     Attributes:
-        shared: lines may share a request if these bytes are equal.
+        shared: properties of the request as bytes. Lines may share a request only if their `shared` is
+            equal.
         own: JSON that only this line adds to the body of the request.
     """
 
@@ -51,7 +52,7 @@ class MicrobatchAdapter(Protocol):
     """Joins requests of one kind into a shared request, and splits the response."""
 
     def part(self, body: bytes) -> MicrobatchPart | None:
-        """Return a line's part of a shared request; None if the line must be sent alone."""
+        """Return what a line contributes to a shared request; None if the line must be sent alone."""
         ...
 
     def join(self, parts: Sequence[MicrobatchPart]) -> bytes:
@@ -74,7 +75,7 @@ class MicrobatchAdapter(Protocol):
 class EmbeddingsAdapter:
     """Adapter for embeddings.
 
-    Lines may share a request if their inputs have the same type and everything else is equal.
+    Lines may share a request if their inputs have the same type and all their other fields are equal.
     """
 
     def part(self, body: bytes) -> MicrobatchPart | None:
@@ -169,7 +170,10 @@ def divide(total: int, weights: Sequence[int]) -> list[int]:
 
 
 class MicrobatchSize:
-    """Maximum number of lines in a shared request. Repeated failures halve it, successes raise it again."""
+    """Maximum number of lines in a shared request.
+
+    Repeated failures halve it, and successes raise it again.
+    """
 
     _FAILURES = 2
     # Number of successful single requests before sharing is tried again. If it never works, this costs two

@@ -21,7 +21,7 @@ def effective_models(
 ) -> dict[str, ModelConfig]:
     """Return all models in effect by name: the models in the registry file, with the changes applied.
 
-    A change replaces the file's model of the same name. A change of None removes the model.
+    A change replaces the model of the same name in the file. If the change is None, the model is removed.
     """
     merged = {**configured, **changes}
     return {name: model for name, model in sorted(merged.items()) if model is not None}
@@ -64,9 +64,11 @@ _GATEWAY_ONLY = {"retries", "limits", "prices"}  # settings of the gateway's mod
 
 
 class _Gateways(RegistryEntry):
-    """Validates the settings of one gateway. A gateway is a backend for all models in its own model list.
+    """Validates the settings of one gateway.
 
-    `backends` has only this gateway. Its key is the index of the gateway in the list, for error messages.
+    A gateway is a backend that serves all models in its own model list. `backends` contains only this
+    gateway. Its key is the index of the gateway in the list of gateways, because error messages name this
+    index.
     """
 
     backends: dict[int, GatewayConfig]
@@ -75,8 +77,9 @@ class _Gateways(RegistryEntry):
 def merge_settings(before: Mapping[str, JsonValue], patch: Mapping[str, JsonValue]) -> ModelSettings:
     """Return the settings `before` with the settings in `patch` merged into them.
 
-    Objects are merged key by key, and null removes a setting. Lists are replaced. The list `backends` is
-    replaced, too. But a backend that is in both lists keeps the settings that the patch does not contain.
+    Objects are merged key by key, and null removes a setting. Lists are replaced, including the list
+    `backends`. If a backend is in both lists, it also keeps those of its old settings that the patch does
+    not contain.
     """
     result = dict(before)
     for name, value in patch.items():
@@ -148,7 +151,7 @@ def _is_same(known: ModelSettings, url: JsonValue, entry: ModelSettings) -> bool
 
 
 def _normal_url(url: JsonValue) -> JsonValue:
-    """Return the URL in the form in which a backend's configuration stores it.
+    """Return the URL in the normalized form that the configuration of a backend contains.
 
     A value that is not a URL is returned unchanged.
     """

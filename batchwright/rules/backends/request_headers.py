@@ -58,10 +58,11 @@ class ResolvedHeaders(NamedTuple):
 
 
 def resolve_conflicts(model: str, config: ModelConfig, dispatch_header: str) -> ResolvedHeaders:
-    """Return the model without headers that conflict with Batchwright's own, and one message per conflict.
+    """Return the model without its conflicting headers, and one message for each conflict.
 
-    This is needed because a change of the setting `dispatch_header` can cause a conflict in a model that was
-    registered before. A conflicting `jobs.callback_header` is not removed, but gets its default value.
+    A header conflicts if it occurs twice or if Batchwright sends it itself. If the setting `dispatch_header`
+    is changed, a model that was registered before can get a conflict. A conflicting `jobs.callback_header`
+    is not removed, but gets its default value.
 
     Args:
         model: name of the model, for the messages.
@@ -92,7 +93,7 @@ def conflict_message(backend: BackendConfig, subject: str, dispatch_header: str)
     """Return a message about the first conflict in the backend's `headers`; empty if there is none.
 
     Args:
-        subject: names the backend in the message, such as "of the gateway".
+        subject: words that name the backend in the message, such as "of the gateway".
         dispatch_header: name of the header that Batchwright sends to each backend whose
             `send_dispatch_header` is on.
     """
@@ -137,7 +138,7 @@ def _dispatch_mark_of(backends: Iterable[BackendConfig], dispatch_header: str) -
 
 
 def reserved_for(name: str, dispatch_mark: str = "") -> str:
-    """Return the purpose for which Batchwright itself uses a header, in words; empty if it does not use it.
+    """Return in words for what Batchwright itself uses a header; empty if it does not use the header.
 
     Args:
         name: name of the header.

@@ -45,8 +45,9 @@ def find_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> Creden
 def without_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> tuple[ModelConfig, list[str]]:
     """Return the model without credentials that it must not use, and one message for each changed backend.
 
-    A backend that would misuse one credential loses all its settings of keys and TLS. This is needed because
-    a change of the registry file can make a model invalid that was registered at run time.
+    If a backend would misuse one credential, all its settings of keys and TLS are removed. This function is
+    needed because a change of the registry file can forbid a credential that a model, registered at run
+    time, already uses.
 
     Args:
         trusted: the backends in the registry file and in the settings.
@@ -77,10 +78,10 @@ def _find_in_backend(backend: BackendConfig, trusted: Sequence[BackendConfig]) -
 
 
 def _find_unknown(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> tuple[str, str] | None:
-    """Return (field, message) of the first credential that a changed backend must not name; None if none.
+    """Return (field, message) of the first credential that a changed backend must not name.
 
-    A change at run time may name only keys and certificate files that the registry file uses. It must not
-    name files or environment variables that contain an API key.
+    Return None if there is none. A change at run time may name only keys and certificate files that the
+    registry file uses. It must not name files or environment variables that contain an API key.
     """
     for name in _ONLY_IN_THE_FILE:
         if getattr(backend, name):

@@ -81,8 +81,8 @@ class LimitTrial:
     Attributes:
         limit: the limit before the change.
         used: number of requests in flight before the change.
-        level: mean latency level before the change. The level is a logarithm of seconds.
-        failures: number of decreases in this trial that did not help.
+        level: mean latency level before the change. A latency level is the logarithm of seconds.
+        failures: how many decreases of the limit in this trial did not help.
     """
 
     limit: float
@@ -95,8 +95,7 @@ class LimitTrial:
 class AdaptiveLimit:
     """Adapts the number of requests that may be in flight to one backend. `current` is this number.
 
-    Call `on_complete` at the end of each request. All times are seconds of the caller's clock, because this
-    class reads no clock.
+    Call `on_complete` at the end of each request. All times are seconds of a clock that the caller reads.
     """
 
     def __init__(self, bounds: LimitBounds, now: float) -> None:
@@ -185,10 +184,10 @@ class AdaptiveLimit:
         return self._lower(lower, congestion.used, now, LimitChange.REJECTED)
 
     def _on_timeout(self, sent_at: float, now: float) -> LimitChange | None:
-        """Lower the limit after a timeout, and return the change; None if the limit stays.
+        """Lower the limit after a timeout, and return the reason of the change; None if the limit stays.
 
-        The limit stays if the request was sent before the last decrease, or if less than a window has passed
-        since that decrease. In both cases, the decrease may have been enough.
+        The limit stays if the request was sent before the last decrease, or if the last decrease was less
+        than one window ago. In both cases, the last decrease may have been enough.
         """
         if sent_at < self._lowered_at or now - self._lowered_at < self._meter.window_seconds:
             return None
@@ -206,9 +205,10 @@ class AdaptiveLimit:
         return self._set_target(lower, now, change)
 
     def _evaluate_window(self, now: float) -> LimitChange | None:
-        """Change the limit if the responses of the current window are a reason for it. Return the change.
+        """Change the limit if the responses of the current window show that this is useful.
 
-        Return None if the limit did not change, for example because there are not enough responses yet.
+        Return the reason. Return None if the limit did not change, for example because there are not enough
+        responses yet.
         """
         meter, window, trial = self._meter, self._meter.window, self._trial
         if trial is not None:
@@ -237,18 +237,17 @@ class AdaptiveLimit:
         return math.log(max(self._meter.window.peak, 1) / trial.used)
 
     def _effect(self, trial: LimitTrial) -> float:
-        """Return how much the latency level changes at least if requests queue in the backend.
-
-        The change is an effect of this trial.
+        """Return by how much the latency level changes in this trial, at least, if requests queue in the
+        backend.
         """
         return _QUEUED_SHARE * abs(self._change(trial)) or _DECREASE_EFFECT
 
     def _may_probe(self, now: float) -> bool:
-        """Return True if the limit may be lowered now as a probe, without a sign of overload.
+        """Return True if the limit may now be lowered as a probe, which means without a sign of overload.
 
-        A probe that finds nothing costs throughput. The cost is measured in seconds of full throughput. The
-        probe is allowed if the cost is at most `_CHEAP_PROBE_SECONDS`. It is also allowed if the cost is at
-        most the fraction `_PROBE_COST` of the time since the last measured change.
+        If a probe finds nothing, it costs throughput. The cost is measured in seconds of full throughput.
+        There are two cases in which the probe is allowed: the cost is at most `_CHEAP_PROBE_SECONDS`, or it
+        is at most the fraction `_PROBE_COST` of the time since the last measured change.
         """
         meter = self._meter
         rate = meter.window.responses / max(now - meter.window.since, 1e-6)
@@ -309,7 +308,7 @@ class AdaptiveLimit:
         return self._keep_decrease(trial, now) if queued else self._undo_decrease(trial, now)
 
     def _keep_increase(self, now: float) -> None:
-        """Keep the increased limit, because it raised the throughput.
+        """Keep the increased limit, because the additional requests did not queue in the backend.
 
         The next increase may follow at once.
         """
@@ -320,7 +319,7 @@ class AdaptiveLimit:
         self._next_increase_at = now
 
     def _undo_increase(self, trial: LimitTrial, now: float) -> LimitChange:
-        """Restore the limit from before an increase, and return the change.
+        """Restore the limit from before an increase, and return the reason.
 
         The trial has shown that the additional requests only waited in the backend's queue.
         """
@@ -330,10 +329,11 @@ class AdaptiveLimit:
         return self._set_target(trial.limit, now, LimitChange.PROBE_REVERTED)
 
     def _keep_decrease(self, trial: LimitTrial, now: float) -> LimitChange | None:
-        """Keep the decreased limit, because it cost no throughput.
+        """Keep a decrease of the limit that made responses faster: requests had queued in the backend.
 
-        If requests may still queue in the backend, decrease the limit once more and return the change.
-        Otherwise end the trial and return None.
+        If requests may still queue, because responses are still slow or because the decrease was a probe,
+        decrease the limit again and return the reason. Otherwise, or if too few requests are in flight for
+        another decrease, end the trial and return None.
         """
         self._good_limit, self._decrease_pause = self._limit, DECREASE_PROBE_SECONDS
         level = self._meter.window.level
@@ -344,11 +344,15 @@ class AdaptiveLimit:
         return self._end_trial(now)
 
     def _undo_decrease(self, trial: LimitTrial, now: float) -> LimitChange:
-        """React to a decrease that did not make responses faster, and return the change of the limit.
+        """React to a decrease of the limit that did not make responses faster.
 
-        If the decrease was a probe, restore the limit. If it was a reaction to slow responses, first decrease
-        the limit a second time, unless it is at its minimum. If that does not help either, the backend is
-        slow but not crowded. Then restore the limit, and make the slow latency the baseline.
+        Change the limit and return the reason. If the decrease was a probe, restore the limit from before
+        the trial.
+
+        If the decrease was a reaction to slow responses, the first call in the trial decreases the limit
+        once more, unless the limit is at its minimum. If a second call follows, this did not help either:
+        the backend is slow but not crowded. The second call therefore restores the limit from before the
+        trial, and makes the slow latency the baseline.
         """
         level, slow = self._meter.window.level, trial.change is LimitChange.SLOW
         trial.failures += 1
@@ -384,8 +388,8 @@ class AdaptiveLimit:
     def _set_target(self, limit: float, now: float, change: LimitChange) -> LimitChange:
         """Set the value to which the limit moves. Return `change`.
 
-        Decreases and restored limits apply at once. Increases apply step by step, to avoid a burst of
-        requests.
+        If the limit is decreased or restored, it takes this value at once. If it is increased, it moves
+        there step by step, to avoid a burst of requests.
         """
         self._target = self._clamped(limit)
         if change is LimitChange.PROBE_REVERTED or self._target < self._limit:

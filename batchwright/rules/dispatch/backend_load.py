@@ -47,7 +47,7 @@ class LoadSignal(StrEnum):
 class MeasurementWindow:
     """Measurements of the responses since the time `since`.
 
-    The level of a response is the logarithm of its time in seconds, corrected for the kind of request
+    The level of a response is the logarithm of its duration in seconds, corrected for the kind of request
     (`LatencyBaseline`).
 
     Attributes:
@@ -156,7 +156,7 @@ class LatencyBaseline:
 
 @dataclass(slots=True)
 class _FirstRequests:
-    """The requests that were sent before the first response arrived.
+    """The requests that were in flight when the first response of the backend arrived.
 
     Requests with short responses end first. If only these requests were measured, the usual response time
     would be too low, and all later responses would look slow. So the measurement begins when most of the
@@ -164,7 +164,7 @@ class _FirstRequests:
 
     Attributes:
         until: time of the first response.
-        unfinished: how many of these requests still have to end before the measurement may begin.
+        unfinished: how many of the first requests still have to end before the measurement may begin.
     """
 
     until: float
@@ -191,9 +191,10 @@ class ResponseMeter:
         self._paused_until = now
 
     def record(self, kind: Hashable, seconds: float, now: float) -> bool:
-        """Add a response to the current window. Return True if the window has lasted `window_seconds`.
+        """Add a response to the current window.
 
-        During a pause, the response is not added, and the result is False.
+        Return True if the window has lasted at least `window_seconds`. During a pause (`pause_until`), the
+        response is not added, and the result is False.
         """
         window = self.window
         if now < self._paused_until:
@@ -204,16 +205,21 @@ class ResponseMeter:
         return age >= _MIN_WINDOW_SECONDS and age >= self.window_seconds
 
     def record_early_end(self, in_flight: int, sent_at: float, now: float, *, has_response: bool) -> None:
-        """Count the end of a request sent at `sent_at`. Call this for each request until `noise` is known."""
+        """Count the end of a request that was sent at `sent_at`.
+
+        Call this for each request until `noise` is known.
+        """
         if self._first is None and has_response:
             self._first = _FirstRequests(now, in_flight * _FIRST_SHARE)
         if self._first is not None and sent_at <= self._first.until:
             self._first.unfinished -= 1
 
     def first_requests_have_ended(self, now: float) -> bool:
-        """Return True if nearly all requests have ended that were in flight at the first response.
+        """Return True if most of the requests have ended that were in flight when the first response
+        arrived.
 
-        Requests without a response for a long time count as ended.
+        If they take much longer than the usual response time, the result is also True. Before the first
+        response, it is False.
         """
         first = self._first
         if first is None:
@@ -227,7 +233,7 @@ class ResponseMeter:
 
     @property
     def settle_seconds(self) -> float:
-        """How many seconds it takes until a change of the limit has an effect on the responses."""
+        """Seconds after a change of the limit until the responses show its effect."""
         return (_SETTLE_FACTOR + 2 * math.sqrt(self.noise or 0.0)) * self.response_seconds
 
     @property
@@ -236,16 +242,16 @@ class ResponseMeter:
         return math.sqrt((self.noise or 0.0) / self.window.responses)
 
     def responses_to_tell(self, difference: float) -> float:
-        """Return how many responses a window needs to show that its level differs from the baseline.
+        """Return how many responses a window needs to show that its latency level differs from the baseline.
 
-        `difference` is the distance between the level and the baseline.
+        `difference` is the smallest difference between level and baseline that must be noticed.
         """
         return (self.noise or 0.0) * (_CERTAINTY / difference) ** 2
 
     def responses_to_see(self, effect: float) -> float:
-        """Return how many responses each of two windows needs to show that their levels differ.
+        """Return how many responses each of two windows needs to show that their latency levels differ.
 
-        `effect` is the smallest difference of the latency levels that must be visible.
+        `effect` is the smallest difference between the two levels that must be noticed.
         """
         return max(TRIAL_RESPONSES, 2 * (self.noise or 0.0) * (_CERTAINTY / effect) ** 2)
 
@@ -290,9 +296,10 @@ class CongestionWindow:
     def record_rejection(self, used: float, *, sent_at: float, now: float, span: float) -> float:
         """Count a rejection. Return the new limit that follows from all rejections in its group.
 
-        The limit is the number of requests in flight at the group's start, minus one for each rejection, but
-        at least 70 % of that number. A rejection starts a new group if its request was sent after the current
-        group's start and that group is at least `span` seconds old.
+        The limit is the number of requests in flight when the group started, minus one for each rejection,
+        but at least 70 % of that number. A rejection starts a new group if two conditions are met: its
+        request was sent after the current group started, and the current group is at least `span` seconds
+        old.
 
         Args:
             used: number of requests in flight now. A new group starts with this number.
@@ -350,11 +357,11 @@ class RejectionHistory:
     def ineffective_decrease_from(self) -> int:
         """Return the highest recorded concurrency if a lower one did not reduce rejections; otherwise 0.
 
-        Concurrency is the number of requests in flight when a request was sent. A lower concurrency did not
-        help if the backend rejects about the same fraction of requests at low and at high concurrency. Then
-        this fraction is stored in `usual`, and the recorded outcomes are deleted.
+        Concurrency is the number of requests in flight when a request was sent. Lower concurrency did not
+        help if the backend rejects about the same fraction of requests at low and at high concurrency. In
+        this case, store this fraction in `usual`, and delete the recorded outcomes.
 
-        The result is also 0 if there are too few outcomes to decide.
+        If there are too few outcomes to decide, return 0.
         """
         peak = max((in_flight for in_flight, _ in self._seen), default=0)
         high = [

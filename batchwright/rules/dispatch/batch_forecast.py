@@ -32,7 +32,7 @@ _SHORTEST_REPORT = timedelta(seconds=60)
 class _Progress:
     """Progress of one model of a batch: how many lines have settled, and how many were expected to settle.
 
-    The expected number follows from the part of the model's capacity that the batch gets.
+    The expected number follows from the part of the model's capacity that the batch had.
     """
 
     def __init__(self, settled: int, lines: float, seconds: float) -> None:
@@ -69,9 +69,10 @@ class _Progress:
 
 
 class _ModelRate:
-    """How fast lines of one model settle while lines wait, and how long its requests take.
+    """How fast lines of one model settle while lines are waiting, and how long the model's requests take.
 
-    The unit of the rate is average lines per second. A line with more work counts as more than one line.
+    The unit of the rate is average lines per second. If a line is more work than the average, it counts as
+    more than one line.
     """
 
     def __init__(self) -> None:
@@ -97,9 +98,9 @@ class _ModelRate:
 
         Args:
             done: work of the lines that settled, in average lines.
-            started: how many more requests are in flight than at the last measurement; negative if fewer. A
-                part of their work counts as done. This part is smaller if the durations of requests differ
-                more, because short requests end first.
+            started: number of requests in flight now, minus this number at the last measurement. A part of
+                the work of these requests counts as done. The more the durations of requests vary, the
+                smaller this part is, because short requests end first.
             passed: seconds since the last measurement.
         """
         if passed <= 0:
@@ -111,7 +112,7 @@ class _ModelRate:
 
     @property
     def speed(self) -> ModelSpeed:
-        """The speed of the model, with the requests that are in flight now."""
+        """The speed of the model. It includes the number of requests that are in flight now."""
         return ModelSpeed(
             lines_per_second=self.per_second,
             lines_measured=self._work,
@@ -122,7 +123,7 @@ class _ModelRate:
 
     @property
     def steady_speed(self) -> ModelSpeed | None:
-        """The speed that a new batch may expect; None if it is not known well enough."""
+        """The speed that a new batch can expect; None if it is not known well enough."""
         rate = self.steady.per_second(self.durations.mean)
         if rate is None or not self.is_busy:
             return None
@@ -142,9 +143,9 @@ class _ModelRate:
 class Forecaster:
     """Forecasts when all live batches will end. It learns from each call of `observe`.
 
-    If responses for a batch take longer than usual for the model, the batch settles fewer lines than other
-    batches in the same time. The forecaster compares these numbers. So it learns how much work one line of
-    the batch is.
+    If the responses of one batch take longer than usual for the model, this batch settles fewer lines than
+    other batches in the same time. From the difference, the forecaster learns how much work one line of the
+    batch is.
     """
 
     def __init__(self) -> None:
@@ -191,7 +192,7 @@ class Forecaster:
         }
 
     def speeds(self) -> dict[str, ModelSpeed]:
-        """Return the speeds that new batches may expect, by model, as of the last call of `observe`.
+        """Return the speeds that new batches can expect, by model, as of the last call of `observe`.
 
         A model is left out if its speed is not known well enough, or if no lines wait for it.
         """
@@ -270,9 +271,9 @@ class Forecaster:
     ) -> dict[ModelOfBatch, float]:
         """Return how many lines each batch has settled since the last call of `observe`.
 
-        Only batches that were known at the last call count. A batch that is missing in `work` has settled its
-        last lines, or was paused or cancelled. It counts with its remaining lines, but at most with the lines
-        that it usually settles in `passed` seconds.
+        Only batches that were known at the last call are counted. If a batch is no longer in `work`, it has
+        settled its last lines, or it was paused or cancelled. Its remaining lines are then counted as
+        settled, but at most as many lines as it usually settles in `passed` seconds.
         """
         present = {each.key: each for each in work}
         lines: dict[ModelOfBatch, float] = {}
@@ -295,7 +296,10 @@ class Forecaster:
 
 
 def window_fit(remaining: RemainingTime, seconds_left: float) -> WindowFit:
-    """Return how likely a batch is to be done within `seconds_left`, the rest of its completion window."""
+    """Return whether a batch will be done within `seconds_left`, at risk or late.
+
+    `seconds_left` is the rest of the batch's completion window.
+    """
     if remaining.p50 > seconds_left:
         return WindowFit.LATE
     return WindowFit.AT_RISK if remaining.p90 > seconds_left else WindowFit.FITS

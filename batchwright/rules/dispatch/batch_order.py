@@ -53,7 +53,9 @@ def is_late(now: datetime, created_at: datetime, deadline: datetime) -> bool:
 
 
 def size_group(lines: int, *, is_late: bool) -> str:
-    """Return the group of a batch in Temporal's queue: a letter for its size class, or `u` if it is late."""
+    """Return the group of a batch in Temporal's queue: the letter of its size class, or `u` if it is
+    late.
+    """
     return "u" if is_late else "smlx"[sum(lines > size for size in _SIZES)]
 
 
@@ -87,13 +89,13 @@ _NEW = Rank(is_safe=True, value=0.0)
 class BatchRanks(dict[str, Rank]):
     """Ranks of the batches of one model, by batch id.
 
-    A batch that is not known yet comes before all batches that are not at risk of missing their deadline.
+    If a batch is not known yet, it comes before all batches that are not at risk of missing their deadline.
 
     Attributes:
-        first: the batch with the lowest rank of each tenant and priority, as (tenant, batch id). Tenants with
-            only one batch of the model are left out.
-        priorities: the current priority of each batch, by id. An operator may have changed it since the batch
-            was created.
+        first: for each tenant and priority, the batch with the lowest rank, as (tenant, batch id). Tenants
+            with only one batch of the model are left out.
+        priorities: the current priority of each batch, by id. An operator may have changed it since the
+            batch was created.
     """
 
     def __init__(self) -> None:
@@ -106,13 +108,15 @@ class BatchRanks(dict[str, Rank]):
 
 
 class BatchSchedule:
-    """Ranks of all batches, and the rates on which the ranks depend.
+    """Ranks of all batches, and the rates from which the ranks are computed.
 
-    Within a priority, the batch with the fewest lines left goes first, so small batches do not wait for large
-    ones. Batches at risk of missing their deadline go before all others, and among them the batch with the
-    least time to spare. A batch is at risk if it would end in the last quarter of its window or later, even
-    at the present rate of its whole priority. If a batch can no longer end in time, it is ranked by its
-    lines, like a batch that is not at risk.
+    Within a priority, batches at risk of missing their deadline go first, and among them the batch with the
+    least time to spare. Then come all other batches, and among them the batch with the fewest lines left. So
+    small batches do not wait for large ones.
+
+    A batch is at risk if it would end in the last quarter of its window or later, even if it got the present
+    rate of its whole priority. If a batch can no longer end in time, it is ranked by its lines, like a batch
+    that is not at risk.
     """
 
     def __init__(self) -> None:
@@ -134,8 +138,8 @@ class BatchSchedule:
         Args:
             batches: the batches that have lines left and may send them at the time `now`.
             now: Unix time in seconds.
-            paused: ids of the paused batches. When a paused batch is no longer in `batches`, its lines do not
-                count as settled.
+            paused: ids of the paused batches. If a batch is no longer in `batches` because it is paused, its
+                lines do not count as settled.
         """
         self._measure(batches, now, paused)
         self._updated_at = now

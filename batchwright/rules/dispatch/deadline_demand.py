@@ -28,10 +28,12 @@ def lines_within(due: Iterable[DueLines], horizon_seconds: float) -> int:
 def required_rate(due: Sequence[DueLines]) -> float:
     """Return the lowest constant rate, in lines per second, at which no line misses its deadline.
 
-    Each deadline requires a rate: the number of lines due by the deadline, divided by the time until the
-    deadline. The result is the highest of these rates. It is sufficient if lines are sent in the order of
-    their deadlines. A deadline within the next minute counts as one minute away. Lines whose deadline has
-    passed do not count.
+    For each deadline, the lines due by then must be sent in the time until then. The number of these lines
+    divided by this time is the rate that the deadline needs. The result is the highest of these rates. It is
+    sufficient if lines are sent in the order of their deadlines.
+
+    A deadline within the next minute counts as one minute away. Lines whose deadline has passed do not
+    count.
     """
     rate, lines = 0.0, 0
     for each in sorted(due, key=lambda each: each.seconds_left):

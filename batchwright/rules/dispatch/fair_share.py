@@ -48,9 +48,9 @@ class _Usage:
         self.since = now
 
     def reweigh(self, share: float, present: float) -> None:
-        """Set another `share`. Scale the lead of the clock over the clock `present` in the same proportion.
+        """Set another `share`, and scale the clock's lead over the clock `present` in the same proportion.
 
-        So the lead stands for the same number of requests as before.
+        The lead therefore stands for the same number of requests in flight as before.
         """
         if share != self.share:
             self.clock = present + (self.clock - present) * share / self.share
@@ -85,7 +85,7 @@ class FairShare:
         Args:
             tenant: the tenant.
             default_weight: the tenant's weight until `grant` or `refresh` sets another one.
-            waiting: the tenants that wait. It makes no difference if `tenant` is one of them.
+            waiting: the tenants that wait. It may contain `tenant` or not.
             now: the current time in seconds.
         """
         usages = self._usages
@@ -141,8 +141,8 @@ class FairShare:
         """Record that a request of the tenant is no longer in flight.
 
         Args:
-            is_contended: False if no tenant waits for the permit. The tenant has then taken nothing from
-                others, and the next tenant that begins to wait gets no advantage over it.
+            is_contended: False if no tenant waits for the permit. In this case, the tenant has taken nothing
+                from other tenants, so a tenant that begins to wait gets no advantage over it.
         """
         usage = self._usages[tenant]
         usage.advance(now)
@@ -182,8 +182,8 @@ class QueuedRequest(Protocol):
         key_id: id of the API key that created the batch; empty if there was none.
         weight: weight of the tenant.
         must_yield: returns True if another waiting slice of the batch should get the next permit. If it
-            returns True for all slices, the first slice gets the permit. None is like a function that returns
-            False.
+            returns True for all slices, the first slice gets the permit. None means that the slice never
+            yields.
     """
 
     batch_id: str
@@ -216,8 +216,8 @@ class _Priority(Generic[Request]):
         """Return the id of the batch that gets the next permit; None if no batch may get one.
 
         Args:
-            is_capped: tells whether an API key has reached its cap. Batches of such a key are skipped. Pass
-                None if no key has a cap.
+            is_capped: returns True if an API key has reached its cap. Batches of such a key are skipped.
+                Pass None if no key has a cap.
             ranks: the rank of each batch.
         """
         batches = self.batches
@@ -258,17 +258,17 @@ def _must_yield(request: QueuedRequest) -> bool:
 class FairQueue(Generic[Request]):
     """Queue of one tenant's permit requests for one model.
 
-    Priorities share by weight and time in flight, as tenants do in `FairShare`. Within a priority, the batch
-    with the lowest rank goes first. One in five permits goes to the batch that has waited longest, so no
-    batch waits forever. Within a batch, the slice with the lowest number goes first, unless it must
-    yield. The slices of a worker therefore end at different times, and while one of them is stored, another
-    slice keeps sending.
+    Priorities share the permits by weight and time in flight, as tenants do in `FairShare`. Within a
+    priority, the batch with the lowest rank goes first. But one in five permits goes to the batch that has
+    waited longest, so no batch waits forever. Within a batch, the slice with the lowest number goes first,
+    unless it must yield. The slices of a worker therefore end at different times: while the results of one
+    slice are stored, another slice keeps sending.
 
     Attributes:
         waiting: number of requests in the queue.
-        shares: divides the permits between priorities; None while all requests have had the same priority. If
-            it is not None when `pop` returns a request, call its `release` with `str(priority)` at the end of
-            the request.
+        shares: divides the permits between priorities; None while all requests have had the same priority.
+            If it is not None when `pop` returns a request, call its `release` with `str(priority)` at the
+            end of the request.
     """
 
     def __init__(self) -> None:
@@ -307,8 +307,8 @@ class FairQueue(Generic[Request]):
         """Remove and return the next request; None if no request may be sent.
 
         Args:
-            is_capped: tells whether an API key has reached its cap. Batches of such a key are skipped. Pass
-                None if no key has a cap.
+            is_capped: returns True if an API key has reached its cap. Batches of such a key are skipped.
+                Pass None if no key has a cap.
             ranks: the rank of each batch.
             now: the current time in seconds.
         """
@@ -349,8 +349,8 @@ class FairQueue(Generic[Request]):
 def fresh_fairness_key(tenant: str, stopped: str) -> str:
     """Return a new Temporal fairness key for a tenant after its batch with the id `stopped` ended early.
 
-    If slices are cancelled in the queue, Temporal charges them to their fairness key, as if they had run.
-    With a new key, the tenant's other batches do not have to wait for that reason.
+    If slices are cancelled in a task queue, Temporal counts them as use of their fairness key, as if they
+    had run. With a new key, the tenant's next batches do not have to wait for this reason.
     """
     name = tenant.encode()[:_TENANT_BYTES].decode(errors="ignore")
     return f"{name}~{hashlib.sha256(f'{tenant}/{stopped}'.encode()).hexdigest()[:_DIGITS]}"

@@ -35,8 +35,8 @@ def least_outstanding(
 ) -> _Candidate:
     """Draw two backends at random by weight, and return the less busy one.
 
-    Busy means requests in flight in proportion to the weight. If both are equally busy, the first one drawn
-    is returned.
+    A backend is the busier, the more requests it has in flight in proportion to its weight. If both are
+    equally busy, the first one drawn is returned.
 
     Args:
         draw: returns a random number from 0 to 1.

@@ -100,10 +100,10 @@ class QueueForecast:
         return RemainingTime(p50, p90, self._work(work).lines_per_second, ahead)
 
     def soonest(self, work: UnsettledWork) -> float:
-        """Return how many seconds one batch of the queue takes at least.
+        """Return the seconds in which one batch of the queue is done in the best case.
 
-        The batch is done earlier only with a probability of 10 %, even if it goes before all others of its
-        priority.
+        The batch is done earlier only with a probability of 10 %, even if it goes before all other batches
+        of its priority.
         """
         done = self._until.last_line_if_first(work)
         sending, error = done / self._speed.lines_per_second, self._error(work, done - self._queued[work.key])
@@ -117,15 +117,14 @@ class QueueForecast:
     def _last_answers(self, work: UnsettledWork, probability: float) -> float:
         """Return the seconds from the sending of a batch's last line until all its requests have ended.
 
-        All requests end within this time with the given probability. When its last line is sent, the batch is
-        the first of its priority. Therefore its requests in flight are as many as the whole priority may
-        have.
+        With the given probability, all requests end within this time. When its last line is sent, the batch
+        is the first of its priority. It may then have as many requests in flight as the whole priority.
         """
         count = min(self._in_flight_of[work.tenant, work.priority], float(work.left))
         return longest_remaining(self._speed, count, probability)
 
     def _error(self, work: UnsettledWork, ahead: float) -> float:
-        """Return the expected relative error of the forecast time until the last line of a batch is sent.
+        """Return the expected relative error of the forecast of when the last line of a batch is sent.
 
         `ahead` is the number of lines of other batches that are sent before it, in average lines.
         """

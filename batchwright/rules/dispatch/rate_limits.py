@@ -65,7 +65,7 @@ class RateTable:
     entries: Mapping[str, EffectiveRate]
 
     def own_rate(self, model: str) -> float:
-        """Return the rate of this model alone, in requests per second; 0 if it has no rate of its own."""
+        """Return the rate that is set for this model only, in requests per second; 0 if none is set."""
         return self._rate_of(model) if model != ALL_MODELS else 0.0
 
     @property
@@ -87,7 +87,7 @@ class RateTable:
         If there is no rate over all models, return 0, which means no limit.
 
         Raises:
-            RatesConflict: nothing is left.
+            RatesConflict: the rates of `models` leave nothing for the other models.
         """
         if not self.overall_rate:
             return 0.0
@@ -101,12 +101,12 @@ class RateTable:
         """Check that the rates of single models do not use up the whole rate over all models.
 
         Raises:
-            RatesConflict: nothing is left.
+            RatesConflict: they leave nothing for the other models.
         """
         self.remainder(self.entries)
 
     def target_queue(self, model: str, queue: str) -> str:
-        """Return the task queue to which the model's slices must move; empty if `queue` is the right one.
+        """Return the task queue to which the model's slices must move; empty if they can stay.
 
         `queue` is the task queue in which the slices are now.
         """
@@ -138,8 +138,8 @@ def pacing_for(requests_per_second: float, turn_seconds: float = MAX_TURN_SECOND
     """Return how to enforce a rate, which must be above 0.
 
     Args:
-        turn_seconds: a turn (one run of a slice) may send what the rate allows in this time, but at least one
-            request.
+        turn_seconds: length of a turn (one run of a slice). A turn may send as many requests as the rate
+            allows in this time, but at least one.
     """
     lines = max(1, math.floor(min(turn_seconds, MAX_TURN_SECONDS) * requests_per_second))
     return Pacing(requests_per_second, min(MAX_TURN_LINES, lines))
@@ -147,7 +147,7 @@ def pacing_for(requests_per_second: float, turn_seconds: float = MAX_TURN_SECOND
 
 @dataclass(frozen=True)
 class RateAllocation:
-    """How fast each model may be sent requests, by its rate limit.
+    """How fast requests to each model may be sent, because of the rate limits.
 
     Attributes:
         own: the pacing of each model that has a rate of its own.
@@ -176,7 +176,9 @@ class RateAllocation:
 def allocate_rates(
     rates: RateTable, served: Iterable[str], turn_seconds: float = MAX_TURN_SECONDS
 ) -> RateAllocation:
-    """Divide the rate over all models. A model with its own rate gets that rate, the others share the rest.
+    """Divide the rate over all models between the models.
+
+    A model with a rate of its own gets that rate. All other models share the rest.
 
     Raises:
         RatesConflict: the models' own rates leave nothing to share.

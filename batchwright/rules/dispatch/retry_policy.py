@@ -16,7 +16,10 @@ from batchwright.rules.json_text import replace_lone_surrogates
 
 
 class Budget(StrEnum):
-    """What an outcome costs its line: the line ends, it uses one of its attempts, or it only has to wait."""
+    """What an outcome costs its line.
+
+    The line ends, it uses one of its attempts, or it only has to wait.
+    """
 
     SETTLED = "settled"  # the line ends: a success, or an error that a retry would not change
     ATTEMPT = "attempt"  # costs one of the line's `max_attempts`, because the request may be at fault
@@ -133,10 +136,10 @@ _MAX_SEARCHED_CHARACTERS = 256  # only the beginning of an error's message is se
 
 
 def classify(status: int) -> Classification:
-    """Return what an HTTP status means for the line, without regard to the body.
+    """Return what an HTTP status means for the line. The body of the response is not considered.
 
-    Redirects are not followed. A redirect counts as an unavailable backend and not as the line's fault,
-    because it comes from a machine in front of the backend.
+    Redirects are not followed. A redirect means that the backend is unavailable, and is not the line's
+    fault, because it comes from a machine in front of the backend.
     """
     return STATUS_CLASSES.get(status) or _STATUS_FAMILIES.get(status // 100, _UNKNOWN)
 
@@ -172,7 +175,10 @@ def classify_response(
 
 
 def _mentions(body: bytes, phrases: Iterable[str], request: bytes) -> bool:
-    """Return True if the beginning of an error contains a phrase that the request does not contain."""
+    """Return True if the beginning of the error `body` contains one of the phrases.
+
+    Phrases that the request contains are ignored.
+    """
     error = _beginning(body)
     found = [phrase for phrase in phrases if phrase in error]
     if not found:
@@ -255,7 +261,7 @@ def within_deadline(wait: float, remaining: float) -> float:
 
 
 def retry_after_of(headers: Mapping[bytes, bytes], now: datetime) -> float | None:
-    """Return how many seconds the backend asks clients to wait; None if no header says so.
+    """Return the seconds for which the backend asks the client to wait; None if no header asks for a wait.
 
     The header `retry-after-ms` is used if it is a number, otherwise `retry-after`. The result is at most
     MAX_RETRY_AFTER.

@@ -14,13 +14,14 @@ _LEAST_LINES = LineWork(per_line=0.25)
 
 
 class StartTime(NamedTuple):
-    """Seconds in which a batch that begins now will be done, and how many lines of other batches come first.
+    """When a batch that begins now will be done, and how many lines of other batches are sent before it.
 
     Attributes:
-        p50: the batch is done within so many seconds with a probability of 50 %.
-        p90: the batch is done within so many seconds with a probability of 90 %.
-        soonest: the batch is very unlikely to be done in less time. This is true even if it goes before all
-            others of its priority, and even if its lines are much less work than average lines.
+        p50: the batch is done within this number of seconds with a probability of 50 %.
+        p90: the batch is done within this number of seconds with a probability of 90 %.
+        soonest: it is very unlikely that the batch is done in fewer seconds than this, even if it goes
+            before all other batches of its priority, and even if its lines are much less work than average
+            lines.
     """
 
     p50: float
@@ -29,10 +30,11 @@ class StartTime(NamedTuple):
     lines_ahead: float
 
     def fit(self, seconds_left: float) -> StartFit:
-        """Return FITS if the batch is done in time with a probability of 90 %, else AT_RISK or CANNOT.
+        """Return FITS, AT_RISK or CANNOT: whether the batch will be done within `seconds_left`.
 
-        CANNOT means that the batch is very unlikely to be done in time, even in the best place of the queue.
-        `seconds_left` is the rest of the batch's completion window.
+        FITS means that it is done in time with a probability of 90 %. CANNOT means that it is very unlikely
+        to be done in time, even if it goes first in the queue. `seconds_left` is the rest of the batch's
+        completion window.
         """
         if self.soonest > seconds_left:
             return StartFit.CANNOT

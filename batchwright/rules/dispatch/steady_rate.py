@@ -12,9 +12,8 @@ _BUSY_PART = 0.5
 class SteadyRate:
     """Measures how fast a model settles lines, for forecasts of batches that begin later.
 
-    Lines may settle slowly because no backend is available, because only tenants with caps have lines left,
-    or because most lines wait for a retry. Such a period says nothing about batches that begin later.
-    Therefore the measurement starts again after it.
+    Some periods say nothing about later batches: no backend is available, only tenants with caps have lines
+    left, or most lines wait for a retry. After such a period, the measurement starts again.
     """
 
     def __init__(self) -> None:
@@ -46,8 +45,8 @@ class SteadyRate:
     def per_second(self, mean_duration: float) -> float | None:
         """Return the rate in lines per second; None if it was measured for too short a time.
 
-        The measurement must last several times the mean duration, because the first requests all begin at
-        once, and none of them ends for a while.
+        The measurement must last several times as long as an average request. At first, all requests begin
+        at the same time, and none of them ends for a while.
 
         Args:
             mean_duration: mean duration of the model's requests, in seconds.

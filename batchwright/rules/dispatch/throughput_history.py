@@ -17,7 +17,7 @@ class _BatchProgress:
 class ThroughputHistory:
     """Moving average of the throughput of each batch, in lines per second.
 
-    A measurement that is five minutes old counts about a third as much as a new one.
+    The weight of a measurement decreases with its age. After five minutes, it is about a third.
     """
 
     def __init__(self) -> None:

@@ -17,16 +17,19 @@ FOR_OTHERS = 0.2  # fraction of a priority's permits that does not go to its fir
 
 
 class Share(NamedTuple):
-    """The work of one owner, and the owner's weight when the capacity is shared."""
+    """The work of one owner (a tenant, a priority or a batch), and its weight when the capacity is
+    shared.
+    """
 
     weight: float
     work: float
 
 
 class SharedCapacity:
-    """A capacity that all owners of work share by weight, until their work is done.
+    """A capacity that several owners share by weight until their work is done.
 
-    When the work of one owner is done, the others share its part, so that no capacity is idle.
+    An owner is a tenant, a priority or a batch. When one owner's work is done, the other owners share its
+    part, so that no capacity is idle.
     """
 
     def __init__(self, shares: Sequence[Share]) -> None:
@@ -36,9 +39,10 @@ class SharedCapacity:
         self._weights = [0.0, *accumulate(share.weight for share in by_end)]
 
     def work_done_when(self, work: float, weight: float) -> float:
-        """Return how much work all owners have done when an owner of this weight has done `work`.
+        """Return how much work all owners together have done by the time when one owner has done `work`.
 
-        The owner is one of the owners that share the capacity. Its own work is included in the result.
+        This owner is one of those that share the capacity, and `weight` is its weight. The result includes
+        its work.
         """
         end = work / weight
         ended = bisect_right(self._ends, end)
@@ -79,7 +83,7 @@ class WorkUntil:
     """Computes how much work of all batches is done before the last line of one batch is sent.
 
     Tenants share a model by weight. The priorities of a tenant divide the tenant's part. Within a priority,
-    batches with fewer lines left go first, but a fraction of the capacity goes to all other batches.
+    batches with fewer lines left go first, but a small part of the capacity goes to all other batches.
     """
 
     def __init__(self, work: Sequence[UnsettledWork], queued: Mapping[ModelOfBatch, float]) -> None:
@@ -107,19 +111,23 @@ class WorkUntil:
     def last_line_of(self, work: UnsettledWork) -> float:
         """Return how much work is done until this batch's last line is sent, in average lines of the model.
 
-        The work of the batch itself is included.
+        The result includes the work of the batch itself.
         """
         return self._in_all(work, self._in_priority[work.key])
 
     def last_line_if_first(self, work: UnsettledWork) -> float:
-        """Return how much work is done until this batch's last line is sent if it is first in its priority.
+        """Return how much work is done until this batch's last line is sent if it goes first in its
+        priority.
 
-        The unit is one average line of the model. The work of the batch itself is included.
+        The unit is one average line of the model. The result includes the work of the batch itself.
         """
         return self._in_all(work, self._if_first[work.key])
 
     def _in_all(self, work: UnsettledWork, in_priority: float) -> float:
-        """Return how much work all tenants have done when the batch's priority has done `in_priority`."""
+        """Return how much work all tenants have done when the batch's priority has done `in_priority`.
+
+        A priority belongs to one tenant. The result includes its work.
+        """
         of_tenant = self._in_tenant[work.tenant].work_done_when(in_priority, priority_weight(work.priority))
         return self._in_model.work_done_when(of_tenant, work.weight)
 

@@ -29,7 +29,7 @@ _MAX_TEMPLATE_BYTES = 4 * 1024 * 1024  # limit for all templates together; a lar
 def ambiguous_keys(text: bytes, checked: frozenset[str]) -> Iterator[str]:
     """Yield the ambiguous top-level keys of a JSON object: keys that are repeated, or not in lower case.
 
-    Only keys whose lower case is a name in `checked` count. All other keys are ignored.
+    A key is ignored if its lower-case form is not in `checked`.
     """
     seen: set[str] = set()
     for member in object_members(text):
@@ -44,7 +44,8 @@ def ambiguous_keys(text: bytes, checked: frozenset[str]) -> Iterator[str]:
 def is_unambiguous(line: bytes) -> bool:
     """Return True if no key of the line or its body is ambiguous (repeated, or not in lower case).
 
-    Only the keys that Batchwright checks count (LINE_NAMES and BODY_NAMES).
+    Keys that Batchwright does not check are ignored. It checks LINE_NAMES in the line and BODY_NAMES in the
+    body.
     """
     if b"\\" not in line and line.isascii():
         found = _CHECKED_KEY.findall(line)
@@ -60,9 +61,9 @@ def is_unambiguous(line: bytes) -> bool:
 class LineTemplates:
     """Fast check for ambiguous keys, for lines that differ only in their prompt.
 
-    When a line has passed the full check, the text before and after its prompt is stored as a template. A
-    later line with the same text around its prompt needs no full check. The text before `"body"` contains the
-    line's id and may differ, so only its quotes are counted.
+    If a line passes the full check, the text before and after its prompt is stored as a template. If a later
+    line has the same text around its prompt, it needs no full check. The text before `"body"` contains the
+    line's id and may differ, so only the number of its quotes is compared.
     """
 
     def __init__(self, field: str) -> None:

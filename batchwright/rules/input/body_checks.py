@@ -79,8 +79,8 @@ def kind_of(value: RawValue) -> str:
 def body_problems(endpoint: Endpoint, body: RequestBody) -> list[BodyProblem]:
     """Return all faults of a body for this endpoint; empty if the body is valid.
 
-    The fields `model` and `stream` and the field that the endpoint requires are checked, and that the
-    `max_tokens` of a message is not 0. The backend checks all other fields.
+    Checked are the fields `model` and `stream`, the field that the endpoint requires, and, for a message,
+    that `max_tokens` is not 0. The backend checks all other fields.
     """
     rule = _RULES[endpoint]
     found = (
@@ -93,9 +93,10 @@ def body_problems(endpoint: Endpoint, body: RequestBody) -> list[BodyProblem]:
 
 
 def meets_requirements_of(endpoint: Endpoint) -> Callable[[FastBody], bool]:
-    """Return a fast check of bodies for this endpoint: a function that returns True for a valid body.
+    """Return a fast check of bodies for this endpoint: a function that returns True only for valid bodies.
 
-    It may return False for a valid body. If it returns True, `body_problems` would find no faults.
+    If the function returns True, `body_problems` would find no fault. If it returns False, the body can
+    still be valid, and `body_problems` must decide.
     """
     rule = _RULES[endpoint]
     needs_model, needs_output, begin = rule.model, rule.needs_output, _BEGIN[rule.kinds]

@@ -99,10 +99,12 @@ def quota_exceeded(excess: QuotaExcess) -> ValidationError:
 def price_problem(
     order: BatchOrder, models: Iterable[str], prices: Mapping[str, PriceConfig]
 ) -> ValidationError | None:
-    """Return an error if the cost of a batch is not known or not comparable with its cap; otherwise None.
+    """Return an error if the prices of the models do not allow the batch to run; otherwise None.
 
-    The prices of the models may have different currencies. If the batch has a cap on its cost, a model
-    without prices is an error too.
+    There are two such cases:
+
+    - The prices have different currencies, so the cost of the batch has no currency.
+    - The batch has a cap on its cost, and one of its models has no prices, so the cost is not known.
 
     Args:
         order: the batch, which may have a cap on its cost.

@@ -60,7 +60,7 @@ class AcceptedRequest(Struct, frozen=True, gc=False):
 
 
 class RejectedRequest(Struct, frozen=True, gc=False):
-    """A line with an invalid body, in a batch in which only this line fails and not the whole batch.
+    """A line with an invalid body, if only this line fails because of it and not the whole batch.
 
     `model` is None if the body names no model. `describe_body_problems` returns why the body is not valid.
     """
@@ -96,11 +96,11 @@ class LineChecker:
     ) -> AcceptedRequest | RejectedRequest | None:
         """Return the request in a line. If the line is not valid, record its errors and return None.
 
-        If `bodies_fail_alone` is set in the limits, an invalid body is not an error of the batch. The result
-        is then a RejectedRequest.
+        If `bodies_fail_alone` is set in the limits and only the body is invalid, no error is recorded, and
+        the result is a RejectedRequest.
 
         Args:
-            fast: result of `fast_parse` for the line; None makes all strict checks.
+            fast: result of `fast_parse` for the line. If it is None, the line gets the strict checks.
         """
         before = self.errors.count
         if fast is None or line.data is None or not self._is_valid(line.data, fast):
@@ -117,7 +117,7 @@ class LineChecker:
         self._ids = DigestSet()
 
     def _is_valid(self, data: bytes, line: FastLine) -> bool:
-        """Return True if a line that was parsed fast has no error. Record its `custom_id` as used.
+        """Return True if a line from `fast_parse` has no error, and record its `custom_id` as used.
 
         If the result is False, the caller makes the strict checks to find the errors.
         """
@@ -187,7 +187,7 @@ class LineChecker:
         return custom_id
 
     def _check_keys(self, text: bytes, number: int) -> None:
-        """Record an error for each ambiguous key of the line itself."""
+        """Record an error for each ambiguous top-level key of the line."""
         for problem in _ambiguous(text, LINE_NAMES, ""):
             self.errors.add(problem.code, problem.message, param=problem.param, line=number)
 
@@ -262,7 +262,7 @@ class LineChecker:
 
 
 def _problems(endpoint: Endpoint, body: RawValue) -> Iterator[BodyProblem]:
-    """Yield everything that is wrong with the body of a line. It must be valid JSON."""
+    """Yield everything that is wrong with the body of a line. The body must be valid JSON."""
     kind = kind_of(body)
     if body is UNSET or kind != "an object":
         message = f"Invalid type for 'body': expected an object, but got {kind} instead."

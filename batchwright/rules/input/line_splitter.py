@@ -10,7 +10,7 @@ _NEWLINE = ord("\n")
 
 
 class InputLine(Struct, frozen=True, gc=False):
-    """A line of the input. `length` includes a newline, even if the last line of the file has no newline."""
+    """A line of the input. `length` includes a newline, even if the file does not end with a newline."""
 
     number: int  # counted from 1, including blank lines
     offset: int
@@ -21,8 +21,8 @@ class InputLine(Struct, frozen=True, gc=False):
 class LineSplitter:
     """Splits a file, given in pieces, into lines. Its memory is limited by the longest allowed line.
 
-    Lines end with LF or CRLF. Blank lines and a byte order mark are skipped. A line over the limit is
-    returned without its data.
+    Lines end with LF or CRLF. Blank lines and a byte order mark are skipped. If a line is longer than the
+    limit, it is returned without its data.
     """
 
     def __init__(self, max_line_bytes: int) -> None:

@@ -127,8 +127,8 @@ def _as_written(fields: LineFields, line: bytes, whole: bytes) -> LineFields:
     """Return the fields with the original bytes of `line` as their values.
 
     Args:
-        fields: fields decoded from `whole`.
-        whole: a copy of `line` in which lone surrogates were replaced.
+        fields: fields that were decoded from `whole`.
+        whole: a copy of `line` in which lone surrogates were replaced by U+FFFD.
     """
     for name in LineFields.__struct_fields__:
         value = raw_bytes(getattr(fields, name))
@@ -144,8 +144,9 @@ def _as_written(fields: LineFields, line: bytes, whole: bytes) -> LineFields:
 def read_fields_with_margin(line: bytes) -> LineFields:
     """Return the top-level fields of a new line. Reject a line that is nested almost too deeply.
 
-    The depth that can be parsed depends on the free part of the call stack. This function parses with less
-    free stack than later readers have. So later readers can parse every line that this function accepts.
+    How deeply nested a line can be depends on the free part of the call stack when it is parsed. This
+    function parses with less free stack than later readers have. So later readers can parse every line that
+    this function accepts.
 
     Raises:
         msgspec.ValidationError: the line is JSON but not an object.
@@ -209,7 +210,7 @@ def read_text(value: RawValue) -> str | None:
 
 
 def read_count(value: RawValue) -> int | None:
-    """Return a raw value as an integer from 0 to 2**32 - 1; None if it is missing or any other value."""
+    """Return a raw value as an integer if it is one from 0 to 2**32 - 1; otherwise None."""
     if value is UNSET:
         return None
     try:
@@ -241,7 +242,7 @@ def has_json_syntax(line: bytes) -> bool:
 
 
 def raw_bytes(value: RawValue) -> bytes:
-    """Return the bytes of a raw value in the line; empty if it is missing."""
+    """Return the bytes of a raw value as they are in the line; empty if the value is missing."""
     return b"" if value is UNSET else bytes(value)
 
 
@@ -297,7 +298,10 @@ _OptionalCount = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)] | UnsetType 
 
 
 class FastBody(PromptFields, gc=False):
-    """The body of a well-formed line. All fields that Batchwright checks have the right types."""
+    """The body of a line that `fast_parse` could read.
+
+    All fields that Batchwright checks have the right types.
+    """
 
     model: _NonEmptyText | UnsetType = UNSET
     stream: bool | UnsetType | None = UNSET
@@ -309,7 +313,7 @@ class FastBody(PromptFields, gc=False):
 
 
 class FastLine(Struct, gc=False):
-    """A well-formed line. If a key is repeated, its last value is used."""
+    """A line that `fast_parse` could read. If a key is repeated, its last value is used."""
 
     custom_id: _NonEmptyText
     body: FastBody
@@ -321,7 +325,7 @@ _FAST_LINE = msgspec.json.Decoder(FastLine)
 
 
 def fast_parse(lines: Sequence[InputLine]) -> list[FastLine | None]:
-    """Return the fields of each line; None for a line that needs the strict readers."""
+    """Return the fields of each line. An item is None if its line needs the strict readers."""
     return _fast_parse_deep_down(lines, _SPARE_FRAMES)
 
 

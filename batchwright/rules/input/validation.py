@@ -48,7 +48,9 @@ class InputValidator:
 
     @property
     def is_full(self) -> bool:
-        """True if the input has more lines than a batch may have. The lines above the limit are ignored."""
+        """True if the input has more lines than a batch may have. The lines after this number are
+        ignored.
+        """
         return self.total > self._limits.max_lines
 
     def feed(self, piece: bytes) -> Iterator[CheckedLine]:
@@ -89,7 +91,7 @@ def validate(
 ) -> ValidationReport:
     """Validate a whole input, given in pieces, and return a report.
 
-    Checks that need to know the backends are left out, for example whether a model exists.
+    Some checks need to know the backends, for example whether a model exists. They are not made here.
     """
     validation = InputValidator(endpoint, profile, limits)
     models: dict[str, int] = {}

@@ -85,7 +85,8 @@ class PromptPrefixes:
         """Return the number of the prompt's prefix, and the FNV-32a hash of its system prompt.
 
         Args:
-            offset: position of the prompt's line in the input, from which a new prefix can be read again.
+            offset: position of the prompt's line in the input. If the prefix is new, it can be read again
+                from there.
             length: length of the line, in bytes.
         """
         number = self._recent.get((prompt.system, prompt.tools))
@@ -205,11 +206,11 @@ def _rows_of(packed: bytearray | memoryview) -> Iterator[bytes]:
 
 
 def _in_text_order(rows: Iterable[bytes], read_line: ReadLine) -> Iterator[bytes | bytearray]:
-    """Yield the packed lines in dispatch order.
+    """Yield the packed lines, sorted by the text of their prompts.
 
     Args:
-        rows: packed lines, sorted by the rank of their prefix and then by sort key. If both are equal, lines
-            are sorted here by the rest of their prompts.
+        rows: packed lines, sorted by the rank of their prefix and then by sort key. If both are equal, this
+            function sorts them by the rest of their prompts.
         read_line: returns a line, given its offset and length.
     """
     key, first, equal = b"", b"", bytearray()
@@ -230,7 +231,7 @@ def _in_text_order(rows: Iterable[bytes], read_line: ReadLine) -> Iterator[bytes
 def _sorted_by_text(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | bytearray]:
     """Yield packed lines with the same key, sorted by the rest of their prompts.
 
-    If the key covers the whole prompt (such a key ends in zero), the lines keep their order.
+    If the key ends in zero, it covers the whole prompt. The lines then keep their order.
     """
     if rows[:_KEY].endswith(b"\x00"):
         yield from _rows_of(rows)
@@ -252,11 +253,11 @@ def _sorted_by_text(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | by
 
 
 def _longest_first(rows: Iterable[bytes | bytearray]) -> Iterator[bytes | bytearray]:
-    """Yield packed lines. Among lines with the same prefix, the lines with the highest cost go first.
+    """Yield packed lines. Among lines with the same prefix, those with the highest cost go first.
 
-    The prefixes keep their order. Neighbouring lines stay together if their texts begin with more common
-    bytes than all lines with this prefix share. Such a group keeps the order of its lines. Its highest cost
-    decides its place.
+    The order of the prefixes does not change. Neighbouring lines form a group if the beginnings of their
+    texts have more bytes in common than the texts of all lines with this prefix have. The lines of a group
+    stay together and keep their order. The highest cost in the group decides the place of the group.
 
     Args:
         rows: packed lines, sorted by the rank of their prefix and then by text.

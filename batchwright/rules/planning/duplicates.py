@@ -95,7 +95,7 @@ def _decode_duplicate(line: bytes) -> Duplicate:
 
 
 def copy_result(line: bytes, request_id: str, custom_id: str) -> bytes:
-    """Return the result line of another request, with the ids of a duplicate. The response stays unchanged.
+    """Return a copy of another request's result line, in which the ids are those of a duplicate.
 
     Args:
         line: line of the output or error file for the other request.

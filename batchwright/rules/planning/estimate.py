@@ -25,10 +25,10 @@ _WITHOUT_OUTPUT = frozenset({Endpoint.EMBEDDINGS, Endpoint.MODERATIONS, Endpoint
 
 
 class ModelLoad(Struct):
-    """Lines of one model in an input, and their tokens.
+    """Number of lines of one model in an input, and their tokens.
 
-    `limited_output` adds up the limits of output tokens of all lines with such a limit. `unlimited` is the
-    number of lines without a limit.
+    `unlimited` is the number of lines that set no limit of output tokens. All other lines set one, and
+    `limited_output` is the sum of these limits.
     """
 
     lines: int = 0
@@ -38,12 +38,12 @@ class ModelLoad(Struct):
 
     @property
     def most_output(self) -> int | None:
-        """Most output tokens that the lines can have; None if a line has no limit."""
+        """Greatest possible number of output tokens of the lines; None if one of the lines sets no limit."""
         return None if self.unlimited else self.limited_output
 
 
 class OutputHistory(NamedTuple):
-    """Requests of one model in earlier batches, and their output tokens."""
+    """Number of requests of one model in earlier batches, and the sum of their output tokens."""
 
     requests: int
     output_tokens: int
@@ -53,7 +53,8 @@ class InputEstimator:
     """Validates an input in pieces, and adds up the lines and tokens of each model. It is not thread-safe.
 
     Args:
-        canonical: returns the model for the name in a line. It gets None if the line names no model.
+        canonical: returns the model for the name in a line. If the line names no model, its argument is
+            None.
         most_models: maximum number of models. More models are an error of the input.
     """
 
@@ -76,7 +77,7 @@ class InputEstimator:
         return self._validator.total
 
     def feed(self, piece: bytes) -> None:
-        """Read the next bytes of the input. Bytes after the largest number of lines are ignored."""
+        """Read the next bytes of the input. Lines after the largest allowed number of lines are ignored."""
         if not self._validator.is_full:
             self._add(self._validator.feed(piece))
 
@@ -114,12 +115,12 @@ def estimate_object(
     history: Mapping[str, OutputHistory],
     refused: Mapping[str, str],
 ) -> EstimateObject:
-    """Return the estimate of an input that was read to its end, as clients see it.
+    """Return the estimate of an input, as clients see it. `read` must have read the whole input.
 
     Args:
         prices: prices by model.
         history: earlier requests by model, for the expected number of output tokens.
-        refused: error code of the lines of each model that would fail without being sent.
+        refused: models whose lines would fail without being sent, with the error code of these lines.
     """
     models: list[ModelEstimateObject] = []
     totals = list[tuple[int | None, int | None]]()
@@ -158,9 +159,10 @@ def estimate_object(
 
 
 def _expected_output(load: ModelLoad, known: OutputHistory | None) -> int | None:
-    """Return the expected output tokens: as in earlier requests of the model, but at most the limits.
+    """Return the expected number of output tokens of the model's lines, from its earlier requests.
 
-    Without earlier requests, return the sum of the limits; None if a line has no limit.
+    The result is at most the sum of the lines' limits. If there are no earlier requests, it is this sum. It
+    is None if there are no earlier requests and a line has no limit.
     """
     most = load.most_output
     if known is None or not known.requests:
@@ -184,6 +186,6 @@ def _cost(expected: int | None, most: int | None, currency: str) -> EstimatedCos
 
 
 def _sum(parts: Sequence[int | None]) -> int | None:
-    """Return the sum; None if a part is not known."""
+    """Return the sum of the parts; None if one of them is None."""
     known = [part for part in parts if part is not None]
     return sum(known) if len(known) == len(parts) else None

@@ -41,8 +41,8 @@ class SliceRecord(NamedTuple):
 
     Attributes:
         number: number of the slice within its model, from 0.
-        first_entry: number of lines of the plan before the slice.
-        shard_offset: number of bytes of the shard before the slice.
+        first_entry: number of lines in the plan that come before the slice.
+        shard_offset: number of bytes in the shard that come before the slice.
         entries: number of lines of the slice.
         shard_bytes: size of these lines, with newlines.
         work_units: estimated cost of the slice's requests.

@@ -56,10 +56,10 @@ _CHAT_MESSAGES = msgspec.json.Decoder(list[_ChatMessage])
 def prompt_of(body: PromptFields, most: int = sys.maxsize) -> Prompt:
     """Return the prompt in a request's body, for any endpoint.
 
-    Text of an unknown form becomes part of `rest`.
+    If a part of the prompt has an unknown form, it becomes part of `rest`.
 
     Args:
-        most: number of bytes of `rest` that the caller needs. The end of `rest` after them may be missing.
+        most: number of bytes of `rest` that the caller needs. If `rest` is longer, it may be cut after them.
     """
     text = body.messages
     if text is UNSET:

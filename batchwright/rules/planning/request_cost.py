@@ -50,8 +50,8 @@ def estimate_tokens(body: PromptFields, prompt_size: int) -> int:
 def work_units(body: RequestBody | FastBody, prompt_size: int) -> int:
     """Return the estimated cost of a request for a backend, in work units, but at most MAX_WORK_UNITS.
 
-    A unit is 512 bytes of prompt or 256 output tokens. A request without a limit of output tokens counts as
-    if it had 256.
+    A unit is 512 bytes of prompt or 256 output tokens. If the request sets no limit of output tokens, 256
+    output tokens are assumed.
 
     Args:
         prompt_size: result of `prompt_bytes`.
@@ -62,7 +62,7 @@ def work_units(body: RequestBody | FastBody, prompt_size: int) -> int:
 
 
 def output_limit(body: RequestBody | FastBody) -> int | None:
-    """Return the limit of output tokens of each of the request's answers; None if it has none."""
+    """Return the limit of output tokens of each answer to the request; None if the request sets no limit."""
     if isinstance(body, FastBody):
         return body.max_completion_tokens or body.max_output_tokens or body.max_tokens or None
     return (
@@ -73,10 +73,10 @@ def output_limit(body: RequestBody | FastBody) -> int | None:
 
 
 def answers(body: RequestBody | FastBody) -> int | None:
-    """Return how many answers the backend generates for the request, at most; None if this is unknown.
+    """Return the greatest number of answers that the backend can generate for the request.
 
-    It generates `n` or `best_of` answers for each prompt. Only completions can have several prompts, as a
-    list of strings or of lists of tokens.
+    It generates `n` or `best_of` answers for each prompt. Only a completion can have several prompts, as a
+    list of strings or of lists of tokens. Return None if the number is unknown.
     """
     counts = [_answer_count(body.n), _answer_count(body.best_of)]
     known = [count for count in counts if count is not None]

@@ -25,10 +25,10 @@ _SMALL_SLICES = 256  # approximate number of slices in a batch if all have the m
 
 
 def min_equal_slice_lines(total: int) -> int:
-    """Return the minimum number of lines of a slice if a plan is cut into equal slices.
+    """Return the minimum number of lines of a slice, for a plan that is cut into equal slices.
 
-    Small slices do no harm, because a worker takes several of them if it can send more lines than one slice
-    has. The minimum grows with the size of the batch, because a large batch has enough slices in any case.
+    Small slices do no harm: if a worker can send more lines than one slice has, it takes several slices. The
+    minimum grows with the size of the batch, because a large batch has enough slices in any case.
 
     Args:
         total: number of lines of the whole batch.
@@ -78,7 +78,7 @@ class Slicer:
         Args:
             max_lines: maximum number of lines.
             max_bytes: maximum size of the lines, in bytes.
-            max_units: maximum of work units, the estimated cost of the requests.
+            max_units: maximum number of work units, the estimated cost of the requests.
             plan_lines: number of lines of the whole plan, from which `next_slice_lines` computes the maximum
                 number of lines of each slice. If it is None, each slice may have `max_lines`.
             fewest: minimum number of lines of a slice if the plan is cut into equal slices.
@@ -95,9 +95,11 @@ class Slicer:
         self._max_lines = self._lines()
 
     def add(self, length: int, units: int) -> SliceRecord | None:
-        """Add the next line of the plan. Return the slice that ended before this line.
+        """Add the next line of the plan.
 
-        Return None if no slice has ended, because this line belongs to the same slice as the line before it.
+        If it does not fit into the current slice, end and return this slice. The line then begins a new
+        slice. Return None if the line belongs to the same slice as the line before it, or if it is the first
+        line.
 
         Args:
             length: length of the line in bytes, with the newline.

@@ -73,9 +73,10 @@ def common_with_first(key: bytes | bytearray) -> int:
 
 
 def common_bytes(one: bytes | bytearray, other: bytes | bytearray) -> int:
-    """Return how many leading bytes two texts with the same prefix have in common, from their sort keys.
+    """Return how many leading bytes two texts have in common, computed from their sort keys.
 
-    If the keys are equal, the texts may have more in common.
+    The texts must have the same prefix. If the keys are equal, the texts may have more bytes in common than
+    the result.
     """
     common = common_with_first(one)
     if one[: _CODE.size] != other[: _CODE.size]:

@@ -40,10 +40,10 @@ _DECODER = msgspec.json.Decoder(_FailedLine)
 
 
 def line_error(line: bytes, model: str | None = None) -> ErrorCount:
-    """Return the error of one line of the error file, with a count of 1.
+    """Return the error of one line of the error file, as a count of 1.
 
-    If the line cannot be read, its code is `other`, because a summary must not stop a batch. `model` is the
-    model to name in the result; None to name none.
+    If the line cannot be read, its error code is `other`, because a summary must not make a batch fail.
+    `model` is the model to name in the result; None to name none.
     """
     try:
         found = _DECODER.decode(replace_lone_surrogates(line))
@@ -64,11 +64,11 @@ def line_error(line: bytes, model: str | None = None) -> ErrorCount:
 
 
 class ErrorTally:
-    """Counts failed lines by code and model. The first line of each group is its example.
+    """Counts failed lines in groups by code and model. The first line of each group is its example.
 
-    When there are 20 groups of code and model, lines of any new group are counted by their code alone. When
-    there are 20 more groups by code alone, lines with any new code are counted as `other`. Lines without a
-    result keep their code in any case.
+    The number of groups is limited. After 20 groups, a line that belongs to none of them is counted by its
+    code only. After 20 more groups of this kind, a line with a new code is counted as `other`. Lines without
+    a result always keep their code.
     """
 
     def __init__(self, errors: Iterable[ErrorCount] = ()) -> None:

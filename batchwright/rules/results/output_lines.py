@@ -60,7 +60,9 @@ def error_line(request_id: str, custom_id: str, code: LineCode, message: str) ->
 
 
 def json_value(body: bytes, known_json: bool = False) -> bytes:
-    """Return `body` as JSON without line breaks. If it is not JSON, return it as a string, cut at 64 KiB.
+    """Return `body` as JSON without line breaks.
+
+    If it is not JSON, return it as a JSON string, cut at 64 KiB.
 
     Args:
         known_json: True if the caller knows that `body` is JSON, which saves the check.
@@ -131,7 +133,7 @@ def id_digest(line: bytes) -> bytes:
 def request_digest(request_id: str) -> bytes:
     """Return the binary form (16 bytes) of a `batch_req_...` id.
 
-    `id_digest` returns the same bytes for the line with this id.
+    For a line with this id, `id_digest` returns the same bytes.
 
     Raises:
         ResultDamaged: the id is invalid.

@@ -126,11 +126,11 @@ class SegmentWriter:
         data += payload
 
     def copy(self, data: bytes, place: RecordLocation) -> None:
-        """Add a record of another segment unchanged.
+        """Add a record of another segment without changing it.
 
         Args:
             data: the other segment.
-            place: location of the record in it.
+            place: location of the record in the other segment.
         """
         flags = place.success * SUCCESS_FLAG | place.final * FINAL_FLAG
         end, head = place.position + place.length, _HEADER.size + _CRC.size

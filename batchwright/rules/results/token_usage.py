@@ -50,9 +50,9 @@ class _OutputDetails(msgspec.Struct):
 class _Usage(msgspec.Struct):
     """Usage in a response, with the field names of all endpoints.
 
-    `prompt_tokens` include the tokens that were read from a cache or written to it. So do `input_tokens` if
-    the usage also has `input_tokens_details`. In a response to a message, `input_tokens` do not include them.
-    Gateways mix both shapes.
+    `prompt_tokens` include the tokens that were read from a cache or written to it. `input_tokens` include
+    them only if the usage also has `input_tokens_details`. Without this field, the response is to a message,
+    and `input_tokens` do not include them. Some gateways use fields of both forms in one response.
     """
 
     prompt_tokens: _Count = None
@@ -121,7 +121,7 @@ def _tokens(found: _Usage | None) -> Tokens:
 
 
 def total_usage(usages: Iterable[TokenUsage]) -> Usage:
-    """Return the sum of these token counts. Fast enough for thousands of responses at a time."""
+    """Return the sum of these token counts. It is fast enough for thousands of responses at a time."""
     inputs = cached = outputs = reasoning = 0
     for usage in usages:
         inputs += usage.input_tokens

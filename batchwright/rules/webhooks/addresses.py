@@ -58,8 +58,8 @@ def parse_networks(texts: Sequence[str]) -> list[Network]:
 def check_url(url: str, allowed: Sequence[Network]) -> SplitResult:
     """Check the URL of a webhook endpoint, and return its parts.
 
-    If the host is a name, its addresses are not looked up here. `check_address` checks each of them before a
-    connection is opened.
+    If the host is a name, its addresses are not looked up here. Before a connection is opened,
+    `check_address` checks the address.
 
     Args:
         allowed: networks that webhooks may be sent to although their addresses are not public.
@@ -100,8 +100,8 @@ def _check_host(host: str, allowed: Sequence[Network]) -> None:
 def check_address(address: Address, allowed: Sequence[Network]) -> None:
     """Check that webhooks may be sent to an address: it is public, or in one of the `allowed` networks.
 
-    If an IPv6 address stands for an IPv4 address (IPv4-mapped or NAT64), the IPv4 address is checked. Other
-    kinds of IPv6 addresses that contain an IPv4 address count as not public.
+    If an IPv6 address stands for an IPv4 address (IPv4-mapped or NAT64), the IPv4 address is checked. If it
+    contains an IPv4 address in another way, it counts as not public.
 
     Args:
         allowed: networks that webhooks may be sent to although their addresses are not public.

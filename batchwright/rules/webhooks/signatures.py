@@ -31,12 +31,14 @@ def check_secret(secret: str) -> None:
 
 
 def signed_headers(secrets: Sequence[str], webhook_id: str, sent_at: int, body: bytes) -> dict[str, str]:
-    """Return the HTTP headers that sign one attempt to deliver a webhook, with one signature for each secret.
+    """Return the HTTP headers that sign one attempt to deliver a webhook, with one signature for each
+    secret.
 
     Call this for every attempt, because clients reject a signature that is older than 300 s.
 
     Args:
-        secrets: each is `whsec_` followed by the key in base64. While a secret is replaced, there are two.
+        secrets: each is `whsec_` followed by the key in base64. For some time after a secret was replaced,
+            there are two: the new one and the old one.
         webhook_id: id of the delivery, the same at every attempt.
         sent_at: time of the attempt, in Unix seconds.
         body: the exact body of the webhook.
