@@ -30,7 +30,7 @@ async def delete_scratch(
     A storage error is only logged, because retention deletes the objects later.
 
     Args:
-        keep_results: True keeps the intermediate objects, so that the batch can be resumed.
+        keep_results: True to keep the intermediate objects, so that another batch can resume this batch.
     """
     try:
         await delete_superseded(storage, files, order)
@@ -44,7 +44,7 @@ async def delete_scratch(
 def log_completion(row: BatchRow, at: datetime) -> None:
     """Log that the batch ended at the time `at`.
 
-    Only the process that ended the batch may call this, so that it is logged once.
+    Only the process that ended the batch may call this, so that the end is logged once.
     """
     reason = row.errors[0].message if row.errors else ""
     data = {
@@ -82,9 +82,10 @@ def record_span(row: BatchRow) -> None:
 
 
 def size_bucket(lines: int) -> str:
-    """Return the metric label for a batch of this many lines, such as `1000` for 101 to 1,000 lines.
+    """Return the metric label of the size class to which a batch of `lines` lines belongs.
 
-    The label is `more` above 50,000 lines.
+    The label is the greatest number of lines in the class: `1000` for 101 to 1,000 lines. It is `more` above
+    50,000 lines.
     """
     return next((name for most, name in _SIZE_BUCKETS if lines <= most), "more")
 
@@ -129,10 +130,10 @@ def count_unserved(metrics: Metrics, codes: Mapping[LineCode, int]) -> None:
 
 
 def count_missing_lines(metrics: Metrics, code: LineCode, lines: Mapping[str, int]) -> None:
-    """Count the lines that finalization settled with the error `code`, because they had no result.
+    """Count the lines that had no result, so that finalization settled them with the error `code`.
 
     Args:
-        lines: number of lines by model.
+        lines: number of these lines by model.
     """
     for model, count in lines.items():
         _count_settled(metrics, model, code, count)

@@ -29,7 +29,8 @@ async def map_concurrently(
 ) -> list[First]:
     """Call `call` for each item and return the results in the order of the items.
 
-    If a call fails, the other calls are cancelled and awaited. Then the first error is raised.
+    If a call fails, the other calls are cancelled and awaited. Then the error of the first failed call is
+    raised.
 
     Args:
         at_once: maximum number of calls that run at the same time.

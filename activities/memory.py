@@ -29,8 +29,8 @@ def glibc_malloc() -> Malloc | None:
 def return_large_blocks(malloc: Malloc | None) -> bool:
     """Make glibc return large memory blocks to the system when they are freed. Return True if glibc agreed.
 
-    Call this first in the process. By default, glibc soon places even large arrays between small blocks, and
-    their memory cannot be returned to the system.
+    Call this before all other code of the process. By default, glibc soon places even large arrays between
+    small blocks, and the memory of such arrays cannot be returned to the system.
 
     Args:
         malloc: result of `glibc_malloc`. If it is None, nothing is done and False is returned.

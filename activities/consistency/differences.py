@@ -21,8 +21,8 @@ class Difference(BaseModel):
 
     Attributes:
         what: the difference, as a sentence for the operator.
-        repair: the change that would repair it; empty if a consistency check cannot repair it.
-        repaired: True if this change was made.
+        repair: the change that would repair the difference; empty if a consistency check cannot repair it.
+        repaired: True if the consistency check made this change.
     """
 
     kind: DifferenceKind

@@ -48,7 +48,7 @@ class BatchRunSource(Protocol):
         ...
 
     async def start(self, order: BatchOrder) -> None:
-        """Start a workflow run for the batch. This has no effect if the batch has a run already."""
+        """Start a workflow run for the batch. If the batch has a run already, nothing happens."""
         ...
 
 

@@ -43,9 +43,10 @@ class Execution(ExecutionActivities):
         A turn is one attempt of this activity, limited in time. A line with a stored result is never sent
         again, even if processes are killed.
 
-        In the result, `finished` is True if every line has a stored result, and False if the slice was
-        cancelled or its deadline has passed. If changed rates require that the slice runs on another task
-        queue, the result has only `target_queue`, the name of that queue.
+        In the result, `finished` is True if every line has a stored result. It is False if the turn ended
+        for good before that: the slice was cancelled, its deadline has passed, or the batch has reached the
+        cap on its cost. If changed rates require that the slice runs on another task queue, the result has
+        only `target_queue`, the name of that queue.
 
         Raises:
             TurnOver, Deferred: not an error; some lines have no result yet. Temporal starts the next turn
@@ -73,11 +74,13 @@ class Execution(ExecutionActivities):
 
 
 def require_dependencies(worker: WorkerContext, request: SliceRequest) -> None:
-    """Check that this worker can reach its dependencies, such as storage. If not, tell why the slice waits.
+    """Check that this worker can reach the services that a slice needs, such as storage.
+
+    If it cannot reach one of them, publish why the slice waits.
 
     Raises:
-        Deferred: benign; a dependency is unreachable. The slice returns to its queue, because another worker
-            may reach the dependency. The database and the metrics get the reason.
+        Deferred: not an error; one of the services is unreachable. The slice returns to its queue, because
+            another worker may reach the service. The database and the metrics get the reason.
     """
     missing = worker.missing_dependencies()
     if not missing:
@@ -89,13 +92,14 @@ def require_dependencies(worker: WorkerContext, request: SliceRequest) -> None:
 
 
 def require_share(worker: WorkerContext, request: SliceRequest) -> None:
-    """Check that this worker may send requests to a backend of the model. If not, tell why the slice waits.
+    """Check that this worker may send requests to a backend of the model.
 
-    A backend's limit for the whole fleet is divided between the workers. A worker gets no part of it if it
-    has just started, or if there are more workers than allowed requests.
+    If not, publish why the slice waits. A backend's limit for the whole fleet is divided between the
+    workers. A worker gets no part of it if it has just started, or if there are more workers than allowed
+    requests.
 
     Raises:
-        Deferred: benign; this worker has no part of the limit. The slice returns to its queue, because
+        Deferred: not an error; this worker has no part of the limit. The slice returns to its queue, because
             another worker has one. The database and the metrics get the reason.
     """
     if worker.has_share(request.model) or Deadline.of(request.deadline).passed(time.time()):
@@ -111,13 +115,13 @@ def require_share(worker: WorkerContext, request: SliceRequest) -> None:
 def require_need(held: HeldSlice, request: SliceRequest) -> None:
     """Check that the worker still needs the slice. If not, give the slice back to its queue.
 
-    A worker sometimes takes a slice in order to find one of a certain tenant or batch. If it gets a different
-    slice, it may not need this slice (`HeldSlice.is_surplus`). The slice still runs if its deadline has
-    passed. It also runs if its last attempt crashed, because a new attempt that ends early would hide the
-    crash.
+    A worker sometimes takes a slice from the queue in order to find one of a certain tenant or batch. If it
+    gets another slice, it may not need this slice (`HeldSlice.is_surplus`). In two cases the slice still
+    runs: if its deadline has passed, and if its last attempt crashed, because a new attempt that ends early
+    would hide the crash.
 
     Raises:
-        TurnOver: benign; the slice returns to its queue, behind the slices of the other tenants.
+        TurnOver: not an error; the slice returns to its queue, behind the slices of the other tenants.
     """
     info = activity.info()
     if not held.is_surplus or Deadline.of(request.deadline).passed(time.time()):
@@ -131,11 +135,11 @@ async def target_queue(rates: EffectiveRates, request: SliceRequest) -> str:
     """Return the name of the task queue to which the slice must move; empty if it is on the right queue.
 
     The model's rate limits decide which queue is right, so a changed limit can move a running slice. The
-    first move happens at once, and each further move waits longer. Otherwise workers with different settings,
-    for example during a rollout, could keep moving a slice back and forth.
+    first move happens at once, and each further move after a longer wait. Otherwise workers with different
+    settings, for example during a rollout, could keep moving a slice back and forth.
 
     Raises:
-        TurnOver: benign; the slice has to wait before it moves. The next turn checks the rates again.
+        TurnOver: not an error; the slice has to wait before it moves. The next turn checks the rates again.
     """
     info = activity.info()
     queue = await rates.other_queue(request.model, info.task_queue)

@@ -130,8 +130,8 @@ class SliceAttempt:
     def cancelled(self) -> None:
         """Stop the turn, because Temporal's SDK has cancelled the activity.
 
-        The SDK also tells the cause: a cancel of the batch, a shutdown of the worker, an operator who paused
-        or reset the activity, or the loss of the lease.
+        The SDK also reports the cause: a cancel of the batch, a shutdown of the worker, an operator who
+        paused or reset the activity, or the loss of the lease.
         """
         details = activity.cancellation_details()
         if details is not None and details.cancel_requested:
@@ -222,7 +222,7 @@ class SliceAttempt:
     def _quarantine_suspects(self, queue: LineQueue, outcomes: OutcomeHandler) -> None:
         """Quarantine the lines that the previous attempt was sending when its worker crashed.
 
-        A line that was being sent during `MAX_LINE_CRASHES` crashes is settled with an error instead.
+        If a line was being sent during `MAX_LINE_CRASHES` crashes, settle it with an error instead.
         """
         if not self._quarantine.previous_marker:
             return
@@ -236,10 +236,10 @@ class SliceAttempt:
     def _may_still_store(self) -> bool:
         """Return True if the attempt may try again to store results.
 
-        The result is False if another attempt owns the slice. It is also False when more than
-        `LAST_FLUSH_SECONDS` have passed since the end of the grace period, because the workflow then soon
-        stops waiting for the slice. If the batch has reached the cap on its cost, the workflow waits longer.
-        In this case, the grace period after the deadline counts.
+        Return False if another attempt owns the slice. Also return False if the grace period ended more than
+        `LAST_FLUSH_SECONDS` ago, because the workflow soon stops waiting for the slice. If the batch has
+        reached the cap on its cost, the workflow waits longer, so the grace period after the deadline is
+        used.
         """
         if self._stop.reason is StopReason.OVER_CAP:
             remaining = self._stop.deadline.grace_remaining(time.time())
@@ -250,10 +250,10 @@ class SliceAttempt:
     async def _compact(self, reason: StopReason, lines: int) -> None:
         """Merge the small segments of the slice into one if there are too many of them.
 
-        A segment is a stored object with results. A finished slice has too many if merging at least halves
-        their number. An unfinished slice has too many if it has at least `_COMPACT_BETWEEN_TURNS`. Nothing is
-        merged after a signal to stop, such as a cancel or a shutdown, because finalization may already be
-        reading the segments.
+        A segment is a stored object with results. If the slice is finished, there are too many segments if
+        merging at least halves their number. If the slice is not finished, there are too many if there are
+        at least `_COMPACT_BETWEEN_TURNS`. After a signal to stop, such as a cancel or a shutdown, nothing is
+        merged, because finalization may already be reading the segments.
 
         Args:
             reason: why the turn ended.
@@ -289,12 +289,12 @@ class SliceAttempt:
         logger.debug("turn ended", extra={**fields, "seconds": seconds})
 
     def _result(self, reason: StopReason) -> SliceResult:
-        """Return the counts of the slice if no other turn follows.
+        """Return the result of the activity, with the counts of the slice, if no other turn follows.
 
-        In the counts, `finished` is True if every line has a stored result.
+        In the result, `finished` is True if every line has a stored result.
 
         Raises:
-            ApplicationError: another turn follows (benign), or another attempt owns the slice.
+            ApplicationError: another turn follows, which is not an error, or another attempt owns the slice.
         """
         if reason is StopReason.LEASE_LOST:
             raise ApplicationError("another attempt owns the slice", type=Failure.OWNERSHIP_LOST)

@@ -105,7 +105,7 @@ class WorkerContext:
 
         Args:
             in_flight: maximum number of requests in flight, by backend URL.
-            rates: maximum requests and tokens per minute, by model.
+            rates: maximum number of requests and of tokens per minute, by model.
         """
         self.permits.backends.set_shares(in_flight)
         self.permits.limits.model_rates = rates
@@ -127,7 +127,7 @@ class WorkerContext:
     def has_share(self, model: str) -> bool:
         """Return True if this worker may send requests to at least one backend of the model.
 
-        Return True as well if the model has no backend.
+        If the model has no backend, also return True.
         """
         urls = self.urls_of(model)
         return not urls or any(self.permits.backends.has_share(url) for url in urls)

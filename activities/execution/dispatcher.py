@@ -72,7 +72,7 @@ class SliceDispatcher:
         self._state.wake.set()
 
     async def forget_jobs(self) -> None:
-        """Delete the stored callbacks of finished jobs.
+        """Delete the stored callbacks of jobs that have ended.
 
         Call this after the results of the jobs are stored.
         """
@@ -95,9 +95,10 @@ class SliceDispatcher:
     async def _drain(self, reason: StopReason) -> StopReason:
         """Wait for the requests in flight to end, as long as `reason` allows. Return why the turn ends.
 
-        The result is COMPLETED if all lines have a result and the lease is not lost. Otherwise it is the
-        reason of the stop signal, which may have come while this method waited. Without a stop signal, the
-        result is `reason`.
+        - If all lines have a result and the lease is not lost, the result is COMPLETED.
+        - Otherwise, if there is a stop signal, the result is its reason. The signal may have come during
+          this call.
+        - Otherwise, the result is `reason`.
         """
         self._held.drain()
         self._queue.free_lines(sent.line for sent in self._state.in_flight)
@@ -173,8 +174,8 @@ class SliceDispatcher:
     def _is_time_over(self) -> bool:
         """Return True if the turn has used its time and another slice waits for its place on the worker.
 
-        The time is counted from the first line that the turn sends. If it has sent no line, the time is
-        counted from the start of the turn. So a turn also ends if other slices get all permits.
+        The time begins when the turn sends its first line. If the turn has sent no line, the time begins
+        with the turn, so a turn also ends if other slices get all permits.
 
         If the slice waits for a limit that other slices of this worker can use up (`SliceDemand.is_spare`),
         the turn has only `MAX_BLOCKED_SECONDS`, counted from its start.
@@ -195,14 +196,14 @@ class SliceDispatcher:
     def _count_ready(self) -> int:
         """Return how many lines of the slice could be sent now if they had permits.
 
-        If this number is low, the worker takes another slice from its queue. So the result is 0 if only other
-        slices can send lines now:
+        If this number is low, the worker takes another slice from its queue. Therefore the result is 0 if
+        this slice can send nothing now but other slices could:
 
         - The tenant has reached a cap or a rate.
         - The model has reached a rate, and the slice is on a queue that several models share.
 
-        If prefix groups have a `width`, lines of full groups do not count. These rules do not apply if this
-        worker already runs many slices of the tenant (`SliceDemand.is_replaceable` is False).
+        If prefix groups have a `width`, lines of full groups are not counted. None of these rules applies if
+        this worker already runs many slices of the tenant (`SliceDemand.is_replaceable` is False).
         """
         if self._is_exclusive or self._held.is_yielding:
             return 0
@@ -282,8 +283,9 @@ class SliceDispatcher:
     def _yields_permit(self) -> bool:
         """Return True if another slice should get the next permit instead of this slice.
 
-        This is the case if all due lines belong to full prefix groups (lines with the same system prompt that
-        should wait for a response), and the groups have a `width`.
+        A prefix group consists of the lines with the same system prompt. If it is full, its next line should
+        wait for a response. The result is True if the groups have a `width` and all due lines belong to full
+        groups.
         """
         line = None if self._is_exclusive else self._state.waiting_line
         has_width = self._router.prefixes.width < math.inf
@@ -292,7 +294,7 @@ class SliceDispatcher:
     def _follow_priority(self) -> None:
         """If an operator has changed the priority of the batch, wait for permits with the new priority.
 
-        Requests that are in flight already are not affected.
+        Requests that are already in flight are not affected.
         """
         request, before = self._turn.request, self._permit_request
         priorities = self._limiter.limits.shares.ranks(request.model).priorities
@@ -365,7 +367,8 @@ class SliceDispatcher:
     async def _track_next_lines(self) -> None:
         """Store which lines will be sent next.
 
-        If the worker crashes, the next attempt quarantines these lines, because one of them may be the cause.
+        If the worker crashes, one of these lines may be the cause. The next attempt therefore quarantines
+        them.
         """
         self._must_track = False
         lines: list[SliceLine] = []
@@ -378,11 +381,11 @@ class SliceDispatcher:
     async def _send_quarantined(self) -> bool:
         """Send the next quarantined line and wait for its outcome. Return True if a line was handled.
 
-        A quarantined line may have crashed a worker. It is sent only while no other line of the slice is in
-        flight and no other slice of this process sends a quarantined line.
+        A quarantined line may have crashed a worker. It is sent only if no other line of the slice is in
+        flight and no other slice of this process is sending a quarantined line. If the line is no longer
+        allowed to be sent, it is settled with an error, and the result is True.
 
-        Return False if no quarantined line can be sent now. A line that is no longer allowed to be sent is
-        settled with an error, and the result is True.
+        Return False if no quarantined line can be sent now.
         """
         state, lock = self._state, self._turn.worker.quarantine_lock
         if state.in_flight or state.waiting_line or lock.locked() or not self._can_dispatch(time.monotonic()):

@@ -23,9 +23,9 @@ Line = TypeVar("Line", bound=GroupedLine)
 class DueLines(Generic[Line]):
     """The lines of a slice that may be sent now, by prefix group (lines with the same system prompt).
 
-    The groups are in the order of the plan, and so are the lines of a group. A group is full if its next line
-    should wait for a response to an earlier line. `pop` returns lines of full groups only if there are no
-    others. Lines without a group are in group 0, which is never full.
+    The groups are in the order of the plan, and so are the lines within a group. A group is full if its next
+    line should wait for a response to an earlier line. `pop` returns a line of a full group only if there
+    are no other lines. Lines without a group are in group 0, which is never full.
     """
 
     def __init__(self, prefixes: PrefixGroups) -> None:
@@ -46,7 +46,7 @@ class DueLines(Generic[Line]):
         self._count += 1
 
     def push_front(self, line: Line) -> None:
-        """Add a line before the other lines of its group. The group keeps its place."""
+        """Add a line before the other lines of its group. The place of the group does not change."""
         group = line.due_group
         lines = self._groups.get(group)
         if lines is None:
@@ -56,7 +56,10 @@ class DueLines(Generic[Line]):
         self._count += 1
 
     def pop(self) -> Line | None:
-        """Remove and return the first line of the first group that is not full, or else the first line."""
+        """Remove a line and return it: the first line of the first group that is not full.
+
+        If all groups are full, it is the first line of the first group. Return None if there are no lines.
+        """
         groups = self._groups
         if self._emptied is not None and not groups[self._emptied]:
             del groups[self._emptied]

@@ -29,11 +29,11 @@ from batchwright.telemetry.backend_traffic import CHAT, GROUPED_CHAT
 class RequestExecutor:
     """Sends the lines that have a permit, the right to have one request in flight.
 
-    `submit` sends a line in one of two ways. On the fast path, nothing has to be awaited: the request is sent
-    at once, and the callback that reads the response handles it (`_try_send_now`, `_on_response`). All other
+    `submit` sends a line in one of two ways. On the fast path, nothing is awaited: the request is sent at
+    once, and the callback that reads the response handles it (`_try_send_now`, `_on_response`). All other
     lines run in a task of the pool (`_execute`): lines with hooks, jobs, microbatches or trace spans, and
-    lines whose request failed. The fast path saves CPU time: a task for each request would cost more than
-    everything else.
+    lines whose request on the fast path failed. The fast path saves CPU time, because a task for each
+    request would cost more than all other work for the request.
     """
 
     def __init__(self, turn: SliceTurn) -> None:
@@ -104,7 +104,7 @@ class RequestExecutor:
             self._complete(sent)
 
     def _resume_job(self, line: SliceLine) -> Dispatch | None:
-        """Return a dispatch to the backend that already runs the line as a job.
+        """Return a Dispatch to the backend that already runs the line as a job.
 
         If that backend is no longer configured, forget the job and return None.
         """
@@ -116,9 +116,9 @@ class RequestExecutor:
         return found
 
     def _complete(self, sent: InFlightRequest) -> None:
-        """Release the memory and the permit of the request.
+        """Release the memory and the permit of a request that has ended.
 
-        Releasing the permit sends the next waiting line.
+        When the permit is released, the next waiting line is sent.
         """
         self._state.in_flight.discard(sent)
         self._budget.response_bytes -= sent.held
@@ -334,7 +334,7 @@ class RequestExecutor:
     ) -> None:
         """Count the request in the metrics.
 
-        Do nothing if its job still runs and only a poll of its status failed.
+        If its job still runs and only a poll of the job failed, do nothing.
         """
         if sent.line.attempt.job is None or outcome.verdict.budget not in DEFERRED:
             url = sent.dispatch.upstream.backend.url
@@ -355,14 +355,15 @@ class RequestExecutor:
 
 
 async def _is_backend_up(line: SliceLine, dispatch: Dispatch) -> bool | None:
-    """Return True if the backend responds now, False if not, and None if this is unknown.
+    """Return True if the backend responds now, False if it does not, and None if this is unknown.
 
     Call this before a line is sent again after a request without a response. The result shows whether the
     line or the backend was at fault (decision 0005).
 
-    If the backend has answered another line since the last try, return True at once. Otherwise request its
-    list of models. If there is no response, the result is False. Only if the backend has answered lines
-    before, but never a request for its list of models, the result is None.
+    - If the backend has answered another line since this line was last sent, return True without a request.
+    - Otherwise, request the backend's list of models. Return True if it responds, and False if it does not.
+    - One exception: if it does not respond, has never responded to a request for its list of models, but has
+      answered lines before, return None.
     """
     circuit, backend = dispatch.upstream.circuit, dispatch.upstream.backend
     if line.tried_at is not None and circuit.succeeded_since(line.tried_at):

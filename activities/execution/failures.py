@@ -65,8 +65,8 @@ class FailureAttribution:
     ) -> Budget:
         """Return what the outcome costs the line.
 
-        If the outcome would cost one of the line's attempts (ATTEMPT) but the backend is at fault, the result
-        is CAPACITY: the line only has to wait. In all other cases, it is the outcome's own budget.
+        If the outcome would cost the line an attempt (ATTEMPT) but the backend is at fault, the result is
+        CAPACITY: the line only has to wait. In all other cases, it is the budget of the outcome.
         """
         if outcome.verdict.budget is not Budget.ATTEMPT:
             return outcome.verdict.budget
@@ -156,7 +156,8 @@ class LineAttempts:
         If the worker crashes, the next attempt can see which lines were in flight.
 
         Args:
-            attempt: marker of the attempt; empty removes the record, because no attempt is sending the line.
+            attempt: marker of the attempt. An empty text deletes the record, because no attempt is sending
+                the line.
         """
         line.attempt = line.attempt.model_copy(update={"sending_attempt": attempt})
         self._persist(line)
@@ -218,7 +219,8 @@ class LineAttempts:
         """Return when the line's next attempt is due, in Unix seconds.
 
         Args:
-            wait: seconds to wait. The wait is shortened if the line would miss the deadline otherwise.
+            wait: seconds to wait. If the line would otherwise miss the deadline, it waits for a shorter
+                time.
         """
         now = time.time()
         return now + within_deadline(wait, self._deadline.remaining(now))
@@ -226,7 +228,7 @@ class LineAttempts:
     def are_exhausted(self, line: SliceLine) -> bool:
         """Return True if the line has no attempts left, or if it has waited too long for capacity.
 
-        The retry policy sets both limits, `max_attempts` and `give_up_after`.
+        The retry policy sets the limits of both: `max_attempts` and `give_up_after`.
         """
         if line.attempt.count >= self._policy.max_attempts:
             return True

@@ -41,11 +41,11 @@ _FAILURE_RESULTS = {LineCode.JOB_LOST: "lost", LineCode.REQUEST_TIMEOUT: "overdu
 
 
 class _LineJob(NamedTuple):
-    """A line whose request runs as a job.
+    """A line whose request runs as a job at a backend.
 
     Attributes:
-        config: the backend's job settings when this turn began to wait for the job. Later changes do not
-            apply.
+        config: the model's job settings when this turn began to wait for the job. If the settings change
+            later, the job is still handled by these.
     """
 
     line: SliceLine
@@ -78,7 +78,7 @@ class JobRunner:
         self._received: list[str] = []  # callbacks of jobs that have ended
 
     async def run(self, line: SliceLine, request: OutboundRequest, dispatch: Dispatch) -> Outcome:
-        """Submit a job for the line and wait until it ends. Return the job's outcome.
+        """Submit a job for the line and wait until the job ends. Return the outcome of the job.
 
         If the submission fails, return the outcome of the submission.
         """
@@ -101,7 +101,7 @@ class JobRunner:
         return await self._follow(call)
 
     async def follow(self, line: SliceLine, request: OutboundRequest, dispatch: Dispatch) -> Outcome:
-        """Wait until the line's running job ends, and return the job's outcome.
+        """Wait until the job that already runs for the line ends, and return the outcome of the job.
 
         If the job ends without a result, its id is deleted, and the line's next attempt submits a new job.
         """
@@ -116,13 +116,13 @@ class JobRunner:
             task.cancel()
 
     async def cancel(self) -> None:
-        """Cancel the running jobs at their backends if their results would come too late.
+        """Cancel the turn's running jobs at their backends, if the results would come too late to be used.
 
-        Results come too late if the deadline has passed, the batch was cancelled, or the batch has reached
-        the cap on its cost. If a turn has not noticed the cap itself, the workflow cancels it.
+        They would come too late in three cases: the deadline has passed, the batch was cancelled, or the
+        batch has reached the cap on its cost.
 
-        If the turn stops for another reason, for example because the batch is paused, the jobs keep running.
-        The next attempt of the slice then waits for them.
+        If the turn stops for another reason, for example because the batch is paused, do nothing. The jobs
+        keep running, and the next attempt of the slice waits for them.
         """
         reason = self._stop.reason
         if reason not in (StopReason.DEADLINE, StopReason.OVER_CAP, StopReason.CANCELLED):
@@ -186,10 +186,10 @@ class JobRunner:
         return outcome
 
     async def _watch(self, call: _LineJob, job: SubmittedJob, callback: CallbackFuture | None) -> Outcome:
-        """Wait until the job ends, takes too long, or cannot be polled. Return the line's outcome.
+        """Wait until the job ends, takes too long, or cannot be polled. Return the outcome of the line.
 
         Args:
-            callback: receives the backend's callback; None if the backend does not call back.
+            callback: gets the backend's callback; None if the backend does not report the end by a callback.
         """
         config = call.config
         margin = 0.0 if callback is None else _CALLBACK_MARGIN_SECONDS

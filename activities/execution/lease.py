@@ -37,8 +37,8 @@ class Heartbeat(Protocol):
 class SliceLease:
     """The right of this attempt to send the slice's lines. Each acknowledged heartbeat renews the lease.
 
-    The lease ends at `valid_until`, shortly before the server may give the slice to another worker. This time
-    is measured with a clock that keeps running while the machine is suspended.
+    The lease ends at `valid_until`. This is shortly before the server may give the slice to another worker.
+    The time is measured with a clock that keeps running while the machine is suspended.
     """
 
     def __init__(
@@ -87,18 +87,22 @@ class SliceLease:
 def is_fresh_attempt(info: activity.Info, now: datetime) -> bool:
     """Return True if the slice's first attempt has just started, so that its first heartbeat can wait.
 
-    Return False if a heartbeat has to be sent at once: A later attempt has a crash history to report. A first
-    attempt that started long ago, in a process that was frozen, must check that it still owns the slice. If
-    the worker's clock is wrong, the result may be False by mistake. This only costs one heartbeat.
+    Return False if a heartbeat must be sent at once. This is so in two cases:
+
+    - It is a later attempt, whose heartbeat must report the crashes of earlier attempts.
+    - It is a first attempt that started long ago, in a process that was frozen. It must check that it still
+      owns the slice.
+
+    If the worker's clock is wrong, the result may be False by mistake, which only costs one heartbeat.
     """
     return info.attempt == 1 and abs((now - info.started_time).total_seconds()) < HEARTBEAT_SECONDS
 
 
 def temporal_heartbeat(client: Client) -> Heartbeat:
-    """Return a function that sends heartbeats for the running activity and returns the server's reply.
+    """Return a function that sends a heartbeat for the running activity and returns the server's reply.
 
-    Each heartbeat is sent twice, because the SDK requires its own heartbeats but does not report whether the
-    server has acknowledged them.
+    The function sends each heartbeat twice: through the SDK, which requires it but does not report whether
+    the server has acknowledged it, and directly to the server.
     """
     handle = client.get_async_activity_handle(task_token=activity.info().task_token)
 

@@ -55,7 +55,7 @@ class SliceLine(Struct, eq=False):
 class LineQueue:
     """The lines of a slice that have no result yet.
 
-    Lines that may be sent now are in the order of `DueLines`. Lines that wait for a retry are ordered by the
+    Lines that may be sent now are in the order of `DueLines`. Lines that wait for a retry are sorted by the
     time of the retry. Quarantined lines, which may have crashed a worker, are in a separate list.
 
     Attributes:
@@ -83,14 +83,15 @@ class LineQueue:
 
     @property
     def preferred(self) -> float:
-        """Number of lines that may be sent now before the groups of all other lines are full."""
+        """Number of due lines that could be sent before all prefix groups are full."""
         return self._ready.count_preferred()
 
     def requeue(self, line: SliceLine) -> None:
         """Put a line without a result back into the queue.
 
         A line that is due goes behind the other due lines of its prefix group. A line that is not due waits
-        until its `not_before`. A line that was in flight during a crash goes to the quarantined lines.
+        until its `not_before`. A quarantined line, which was in flight during a crash, goes to the
+        quarantined lines.
         """
         if line.attempt.crashes:
             self._quarantined.append(line)
@@ -102,8 +103,8 @@ class LineQueue:
     def next(self) -> SliceLine | None:
         """Remove and return the next due line; None if no line is due. Quarantined lines are not returned.
 
-        When a line's wait ends, the line goes to the end of its prefix group. A line with a running job goes
-        to the front, because polling its job is cheap.
+        When a line's wait ends, the line goes to the end of its prefix group. But a line with a running job
+        goes to the front, because polling its job is cheap.
         """
         while self._later and self._later[0][0] <= time.time():
             line = heapq.heappop(self._later)[2]
@@ -114,10 +115,9 @@ class LineQueue:
         return self._ready.pop()
 
     def reselect(self, line: SliceLine) -> SliceLine:
-        """Return the line that should be sent now instead of `line`, which `next` returned before.
+        """Return the line to send now instead of `line`, which an earlier call of `next` returned.
 
-        The result may be `line` itself. It is another line if prefix groups have become full, or are no
-        longer full, since then.
+        The result is `line` itself, unless prefix groups have become full since then, or are no longer full.
         """
         if not line.prefix_group or line.attempt.job is not None or line.attempt.crashes:
             return line
@@ -125,7 +125,7 @@ class LineQueue:
         return self._ready.pop() or line
 
     def should_wait(self, line: SliceLine) -> bool:
-        """Return True if `line`, a result of `next`, and all due lines belong to full prefix groups."""
+        """Return True if `line`, which `next` returned, and all due lines belong to full prefix groups."""
         return self._prefixes.is_full(line.due_group) and self._ready.only_full_groups()
 
     def pop_quarantined(self) -> SliceLine | None:
@@ -137,9 +137,11 @@ class LineQueue:
         return found
 
     def quarantine(self, marker: str) -> list[SliceLine]:
-        """Quarantine the lines that a crashed attempt was about to send or had in flight. Return these lines.
+        """Quarantine the lines that a crashed attempt was about to send or had in flight. Return these
+        lines.
 
-        Each of the lines counts one more crash. `marker` names the crashed attempt in the lines' records.
+        The number of crashes of each of these lines is increased by one. `marker` names the crashed attempt
+        in the lines' records.
         """
         lines = [*self._ready, *(line for _, _, line in self._later), *self._quarantined]
         found = [line for line in lines if line.attempt.sending_attempt == marker]

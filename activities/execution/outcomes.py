@@ -49,7 +49,8 @@ class InFlightRequest(Struct, eq=False):
 
     Attributes:
         permit: the right to have one request in flight.
-        dispatch: the backend that has the request now. It changes when another backend gets the request.
+        dispatch: the backend that has the request now. If another backend gets the request, this is
+            replaced.
     """
 
     line: SliceLine
@@ -68,9 +69,9 @@ _RequestKind = tuple[str, int, Category, str]
 
 
 class SliceMetrics:
-    """Buffers the per-line metrics of one slice and flushes them together.
+    """Buffers the metrics of the lines of one slice, and adds them to the process's metrics together.
 
-    A single update for each line would be slow.
+    An update of the metrics for each line would be slow.
     """
 
     def __init__(self, worker: WorkerContext, request: SliceRequest, cost: SliceCost) -> None:
@@ -133,7 +134,7 @@ class SliceMetrics:
         self._retries.labels(self._model, category).inc()
 
     def fell_back(self, model: str) -> None:
-        """Count a line that the fallback model `model` answered."""
+        """Count a line that was answered by the fallback model `model`."""
         self._fallbacks.labels(self._model, model).inc()
 
     def dead_letter(self, code: str) -> None:
@@ -173,7 +174,10 @@ def _increase(counters: Sequence[CounterSeries], lines: int) -> None:
 
 
 class OutcomeHandler:
-    """Creates the requests of one slice. Settles a line or schedules its retry, depending on the outcome."""
+    """Creates the requests of one slice, and applies their outcomes.
+
+    Depending on the outcome, a line is settled, or its retry is scheduled.
+    """
 
     def __init__(
         self,

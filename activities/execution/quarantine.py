@@ -20,7 +20,7 @@ class AttemptHistory(NamedTuple):
 
     Attributes:
         attempt: number of the current attempt.
-        crashed_since: number of the first of these attempts; equal to `attempt` if there are none.
+        crashed_since: number of the first of the crashed attempts; equal to `attempt` if no attempt crashed.
     """
 
     attempt: int
@@ -37,8 +37,8 @@ def attempt_history(attempt: int, details: Sequence[object]) -> AttemptHistory:
 
     Args:
         attempt: number of the attempt that starts now.
-        details: the details of the last heartbeat. They contain RELEASED if the last attempt ended without a
-            crash.
+        details: the details of the last heartbeat. If the last attempt ended without a crash, they contain
+            RELEASED.
     """
     last = SliceResult()
     for one in details:

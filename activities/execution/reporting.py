@@ -57,10 +57,10 @@ class SliceReporter:
         return SliceResult(completed=writer.completed, failed=writer.failed)
 
     def turn_finished(self, *, another_follows: bool) -> None:
-        """Clear the slice's waiting reason and its deferral metric after a turn that has sent lines.
+        """Clear the slice's waiting reason and its deferral metric, after a turn that has sent lines.
 
-        If the model's circuit allows only trial requests, keep the waiting reason. If another turn follows,
-        keep the deferral metric as well.
+        There are two exceptions. If the model's circuit allows only trial requests, the waiting reason
+        stays. If another turn follows, the deferral metric stays.
         """
         is_open = self._open_circuit() is not None
         if not is_open:
@@ -89,9 +89,11 @@ class SliceReporter:
         return next_turn_error(Failure.DEFERRED, reason + detail, delay)
 
     def _report_waiting(self, settled: int) -> None:
-        """Publish why the slice waits: storage fails, only trial requests may be sent, or a limit is reached.
+        """Publish why the slice waits: storage fails, only trial requests may be sent, or a limit is
+        reached.
 
-        In all other cases, clear the waiting reason if lines were settled since the last call.
+        If the slice does not wait for one of these reasons, and lines were settled since the last call,
+        clear the waiting reason.
 
         Args:
             settled: number of lines settled so far.
@@ -108,13 +110,13 @@ class SliceReporter:
         self._settled = settled
 
     def _limit_reason(self) -> str:
-        """Return in words which cap or rate delays the slice's lines; empty if no cap or rate does."""
+        """Return in words which cap or rate makes the slice's lines wait; empty if none does."""
         request, permits = self._request, self._worker.permits
         tenant, model = request.tenant, request.model
         limit = permits.limit_reached(model, tenant, request.caller.key_id)
         return "" if limit is None or limit.is_hold else permits.limits.reason(limit, model, tenant)
 
     def _open_circuit(self) -> CircuitBreaker | None:
-        """Return the model's circuit breaker if it allows only trial requests; None if lines may be sent."""
+        """Return the model's circuit breaker if it allows only trial requests; otherwise None."""
         router = self._worker.router(self._request.model)
         return router.circuit if router is not None and router.only_trials_allowed else None

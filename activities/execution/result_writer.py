@@ -101,7 +101,7 @@ class ResultWriter:
 
     @property
     def is_overdue(self) -> bool:
-        """True if results have waited too long to be stored, or if they take too many bytes.
+        """True if buffered results have waited too long to be stored, or if they take too many bytes.
 
         While this is True, no more lines are sent.
         """
@@ -110,7 +110,7 @@ class ResultWriter:
     async def run(self) -> None:
         """Store buffered results again and again until cancelled.
 
-        If storage fails, storing is retried, and the turn sends no lines until it succeeds.
+        If storage fails, retry. The turn sends no lines until the results are stored.
         """
         while True:
             with contextlib.suppress(TimeoutError):
@@ -206,7 +206,7 @@ class ResultWriter:
                 await self._storage.delete(info.key)
 
     def _small_segments(self) -> list[ObjectInfo]:
-        """Return the smallest segments that together have at most 8 MiB, in the order of writing."""
+        """Return the smallest segments, as many as have at most 8 MiB together, in the order of writing."""
         small: list[ObjectInfo] = []
         total = 0
         for info in sorted(self.segments, key=lambda info: info.size):
@@ -258,7 +258,7 @@ def _dead_letter_records(
 def _replaces(record: RecordLocation, known: RecordLocation) -> bool:
     """Return True if `record` is kept instead of `known`. Both are records of the same line.
 
-    A result replaces a record of attempts, and a success replaces an error.
+    A result replaces a record of attempts. A success replaces an error.
     """
     if record.kind != RecordKind.SETTLED:
         return known.kind != RecordKind.SETTLED

@@ -61,9 +61,10 @@ class StoredResults:
     the input file.
 
     Attributes:
-        settled: for each settled line, True if it succeeded.
+        settled: for each settled line, True if it succeeded, False if it failed.
         failures: the error of each settled line that failed.
-        attempts: the latest stored attempts of each line that has any.
+        attempts: the latest stored record of the attempts of each line. Lines without such a record are
+            missing.
     """
 
     segments: list[ObjectInfo] = field(default_factory=list[ObjectInfo])
@@ -94,12 +95,13 @@ class StoredResults:
 async def read_stored_results(storage: Storage, folder: str) -> StoredResults:
     """Read the results of the slice's earlier turns from all segments (stored objects) in `folder`.
 
-    If a segment disappears while they are read, the folder is listed again. An attempt that no longer owns
-    the slice may still be merging segments, and merging deletes the old segments.
+    If a segment disappears while the segments are read, the folder is listed again. The reason can be an
+    attempt that no longer owns the slice: it may still be merging segments, and merging deletes the old
+    segments.
 
     Raises:
         SegmentDamaged: a segment is not readable.
-        StorageUnavailable: storage does not respond, or the segments changed again after each listing.
+        StorageUnavailable: storage does not respond, or segments disappeared again after each listing.
     """
     for _ in range(_MAX_LISTINGS):
         try:

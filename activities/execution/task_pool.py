@@ -65,9 +65,9 @@ class TaskPool(Generic[Item]):
     async def cancel_all(self) -> None:
         """Cancel all items and wait until their tasks have ended. Do not call `submit` afterwards.
 
-        The pool also drops its references to `execute` and `complete`. They usually refer to the pool's
-        owner, which refers to the pool, and this cycle would keep all of them in memory until the next
-        garbage collection.
+        The pool also drops its references to `execute` and `complete`. These functions usually refer to the
+        owner of the pool, which refers to the pool. Such a cycle would stay in memory until the next garbage
+        collection.
         """
         self._idle.clear()
         tasks = list(self._tasks)

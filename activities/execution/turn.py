@@ -44,13 +44,14 @@ class StopReason(Enum):
 class StopSignal:
     """Signal that a turn has to stop, with the reason.
 
-    The first reason that is set stays. Only LEASE_LOST replaces an earlier reason.
+    The first reason that is set stays, unless LEASE_LOST replaces it.
 
     Attributes:
         cancel_grace: seconds that requests in flight may still take after a cancel, or after the batch has
             reached the cap on its cost.
         shutdown_grace: seconds that requests in flight may still take after the worker begins to shut down.
-        sends_until: lines may be sent until this time, in Unix seconds; minus infinity when a reason is set.
+        sends_until: lines may be sent until this time, in Unix seconds; minus infinity after a reason was
+            set.
     """
 
     deadline: Deadline
@@ -93,11 +94,11 @@ class StopSignal:
 
 
 class RatePacer:
-    """Rate limit of one turn: the interval between its sends, and the maximum number of its sends.
+    """Rate limit of one turn: the interval between its requests, and the maximum number of its requests.
 
-    The server limits how many turns start per second. As each turn makes a limited number of sends, the rate
-    of all sends is limited, too. The rates are looked up before each send, so a changed rate applies to
-    running turns.
+    The server limits how many turns start per second. As each turn sends a limited number of requests, the
+    rate of all requests is limited, too. The rates are looked up before each request, so a changed rate
+    applies to running turns.
     """
 
     def __init__(
@@ -110,11 +111,11 @@ class RatePacer:
 
     @property
     def is_exhausted(self) -> bool:
-        """True if the turn may make no more sends. The next turn sends the remaining lines."""
+        """True if the turn may send no more requests. The next turn sends the remaining lines."""
         return not self.remaining()
 
     def remaining(self) -> float:
-        """Return how many more sends the turn may make; infinity without a rate limit."""
+        """Return how many more requests the turn may send; infinity if there is no rate limit."""
         pacing = self._pacing
         return math.inf if pacing is None else max(0, pacing.lines - self._sends)
 
@@ -124,7 +125,7 @@ class RatePacer:
         return pacing is None or (self._sends < pacing.lines and not self._delay(pacing))
 
     def delay(self) -> float:
-        """Return the seconds until the next send may start; 0 if it may start now."""
+        """Return the seconds until the next request may be sent; 0 if it may be sent now."""
         pacing = self._pacing
         return 0.0 if pacing is None else self._delay(pacing)
 
@@ -137,7 +138,7 @@ class RatePacer:
         return max(0.0, self._last_due + pacing.interval_seconds - self._clock())
 
     def record_send(self) -> None:
-        """Count a send that `may_send` has allowed. Call this also when a line is sent again."""
+        """Count a request that `may_send` has allowed. Call this also when a line is sent again."""
         pacing, now = self._checked, self._clock()
         if pacing is None or not self._sends:
             self._last_due = now
@@ -149,7 +150,7 @@ class RatePacer:
 
 @dataclass(eq=False, slots=True)
 class TurnState:
-    """Changing state of a turn, which its dispatcher and executor share."""
+    """State of a turn that changes while the turn runs. The turn's dispatcher and executor share it."""
 
     in_flight: set[InFlightRequest] = field(default_factory=set[InFlightRequest])
     waiting_line: SliceLine | None = None  # the line that is queued for a permit
@@ -181,7 +182,10 @@ class SliceTurn:
 
 
 def next_turn_error(kind: Failure, message: str, delay_seconds: float) -> ApplicationError:
-    """Return the benign error that ends this attempt. Temporal starts the next one after `delay_seconds`."""
+    """Return the error, not counted as a failure, that ends this attempt.
+
+    Temporal starts the next attempt after `delay_seconds`.
+    """
     return ApplicationError(
         message,
         type=kind,

@@ -81,16 +81,18 @@ class Finalization(FinalizationActivities):
         """Write the batch's output and error file, end the batch, and return its final counts.
 
         All attempts make the same files with the same ids. One database transaction decides which attempt
-        ends the batch, and the other attempts return its result. If the batch has already ended with pending
-        files, it gets the files and keeps its status. At the end, the batch's intermediate objects are
-        deleted, unless the batch has ended without files and its results are kept for a resumption.
+        ends the batch, and the other attempts return the result of that attempt. If the batch ended earlier,
+        and its row still waits for the files, only the files are added, and the status stays.
+
+        At the end, the batch's intermediate objects are deleted. They are kept if the batch ended without
+        files, so that another batch can resume it.
 
         Raises (ApplicationError, by type):
             StorageUnavailable, DatabaseUnavailable: the service does not respond; retried.
             CancelAccepted: the batch was cancelled before it ended. The activity is retried until the
                 workflow handles the cancel and stops the activity.
-            PlanDamaged, ResultsDamaged, InputVanished: stored objects are damaged or missing. The activity is
-                not retried, and the row is unchanged.
+            PlanDamaged, ResultsDamaged, InputVanished: stored objects are damaged or missing. The activity
+                is not retried, and the row is unchanged.
         """
         order = request.order
         async with heartbeating(), translated():
@@ -117,8 +119,8 @@ class Finalization(FinalizationActivities):
     async def _end(self, request: FinalizeRequest, ingestion_errors: list[ErrorCount]) -> BatchRow:
         """Finalize the batch and return its row.
 
-        If this attempt fails because another attempt has finalized the batch in the meantime, return the row
-        that the other attempt wrote.
+        If this attempt fails because another attempt has already finalized the batch, return the row that
+        the other attempt wrote.
 
         Args:
             ingestion_errors: the lines that failed in ingestion, by code and model.
@@ -277,9 +279,10 @@ def _errors_of_slices(
 
 
 def _usage_of_models(request: FinalizeRequest, selected: SelectedResults) -> list[ModelUsage]:
-    """Return the requests that succeeded in slices and their tokens, by model.
+    """Return, for each model, the number of requests that succeeded in slices, and their tokens.
 
-    Results that ingestion copied from another batch do not count, because their segments belong to no model.
+    Results that ingestion copied from another batch are not counted, because their segments belong to no
+    model.
     """
     order = request.order
     root, used = (
@@ -304,8 +307,8 @@ def _check_counts(
 ) -> None:
     """Check that the results match the lines, before the lines without a result are settled.
 
-    Every result must belong to a line, and every other line must be in `missing`. Duplicate lines are left
-    out.
+    Every result must belong to a line, and every line without a result must be in `missing`. Duplicate lines
+    are not checked.
 
     Args:
         from_ingestion: number of results that ingestion wrote.

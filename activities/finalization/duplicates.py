@@ -26,7 +26,7 @@ _BATCH_BYTES = 4 * 1024 * 1024
 class DuplicateSettler:
     """Gives results to duplicate lines after all other lines have results.
 
-    Duplicates add nothing to the token usage, because they were not sent.
+    Duplicates were not sent, so they do not change the token usage.
     """
 
     def __init__(

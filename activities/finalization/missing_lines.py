@@ -38,7 +38,8 @@ class MissingLines:
         found: number of planned lines that have a result.
         models: counts of each planned model. A line without a result counts as failed.
         by_model: number of lines without a result, by model.
-        first_of: for each model with such lines, the offset of the first one in the model's plan.
+        first_of: for each model with lines without a result, the offset of the first such line in the order
+            of sending.
     """
 
     def __init__(self) -> None:
@@ -124,9 +125,10 @@ async def find_missing(
 
 
 class MissingLineSettler:
-    """Adds an error result for each line without a result to the index.
+    """Adds an error result to the index for each line that has no result.
 
-    The error has the code `request.missing_line_code` and the line's custom_id, which is read from the input.
+    The error has the code `request.missing_line_code` and the line's custom_id, which is read from the
+    input.
     """
 
     def __init__(
@@ -142,11 +144,11 @@ class MissingLineSettler:
     async def settle(self, input_key: str | None) -> list[ErrorCount]:
         """Give every line without a result an error as its result. Return the number of errors by model.
 
-        Each returned count also contains one of its errors as an example.
+        Each returned count also has one of the errors as an example.
 
         Args:
             input_key: storage key of the input file. If it is None or the object is missing, the lines are
-                read from the shards, the copies of the input that are sorted for sending.
+                read from the shards, which contain the lines in the order of sending.
 
         Raises:
             ObjectMissing: both the input and a shard are missing.
@@ -276,7 +278,10 @@ def _custom_id(offset: int, line: bytes) -> str:
 
 
 async def whole_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
-    """Yield the lines of a stream of bytes, without newlines. Each list has the lines that end in a piece."""
+    """Yield the lines of a stream of bytes, without newlines.
+
+    After each piece of the stream, the lines that end in this piece are yielded as one list.
+    """
     rest = b""
     async for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")

@@ -91,18 +91,18 @@ class Ingestion(IngestionActivities):
     async def ingest(self, order: BatchOrder) -> IngestResult:
         """Validate the input and plan its lines. Return what was planned.
 
-        The row's status becomes `in_progress` or `failed`. If the deadline has passed, no line is sent. The
-        plan is still written, because finalization needs it to write the files.
+        The row's status becomes `in_progress` or `failed`. If the deadline has passed, no line will be sent.
+        The plan is still written, because finalization needs it to write the files.
 
-        Each attempt writes its objects under its own key prefix, and a repeated attempt does the whole work
-        again. Only the objects under the prefix in the activity's result are used.
+        Each attempt writes its objects under its own key prefix, and does the whole work again. Only the
+        objects under the prefix in the activity's result are used.
 
         Raises (ApplicationError, by type), all retried:
             StorageUnavailable, DatabaseUnavailable: the service does not respond, or the input cannot be
                 read.
             Deferred: no backend has reported yet which models it serves.
-            OverQuota: the batch has to wait, because it exceeds the tenant's quota now. If the tenant's
-                batches are not set to wait, the batch fails instead.
+            OverQuota: the batch exceeds the tenant's quota now and has to wait. This is raised only if the
+                tenant's batches are set to wait; otherwise the batch fails.
         """
         started = time.monotonic()
         async with heartbeating(), translated(Failure.STORAGE_UNAVAILABLE):
@@ -148,11 +148,11 @@ class Ingestion(IngestionActivities):
     async def _served_models(self, deadline: Deadline) -> frozenset[str] | None:
         """Return the models that backends serve now; None to accept every model.
 
-        If the deadline has passed before any backend has reported its models, the result is also None.
+        If no backend has reported its models yet and the deadline has passed, also return None.
 
         Raises:
-            ApplicationError (DEFERRED): no backend has reported its models yet. This may be an outage, so the
-                lines are not rejected.
+            ApplicationError (DEFERRED): no backend has reported its models yet, and the deadline has not
+                passed. The reason may be an outage, so the lines are not rejected.
         """
         served, settings = await self._models.served_now(), self._settings
         if served or self._models.accepts_any_model or not (settings.backends or settings.registry):
@@ -202,7 +202,7 @@ class Ingestion(IngestionActivities):
     def _prices(self, context: IngestionContext, models: Iterable[str]) -> Mapping[str, PriceConfig]:
         """Return the prices of the batch by model.
 
-        Return the prices that an earlier attempt has stored. If there are none, return the current prices.
+        If an earlier attempt has stored prices, return those. Otherwise return the current prices.
         """
         if context.prices is not None:
             return context.prices
@@ -222,10 +222,10 @@ class Ingestion(IngestionActivities):
             _log.warning("objects of a failed ingestion not deleted", extra={"error": str(error)})
 
     async def _check_turn(self, context: IngestionContext) -> None:
-        """Check that the batch no longer has to wait for its tenant's quota.
+        """If the batch has waited for its tenant's quota, check that it no longer has to wait.
 
-        Call this before the input is read again. Nothing is checked if the batch has not waited for a quota,
-        or if its deadline has passed.
+        Call this before the input is read again. If the batch has not waited, or if its deadline has passed,
+        nothing is checked.
 
         Raises:
             ApplicationError (OVER_QUOTA): the batch must continue to wait.
@@ -238,7 +238,8 @@ class Ingestion(IngestionActivities):
     async def _reserve(self, context: IngestionContext, work: EnqueuedWork) -> QuotaExcess | None:
         """Reserve the tenant's quota for the lines and tokens of this batch, before anything is written.
 
-        Return None if the quota is reserved. Otherwise return which quota would be exceeded and by how much.
+        Return None if the quota is reserved. Otherwise return which quota would be exceeded, and by how
+        much.
 
         Raises:
             ApplicationError (OVER_QUOTA): the quota is exceeded now, and the tenant's batches are set to
@@ -263,8 +264,8 @@ class Ingestion(IngestionActivities):
     async def _scan(self, deadline: Deadline, file: FileRow, scanner: Scanner, spool: InputSpool) -> None:
         """Validate the lines of the input, and copy the input to the spool, a file on the local disk.
 
-        Each piece is validated while the next piece is read. An input on the same disk is used without a
-        copy.
+        Each piece is validated while the next piece is read. If the input is on the same disk, its own file
+        is used instead of a copy.
         """
         local_file = await self._storage.open_file(file.storage_key)
         copy = local_file is None or not spool.use_file(local_file)
@@ -354,7 +355,7 @@ class Ingestion(IngestionActivities):
 def _began_at() -> datetime:
     """Return when the first attempt of this activity began.
 
-    A later attempt does not know this time, and returns when the first attempt was scheduled.
+    A later attempt does not know this time. It returns the time when the first attempt was scheduled.
     """
     info = activity.info()
     return info.started_time if info.attempt == 1 else info.scheduled_time
@@ -382,7 +383,7 @@ def _with_settled(share: ModelShare, settled: ModelCounts | None) -> ModelCounts
     """Return the counts of all lines of a model: planned lines, duplicates, and lines that have a result.
 
     Args:
-        settled: counts of the lines that have a result already; None if there are none.
+        settled: counts of the lines that already have a result; None if there are none.
     """
     lines = share.lines + share.duplicates
     if settled is None:

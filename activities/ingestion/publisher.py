@@ -65,7 +65,7 @@ class _DeadlinePassed(Exception):
 
 
 class _PlanTables:
-    """The plan and the slice table of one model while they are made, line by line. A line takes 16 bytes.
+    """The plan and the slice table of one model, while they are made line by line. A line takes 16 bytes.
 
     The plan lists the lines in the order of sending. The slice table lists the slices, which are ranges of
     lines.
@@ -165,7 +165,7 @@ class Publisher:
         return ModelShare(model=model, safe_model=safe_model, lines=len(lines), slices=slices, queue=queue)
 
     async def _publish_plan_only(self, model: str, lines: ModelLines, spool: InputSpool) -> ModelShare:
-        """Write only the list of a model's lines (the plan), because they will not be sent.
+        """Write only the plan of a model (the list of its lines), because the lines will not be sent.
 
         Return the number of lines, with 0 slices. Finalization needs the plan to know which lines exist.
         """
@@ -198,9 +198,9 @@ class Publisher:
     def _slicer(self, model: str, lines: int) -> Slicer:
         """Return the object that divides a model's lines into slices.
 
-        If the model has a rate limit, a worker sends a slice in several turns of limited time. A turn that
-        sends fewer lines than it may counts against the rate like a full turn. Therefore the number of lines
-        of a slice is a multiple of the lines that one full turn sends.
+        If the model has a rate limit, a worker sends a slice in several turns (attempts of limited time).
+        Every turn counts against the rate like a full turn, even if it sends fewer lines than it may.
+        Therefore the number of lines of a slice is a multiple of the lines that a full turn sends.
         """
         pacing = self._rates.pacing_of(model)
         if pacing is None:
@@ -233,7 +233,10 @@ class Publisher:
             segment.add(SegmentRecord(RecordKind.SETTLED, offset, payload))
 
     def _error_of(self, id: str, data: bytes) -> tuple[bytes, str]:
-        """Return the error result of a line that fails in ingestion, and the line's model; empty for none."""
+        """Return the error result of a line that fails in ingestion, and the model that the line names.
+
+        If the line names no model, the second item is empty.
+        """
         order = self._context.order
         if order.policy.message_requests:
             fields = read_fields(data)
@@ -281,7 +284,8 @@ def _pack_positions(lines: ModelLines) -> bytes:
 def settled_counts(scanner: Scanner) -> dict[str, ModelCounts]:
     """Return the counts of the lines that have a result before any line is sent, by model.
 
-    Such a line has a result copied from the batch that this batch resumes, or its model is not available.
+    There are two kinds of such lines: a result was copied from the batch that this batch resumes, or the
+    line fails in ingestion.
     """
     settled = dict(scanner.resumed.counts) if scanner.resumed else {}
     for count in scanner.unserved.counts():
@@ -296,10 +300,7 @@ def _pack_duplicates(positions: DuplicatePositions, spool: InputSpool, start: in
 
 
 def _next_piece(ordered: Iterator[PlanLine], tables: _PlanTables, spool: InputSpool) -> bytearray:
-    """Read the next lines to write, about 1 MiB, and add them to `tables`.
-
-    Return the lines; empty at the end.
-    """
+    """Return the next lines to write, about 1 MiB, and add them to `tables`. Return no bytes at the end."""
     lines: list[PlanLine] = []
     size = 0
     for line in ordered:

@@ -64,9 +64,9 @@ class ResultReader:
         self._advance()
 
     def pop(self) -> bytes:
-        """Return the next result, a line without its newline.
+        """Return the next result, which is a line without its newline, and move to the result after it.
 
-        Also read the result that follows, so that `id` becomes the id of that result.
+        Afterwards `id` is the id of the result that the next call returns.
 
         Raises:
             ResultDamaged: the line after the returned result is not a result.
@@ -125,9 +125,9 @@ class ResumedResults:
             raise self._damaged(str(error)) from error
 
     def copy_result(self, offset: int, model: str) -> bool:
-        """Copy the result of the line at `offset` in the input. Return False if the line has to be sent.
+        """Copy the source batch's result for the line at `offset` in the input, and return True.
 
-        Otherwise return True.
+        If the source batch has no usable result for it, return False. The line must then be sent.
 
         Raises:
             ApplicationError (RESULTS_DAMAGED): a result is damaged or missing.
@@ -207,7 +207,7 @@ async def resumed_results(
 ) -> AsyncGenerator[ResumedResults | None]:
     """Context manager that reads the source batch's results and yields an object that copies them.
 
-    It yields None if the batch does not resume another batch. The local disk needs space for twice the size
+    If the batch does not resume another batch, it yields None. The local disk needs space for twice the size
     of the results.
 
     Raises:

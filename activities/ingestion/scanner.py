@@ -53,7 +53,7 @@ class UnservedLines:
     """Positions and counts of the lines that fail in ingestion, and are never sent.
 
     A line fails in ingestion if no backend serves its model, or if the tenant may not use its model. In a
-    message batch, a line that is not valid also fails in this way.
+    message batch, a line with an invalid body also fails in ingestion.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class UnservedLines:
         ] += 1
 
     def counts(self) -> list[ModelCounts]:
-        """Return the number of these lines for each model, as counts of failed lines."""
+        """Return the number of lines that fail in ingestion, by model, as counts of failed lines."""
         return [ModelCounts(model=name, lines=lines, failed=lines) for name, lines in self._models.items()]
 
 

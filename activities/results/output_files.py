@@ -39,9 +39,9 @@ class OutputFiles:
     async def write(
         self, index: ResultIndex, selected: SelectedResults, at: datetime
     ) -> list[FileRow | None]:
-        """Write the output file and the error file. Return their rows in this order.
+        """Write the output file and the error file. Return [row of the output file, row of the error file].
 
-        A file without lines is not written, and None takes the place of its row.
+        If a file would have no lines, it is not written, and None takes the place of its row.
 
         Args:
             index: the index of the batch's results.
@@ -96,8 +96,8 @@ class OutputFiles:
 def file_lifetime(order: BatchOrder, status: BatchStatus, settings: Settings) -> timedelta:
     """Return how long the files of an ended batch are kept.
 
-    The client may have set this time in the order. Otherwise it depends on the status with which the batch
-    ended.
+    If the client has set this time in the order, return it. Otherwise it depends on the status with which
+    the batch ended.
     """
     if order.output_expires_after_seconds is not None:
         return timedelta(seconds=order.output_expires_after_seconds)
@@ -107,9 +107,9 @@ def file_lifetime(order: BatchOrder, status: BatchStatus, settings: Settings) ->
 
 
 async def delete_superseded(storage: Storage, files: FilesTable, order: BatchOrder) -> None:
-    """Delete the output and error files of finalization attempts that did not end the batch.
+    """Delete the output and error files of the finalization attempts that did not end the batch.
 
-    Call this only after the batch has ended. Before that, it is not known which attempt will end the batch.
+    Call this only after the batch has ended. Before that, it is not known whose files are the final ones.
     """
     for kind in OUTPUT_KINDS:
         id = derived_file_id(order.batch_id, kind)

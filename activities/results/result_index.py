@@ -39,8 +39,8 @@ _OWN_SEGMENT = "~"  # name of the segment of lines that finalization settled; so
 def in_input_order(offsets: "array[int]", run: int = SORT_RUN) -> "array[int]":
     """Return the entry numbers of all results, sorted by the offsets of their lines in the input.
 
-    Entries with the same offset keep their order. One group of entries (a run) is sorted at a time, because
-    sorting all entries at once would need ten times the memory.
+    Entries with the same offset keep their order. The entries are sorted in groups (runs), because sorting
+    all of them at once would need ten times the memory.
 
     Args:
         offsets: the offset of each entry.
@@ -73,7 +73,7 @@ def _run_boundaries(offsets: "array[int]", run: int) -> list[int]:
 
 
 class SegmentUsage(NamedTuple):
-    """Selected successes in one segment, and the tokens that they have used.
+    """Number of selected successes in one segment, and the tokens that they have used.
 
     `segment` is the storage key of the segment.
     """
@@ -84,12 +84,12 @@ class SegmentUsage(NamedTuple):
 
 
 class SelectedResults(NamedTuple):
-    """One result for each line that has a result. Results are entry numbers, in the order of the input.
+    """The selected result of each line that has a result, as entry numbers in the order of the input.
 
     Attributes:
         output: results of the lines that succeeded.
         error: results of the lines that failed.
-        usages: tokens that all these lines have used, by segment.
+        usages: tokens of all these results, by segment.
     """
 
     output: "array[int]"
@@ -248,7 +248,8 @@ class ResultIndex:
         """Add error results that finalization made.
 
         Args:
-            lines: a line's offset in the input, and its line for the error file.
+            lines: pairs of the offset of a line in the input, and the line to write to the error file for
+                it.
         """
         self.add_records([SegmentRecord(RecordKind.SETTLED, offset, line) for offset, line in lines])
 
@@ -272,8 +273,8 @@ class ResultIndex:
     def select(self) -> SelectedResults:
         """Select one result for each line: a success if there is one, otherwise an error.
 
-        Among several successes, or several errors, the result in the segment (stored object) with the lowest
-        name is selected. Call this again after results were added.
+        If a line has several successes, or only several errors, select the result whose segment (stored
+        object) has the lowest name. If results are added later, call this again.
         """
         selected, others = self._split(in_input_order(self._offset))
         output, error = array("I"), array("I")
@@ -283,10 +284,11 @@ class ResultIndex:
         return SelectedResults(output, error, self._usages_without(others))
 
     def _split(self, ordered: "array[int]") -> tuple["array[int]", "array[int]"]:
-        """Select one entry for each line. Return the selected entries, and all others.
+        """Select one entry for each line. Return (the selected entries, all other entries).
 
         Args:
-            ordered: all entries, sorted by the offsets of their lines.
+            ordered: all entries, sorted by the offsets of their lines. Entries of the same line follow each
+                other.
         """
         selected, others, last = array("I"), array("I"), -1
         offsets = self._offset
@@ -313,7 +315,7 @@ class ResultIndex:
         return bisect_right(self._firsts, entry) - 1
 
     def _usages_without(self, others: "array[int]") -> list[SegmentUsage]:
-        """Return the tokens that the entries of each segment have used. Entries in `others` do not count."""
+        """Return, for each segment, the successes and tokens of all its entries except those in `others`."""
         left, width = array("Q", self._usages), len(_NO_USAGE)
         for entry in others:
             head = self._read(TOKENS_BYTES, self._position[entry] - TOKENS_BYTES)
@@ -337,8 +339,8 @@ class ResultIndex:
     def dead_letters(self, selected: SelectedResults, limit: int = sys.maxsize) -> list[tuple[int, bytes]]:
         """Return at most `limit` dead letters of failed lines, sorted by offset in the input.
 
-        Each item is a line's offset and its dead letter, the record of why the line failed. Only a dead
-        letter from the same segment as the line's selected result is returned.
+        Each item is (offset of the line in the input, dead letter). A dead letter is the record of why the
+        line failed. It is returned only if it is in the same segment as the line's selected result.
         """
         failed = self.offsets_of(selected.error) if self._dead_letters else array("q")
         found: list[tuple[int, bytes]] = []
@@ -359,7 +361,7 @@ class ResultIndex:
         return (self._read(length, position) for position, length in self._attempts.find(offset))
 
     def line_blocks(self, entries: "array[int]") -> Iterator[bytearray]:
-        """Yield the lines of these entries, each with a newline, joined to blocks of about 1 MiB."""
+        """Yield the lines of these entries, each with a newline, joined into blocks of about 1 MiB."""
         block: list[tuple[int, int]] = []
         size = 0
         lengths, positions = self._length, self._position

@@ -39,10 +39,10 @@ class SegmentReader:
         return sum([await self.read_segment(info.key) async for info in self._storage.list(root)])
 
     async def read_live_prefix(self, root: str) -> None:
-        """Read every segment under the key prefix `root`, even while a slice merges its segments.
+        """Read every segment under the key prefix `root`. Meanwhile, a slice may merge its segments.
 
-        A merge replaces several segments by one new segment. If a segment disappears, the prefix is listed
-        again to find the new segment.
+        A merge replaces several segments by one new segment. If a segment disappears, list the prefix again
+        to find the new segment.
 
         Raises:
             StorageUnavailable: segments have disappeared after each of five listings.
@@ -68,7 +68,7 @@ class SegmentReader:
         return list(zip(group, found, strict=True))
 
     def _index_segments(self, segments: list[_Read]) -> None:
-        """Add segments to the index. This runs in a thread while more segments are read."""
+        """Add segments to the index. This runs in a thread, while the event loop reads more segments."""
         for key, data in segments:
             self._index.add_segment(key, data)
             self._seen.add(key)

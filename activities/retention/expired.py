@@ -86,10 +86,10 @@ async def _delete_lost_attempts(turn: RetentionTurn, batch: EndedItem) -> None:
 
 
 async def metadata(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
-    """Delete rows of batches that ended long ago, then rows of old uploads, then records of deletions.
+    """Delete rows of batches that ended long ago, then rows of old uploads, then records of deleted batches.
 
-    Return the position at which the next turn continues; None after the last row. If a position has the id of
-    an upload, the rows of batches are done.
+    Return the position at which the next turn continues; None after the last row. A position with the id of
+    an upload means that all rows of batches are done.
     """
     table, before = turn.database.retention, turn.cutoffs.metadata
 

@@ -32,8 +32,8 @@ _STATS_AT_ONCE = 16
 async def unfinished_objects(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
     """Delete the remains of writes that were abandoned at least `MAX_WRITE_TIME` ago. Return None.
 
-    One turn deletes all of them, so there is no position at which another turn could continue. A dry run does
-    nothing, because the storage cannot count these remains.
+    None means that there is no further turn, because one turn deletes all remains. A dry run does nothing,
+    because the storage cannot count them.
     """
     if not turn.dry_run:
         turn.count_deleted(await turn.storage.sweep(MAX_WRITE_TIME))
@@ -61,10 +61,10 @@ async def orphaned_objects(turn: RetentionTurn, position: SweepPosition) -> Swee
 async def _delete_orphans(
     turn: RetentionTurn, tenant: str, live: frozenset[str], page: Sequence[DatedObject]
 ) -> None:
-    """Delete the objects of one listed page that have no row.
+    """Delete the objects on one page of a listing that have no row.
 
-    The rows are read after the objects were listed. An object that was written in between either has its row
-    already or is too young to be deleted.
+    The rows are read after the objects were listed. If an object was written between the two steps, it
+    either has a row already or is too young to be deleted.
 
     Args:
         live: ids of the tenant's batches that have not ended.
@@ -124,14 +124,18 @@ async def _check_mark(turn: RetentionTurn) -> None:
 
 
 def _tenant_done(turn: RetentionTurn, tenant: str) -> SweepPosition:
-    """Return the position after all data of this tenant. Its `at` is set, which marks the tenant as done."""
+    """Return the position after all data of this tenant.
+
+    `at` is set in it, which means: the tenant is done.
+    """
     return SweepPosition(at=turn.now, tenant=tenant)
 
 
 async def _tenants(turn: RetentionTurn, position: SweepPosition) -> AsyncGenerator[str]:
     """Yield the names of the tenants from `position` on.
 
-    If `position.at` is set, the tenant in `position` is done, and the next tenant comes first.
+    If `position.at` is None, the first one is the tenant in `position`. Otherwise this tenant is done, and
+    the first one is the next tenant.
     """
     after = position.tenant
     if after and position.at is None:

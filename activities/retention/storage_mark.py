@@ -12,16 +12,16 @@ from batchwright.storage.base import ObjectMissing, Storage
 async def check_storage_mark(
     database: Database, storage: Storage, now: datetime, *, dry_run: bool = False
 ) -> None:
-    """Check that the storage belongs to this database. A storage that never had a mark gets one.
+    """Check that the storage belongs to this database. If the storage never had a mark, write one.
 
     The mark is an object with the id of the database.
 
     Args:
-        dry_run: True writes nothing.
+        dry_run: True to write nothing.
 
     Raises:
         ApplicationError (FOREIGN_STORAGE): the mark names another database, or the mark that was written for
-        this database is missing. The activity is not retried.
+            this database is missing. The activity is not retried.
     """
     mark = await database.retention.mark()
     try:

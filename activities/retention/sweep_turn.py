@@ -29,8 +29,8 @@ class RetentionTurn:
     A position is a point in the data from which another turn can continue.
 
     Attributes:
-        cutoffs: for each kind of data, the time before which it is deleted.
-        dry_run: True deletes nothing and only counts.
+        cutoffs: for each kind of data, a time. Data from before this time is deleted.
+        dry_run: True to delete nothing and only count.
         seconds: maximum duration of the turn.
     """
 

@@ -113,7 +113,7 @@ class CachedPermissions(Permissions):
         self._budgets.record(tenant, key_id, tokens)
 
     async def close(self) -> None:
-        """Publish the token usage that this process has not published yet. A failure is only logged."""
+        """Publish the token usage that this process has not published yet. If this fails, only log it."""
         try:
             await self._budgets.publish()
         except DatabaseUnavailable as error:
@@ -156,8 +156,8 @@ class CachedPermissions(Permissions):
 class LineAuthorizer:
     """Checks before each send if lines of one slice may be sent.
 
-    If lines may be sent, the result is cached until the permissions change. While the permissions have the
-    `version` that is stored in `allowed_version`, every line of the slice may be sent without a check.
+    If lines may be sent, the `version` of the permissions is stored in `allowed_version`. As long as the
+    permissions have this version, every line of the slice may be sent without another check.
     """
 
     def __init__(self, permissions: Permissions, metrics: Metrics, request: SliceRequest) -> None:

@@ -27,8 +27,8 @@ _REPORTED_SECONDS = 10.0
 class _BatchSpending:
     """Cost of one batch.
 
-    `here` is the cost of its slices in this process. `elsewhere` is the cost of its other slices, as it was
-    last read from the database.
+    `here` is the cost of the batch's slices in this process. `elsewhere` is the cost of its slices on other
+    workers, as it was last read from the database.
     """
 
     cap: int | None = None
@@ -47,11 +47,12 @@ class _BatchSpending:
 
 
 class SliceCost:
-    """Cost of the lines of one slice that have succeeded. All amounts are as in `rules/costs.py`.
+    """Cost of the lines of one slice that have succeeded. The unit of amounts is defined in
+    `rules/costs.py`.
 
     Attributes:
         amount: cost of the slice, including its earlier turns.
-        counted_elsewhere: the part of `amount` that the batch's amount `elsewhere` also contains.
+        counted_elsewhere: the part of `amount` that is also contained in the batch's amount `elsewhere`.
         ended_at: when the turn ended; None while it runs.
     """
 
@@ -98,8 +99,8 @@ class BatchCosts:
     async def track(self, request: SliceRequest, usage: TokenUsage, requests: int) -> SliceCost:
         """Begin to count the cost of a slice, and return the object that counts it.
 
-        Call `end` after the turn. If no slice of the batch was tracked before, the cap of the batch and its
-        cost so far are read at once.
+        Call `end` after the turn. If no other slice of the batch is tracked, the cap of the batch and its
+        cost so far are read from the database at once.
 
         Args:
             usage: tokens that earlier turns of the slice have used.
@@ -123,7 +124,7 @@ class BatchCosts:
         return cost
 
     def end(self, cost: SliceCost) -> None:
-        """Stop counting the slice as soon as the database certainly has its last report."""
+        """Mark the slice as ended. It is counted until the database certainly has its last report."""
         cost.ended_at = self._clock()
 
     async def refresh(self) -> None:

@@ -12,10 +12,10 @@ _MAX_DISPLAY_NAME = 256
 
 
 class ModelAccess(NamedTuple):
-    """Decides which models the lines of a batch may use. Its data is read once, when ingestion starts.
+    """Decides which models the lines of a batch may use. It is created once, when ingestion starts.
 
     Attributes:
-        served: models that backends have reported; None if no backend has reported any. With None, every
+        served: models that backends have reported. If it is None, no backend has reported any, and every
             valid model name is accepted.
         accepts_unlisted: returns True if a backend accepts a model that is not in `served`.
     """
@@ -27,8 +27,8 @@ class ModelAccess(NamedTuple):
     def rejection_code(self, model: str) -> LineCode | None:
         """Return the error code for lines of this model if they cannot run; None if they can run.
 
-        The tenant's permission is checked first. Otherwise the error would reveal whether a forbidden model
-        exists.
+        The tenant's permission is checked before the existence of the model. So a tenant cannot find out
+        whether a forbidden model exists.
 
         Args:
             model: name of the model; empty if the line names no model and there is no default model.

@@ -42,8 +42,9 @@ class HeldSlice:
         queue: task queue from which the slice came, as in `SliceDemand`.
         model: model of the slice's lines.
         ready: returns how many lines the slice could send now; None while its lines are not read yet.
-        is_yielding: True if the slice has to end, because another slice waits for its place.
-        is_surplus: True if the slice must return to its queue, because the worker searched for another slice.
+        is_yielding: True if the slice has to end, because another slice waits for its place on the worker.
+        is_surplus: True if the slice must return to its queue, because the worker took it while it searched
+            for another slice.
         memory: memory for its lines; None until the slice requests it.
     """
 
@@ -120,9 +121,10 @@ class _Queue:
 
 
 class SliceDemand:
-    """The slices that one worker process holds. It decides whether the worker should take another one.
+    """The slices that one worker process holds. It decides whether the worker should take another slice.
 
-    In all methods, a task queue is named by its model, or by `ALL_MODELS` for the queue that models share.
+    In all methods, a task queue is named by its model. The name `ALL_MODELS` means the queue that several
+    models share.
     """
 
     def __init__(
@@ -199,12 +201,12 @@ class SliceDemand:
     def _end_search(self, name: str, here: _Queue, found: HeldSlice) -> bool:
         """End a search with the slice that it found. Return True if the slice must return to its queue.
 
-        A wrong slice must return, unless the worker needs its lines. These rules decide if a slice is wrong:
+        A wrong slice must return, unless the worker needs its lines. These rules are applied in order:
 
-        - If no other slice of its tenant has lines here, it is right.
-        - If the search was for such a tenant, every other slice is wrong.
-        - In all other searches, it is wrong if its batch already has lines here, or if another batch of its
-          tenant goes first.
+        - If no other slice of its tenant has lines on this worker, it is right.
+        - If the search was for a tenant without lines on this worker, every other slice is wrong.
+        - In all other searches, it is wrong if its batch already has lines on this worker, or if another
+          batch of its tenant goes first.
         """
         sought, here.seeking, here.is_seeking = here.seeking, "", False
         with_lines = here.with_lines()
@@ -233,10 +235,10 @@ class SliceDemand:
         queue.lines += _NEW_SLICE_SHARE * (lines - queue.lines)
 
     def must_yield(self, held: HeldSlice) -> bool:
-        """Return True if the slice has to stop sending, because a slice waits for its place or its memory.
+        """Return True if the slice must stop sending, because another slice waits for its place or memory.
 
-        A place becomes free only with the last response of a yielding slice. Therefore only as many slices
-        yield at the same time as there are waiting slices. Once the result is True, it stays True.
+        The place of a yielding slice becomes free only with its last response. Therefore at most as many
+        slices yield at the same time as slices wait. If the result was True once, it stays True.
         """
         if not held.is_yielding:
             queue = self._queues[held.queue]
@@ -247,10 +249,11 @@ class SliceDemand:
         return held.is_yielding
 
     def is_spare(self, held: HeldSlice, limit: Limit) -> bool:
-        """Return True if this slice waits for `limit`, and other slices on this worker can use it up.
+        """Return True if this slice waits for `limit`, and other slices on this worker can use this limit
+        up.
 
-        They can use it up if `limit` applies to this slice and to at least `_MAX_BLOCKED_SLICES` others, and
-        all of these slices come from the queue `ALL_MODELS`.
+        They can if `limit` applies to this slice and to at least `_MAX_BLOCKED_SLICES` others, and all of
+        these slices come from the queue `ALL_MODELS`.
         """
         if held.queue != ALL_MODELS:
             return False
@@ -270,8 +273,8 @@ class SliceDemand:
     def _must_free_memory(self, held: HeldSlice) -> bool:
         """Return True if this slice must free its memory, because another slice waits for memory.
 
-        Slices that already yield will free their memory soon. Therefore the result is True only if more
-        slices wait for memory than yield.
+        Slices that already yield will free their memory soon. Therefore the result is True only if the
+        number of slices that wait for memory is greater than the number of slices that yield.
         """
         waiting = self._budget.waiting
         if not waiting or not held.holds_memory:
@@ -316,8 +319,8 @@ class SliceDemand:
     def _count_missing(self, name: str, queue: _Queue) -> int:
         """Return how many waiting batches have no slice on this worker, but at most `_MAX_YIELDING`.
 
-        On the queue `ALL_MODELS`, a slice that only waits for responses does not count, because it takes no
-        place.
+        If the queue is `ALL_MODELS`, a slice that only waits for responses does not count as a slice on this
+        worker, because it does not occupy a place.
         """
         models, slices = [name], queue.slices
         if name == ALL_MODELS:
@@ -333,7 +336,10 @@ class SliceDemand:
         return min(_MAX_YIELDING, sum(missing))
 
     def _uncapped(self, model: str) -> Mapping[str, int]:
-        """Return how many batches wait for a model, by tenant. Tenants at a cap here are left out."""
+        """Return how many batches wait for a model, by tenant.
+
+        Tenants that have reached a cap in this process are left out.
+        """
         waiting = self._waiting.get(model, {})
         return {
             tenant: batches
@@ -342,11 +348,11 @@ class SliceDemand:
         }
 
     def _seeks_tenant(self, name: str, queue: _Queue) -> bool:
-        """Return True if the worker should take another slice, to find one of a tenant that needs it.
+        """Return True if the worker should take another slice to find one of a tenant that needs it.
 
-        A tenant needs a slice if it has a waiting batch without a slice that has lines on this worker. If no
-        slice of the tenant has lines here, the worker searches at once. Otherwise it searches every
-        `_SEEK_SECONDS`. `_end_search` decides what happens to the slice that is found.
+        A tenant needs a slice if one of its batches waits and has no slice with lines on this worker. If no
+        slice of the tenant has lines on this worker, the worker searches at once. Otherwise it searches
+        every `_SEEK_SECONDS`. `_end_search` decides what happens to the slice that is found.
         """
         now = self._clock()
         if queue.is_checked or now < queue.seek_after:
@@ -375,9 +381,9 @@ class SliceDemand:
     def _seeks_batch(self, name: str, queue: _Queue) -> bool:
         """Return True if the worker should take another slice to find one of a batch that goes first.
 
-        Such a batch goes first in its tenant and priority, but has no slice here. Without a search, it would
-        wait until this worker has sent all lines that it has now. The worker repeats a search after
-        `_SEEK_SECONDS`.
+        Such a batch goes first in its tenant and priority, but has no slice on this worker. Without a
+        search, it would have to wait until this worker has sent all lines that it has now. A search is
+        repeated after `_SEEK_SECONDS`.
         """
         if queue.is_first_checked:
             return False

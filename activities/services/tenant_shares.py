@@ -23,13 +23,13 @@ class StoredShares(TenantShares):
 
     Everything is read from the database every two seconds.
 
-    The cap of a tenant is divided between the workers that run slices of the tenant. The cap of an API key is
-    divided between the workers that run slices of the key's batches. A worker sees other workers by their
-    heartbeats. When another worker begins its first such slice, the parts of all workers together may
-    therefore exceed the cap for a few seconds.
+    The cap of a tenant is divided between the workers that run slices of the tenant. The cap of an API key
+    is divided between the workers that run slices of the key's batches. A worker learns of other workers
+    from their heartbeats. Therefore, when another worker begins its first such slice, the parts of all
+    workers together may exceed the cap for a few seconds.
 
-    The rates of a tenant are divided in the same way. With rates, however, the new worker sends nothing until
-    the other workers can see it.
+    The rates of a tenant are divided in the same way, but the new worker sends nothing until the other
+    workers know of it.
     """
 
     def __init__(self, database: Database, worker_id: str) -> None:
@@ -128,8 +128,8 @@ class StoredShares(TenantShares):
 def part_of_cap(cap: int, workers: Sequence[str], worker_id: str) -> int:
     """Return how much of a tenant's or an API key's cap one worker may use.
 
-    The parts of all workers add up to the cap. If the cap is lower than the number of workers, each worker
-    gets 1 instead, because its slices would never end otherwise.
+    The parts of all workers add up to the cap. But if the cap is lower than the number of workers, each
+    worker gets 1, because its slices would otherwise never end.
 
     Args:
         cap: number of requests that may be in flight in the whole fleet.

@@ -77,7 +77,7 @@ class _UsageTotals:
             self.by_group[group] += tokens
 
     def regroup(self, groups: LimitedGroups) -> None:
-        """Compute the usage of budget groups again, because their members may have changed."""
+        """Compute the usage of budget groups again, from the usage of their present members."""
         self.by_group.clear()
         for (tenant, key_id), tokens in self.by_key.items():
             for group in groups.of(tenant, key_id):
@@ -88,7 +88,7 @@ class _UsageTotals:
 
 
 class TokenBudgets:
-    """All token budgets, and the usage of each budget as far as this process knows.
+    """All daily token budgets, and how much of each is used, as far as this process knows.
 
     Args:
         default: tokens per day for tenants without a budget of their own; 0 means no limit.

@@ -67,7 +67,10 @@ def waiting_reason(circuit: CircuitBreaker | None, tenant: str = "") -> str:
 
 
 def _as_clause(message: str) -> str:
-    """Turn a sentence about the backend into a clause: "The backend answered 503." into "it answered 503"."""
+    """Return a sentence about the backend as a clause, with "it" as its subject.
+
+    For example, "The backend answered 503." becomes "it answered 503".
+    """
     text = message.removesuffix(".")
     about_backend = text.removeprefix("The backend ")
     return f"it {about_backend}" if about_backend != text else text[:1].lower() + text[1:]
@@ -89,9 +92,11 @@ def deferral_cause(circuit: CircuitBreaker | None) -> str:
 def deferral_seconds(circuit: CircuitBreaker | None, lines_wait: float, attempt: int) -> float:
     """Return for how many seconds to defer a slice that cannot send, so that it does not occupy a worker.
 
-    The result is at most 60 s. If no backend serves the model, it begins at 5 s and doubles with each
-    attempt. If the circuit is open, it begins at about 5 s and grows with the time of the outage. If the
-    lines only wait for a retry, it is the time until the first retry is due, but at least 1 s.
+    The result is at most 60 s. There are three cases:
+
+    - If no backend serves the model, it is 5 s at first and doubles with each attempt.
+    - If the circuit is open, it is about 5 s at first and grows with the duration of the outage.
+    - If the lines only wait for a retry, it is the time until the first retry, but at least 1 s.
 
     Args:
         circuit: circuit breaker that represents the model's backends; None if no backend serves the model.
@@ -108,10 +113,10 @@ def deferral_seconds(circuit: CircuitBreaker | None, lines_wait: float, attempt:
 
 
 class DeferralMetrics:
-    """Counts deferrals of slices, and shows how many models of batches have deferred slices now.
+    """Counts deferrals of slices, and shows for how many (batch, model) pairs slices are deferred now.
 
-    A deferred slice may continue on another worker without notice to this worker. Therefore it counts as
-    deferred until one minute after the end of its deferral.
+    A deferred slice may continue on another worker, and this worker does not learn of it. Therefore a slice
+    counts as deferred until one minute after the end of its deferral.
     """
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
@@ -171,7 +176,8 @@ def _now() -> datetime:
 class WaitingReasons:
     """Publishes waiting reasons to the database, where the API reads them, and to the batch's workflow.
 
-    The workflow gets a reason only if it has changed: at most four in a row, then one per minute.
+    The workflow gets a reason only if the reason has changed. It gets at most four in a row, then one per
+    minute.
     """
 
     def __init__(
@@ -186,10 +192,10 @@ class WaitingReasons:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def report(self, tenant: str, batch_id: str, model: str, reason: str, seconds: float) -> None:
-        """Publish in the background that the model waits for `reason`.
+        """Publish in the background that the model waits because of `reason`.
 
         Args:
-            seconds: seconds until the slice tries again. Soon afterwards the reason expires, unless it is
+            seconds: seconds until the slice tries again. Soon after that, the reason expires, unless it is
                 reported again.
         """
         published = self._of(batch_id, model)

@@ -10,7 +10,9 @@ from batchwright.rules.costs import batch_cost
 
 
 async def event_of(database: Database, delivery: WebhookDelivery, endpoint: WebhookEndpoint) -> BatchEvent:
-    """Return the event of a delivery. If the endpoint wants details, they describe the batch as it is now.
+    """Return the event of a delivery.
+
+    If the endpoint wants details, the event describes the batch as it is now.
 
     Raises:
         DatabaseUnavailable: the database does not answer.

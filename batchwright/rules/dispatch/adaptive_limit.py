@@ -237,9 +237,7 @@ class AdaptiveLimit:
         return math.log(max(self._meter.window.peak, 1) / trial.used)
 
     def _effect(self, trial: LimitTrial) -> float:
-        """Return by how much the latency level changes in this trial, at least, if requests queue in the
-        backend.
-        """
+        """Return the minimum change of the latency level in this trial if requests queue in the backend."""
         return _QUEUED_SHARE * abs(self._change(trial)) or _DECREASE_EFFECT
 
     def _may_probe(self, now: float) -> bool:
