@@ -62,8 +62,8 @@ _OVER_CAP = (
 class BatchWorkflow:
     """Runs one batch from ingestion to finalization.
 
-    Signal handlers only record what is requested, and `run` acts on it. If a cancel and the completion happen
-    at the same time, the one that first updates the batch's row in the database takes effect.
+    Signal handlers only record what is requested, and `run` acts on it. If a cancel and the completion
+    happen at the same time, the first one that updates the batch's row in the database takes effect.
     """
 
     @workflow.init
@@ -116,10 +116,11 @@ class BatchWorkflow:
 
     @workflow.signal
     def waiting(self, waiting: WaitingReason) -> None:
-        """Record a worker's report of why a model's slices wait. An empty reason clears an earlier reason.
+        """Record a worker's report of why a model's slices wait.
 
-        A model can have two reasons at once: one for the whole fleet, and one for a single slice. A report
-        replaces or clears only the reason of its own kind.
+        If its reason is empty, clear the earlier reason. A model can have two reasons at the same time: one
+        for the whole fleet, and one for a single slice. A report replaces or clears only the reason of its
+        own kind.
         """
         self._waiting.pop((waiting.model, waiting.fleet_wide), None)
         if waiting.reason:
@@ -213,7 +214,7 @@ class BatchWorkflow:
         """Run the ingestion activity, even after the deadline, and return its result.
 
         Return None if the activity failed, the batch was cancelled, or an operator abandoned its files. If
-        the input is invalid, the activity does not fail: its result says so.
+        only the input is invalid, the activity does not fail, and its result says that the input is invalid.
         """
         step = workflow.start_activity_method(
             IngestionActivities.ingest, self._order, **ingestion_options(self._order, workflow.now())
@@ -233,9 +234,9 @@ class BatchWorkflow:
         return ingested
 
     async def _run_models(self, ingested: IngestResult) -> None:
-        """Run all models at once and wait until they have ended.
+        """Start all model runs at once, and wait until they have ended.
 
-        Do nothing if the batch is already ending.
+        If the batch is already ending, do nothing.
         """
         if self._ending is not None or not ingested.models:
             return
@@ -251,8 +252,8 @@ class BatchWorkflow:
     def _on_progress(self, progress: ModelProgress) -> None:
         """Record the progress of a model.
 
-        If more slices are done than before, also clear the waiting reason that a slice of the model reported.
-        The worker that reported the reason may have crashed, and would then never clear it.
+        If more slices are done than before, also clear the waiting reason that one of the model's slices
+        reported. The worker that reported it may have crashed, and would then never clear it.
         """
         before = self._progress.get(progress.model)
         if before is not None and progress.slices_done > before.slices_done:
@@ -277,7 +278,7 @@ class BatchWorkflow:
     async def _finalize(self, ingested: IngestResult) -> BatchResult:
         """Write the output files, set the final status in the batch's row, and return the batch's result.
 
-        A cancel takes effect until the row has its final status. If the files cannot be written, or an
+        A cancel has an effect until the row has its final status. If the files cannot be written, or if an
         operator abandons them, the batch ends without files.
         """
         self._is_finalizing = True
@@ -304,7 +305,7 @@ class BatchWorkflow:
         )
 
     async def _write_files(self, ingested: IngestResult, status: BatchStatus) -> FinalizeResult | None:
-        """Write the files and return finalization's result; None if an operator has abandoned the files."""
+        """Write the files and return the result of finalization; None if an operator abandons the files."""
         if status == BatchStatus.COMPLETED:
             step = self._start_finalization(ingested, status, waits_for_storage=True)
             written = await run_until(
@@ -318,10 +319,11 @@ class BatchWorkflow:
     async def _write_files_of_early_end(
         self, ingested: IngestResult, status: BatchStatus
     ) -> FinalizeResult | None:
-        """Write the files of a batch that expired, failed or was cancelled. Return finalization's result.
+        """Write the files of a batch that expired, failed or was cancelled.
 
-        Return None if an operator has abandoned the files. If the writing takes longer than FILES_TIMEOUT or
-        storage is unavailable, the batch gets its final status first, and its files are written later.
+        Return the result of finalization. Return None if an operator abandons the files. If writing takes
+        longer than FILES_TIMEOUT, or if storage is unavailable, first set the batch's final status, and
+        write the files later.
         """
         step = self._start_finalization(ingested, status, waits_for_storage=self._files_pending)
         if not self._files_pending:
@@ -354,8 +356,8 @@ class BatchWorkflow:
     async def _end_in_time(self, status: BatchStatus, step: workflow.ActivityHandle[T]) -> None:
         """Wait for `step`. If it takes too long, set the batch's final status before its files are written.
 
-        Do the same if `step` fails because storage is unavailable. If an operator abandons the files, return
-        at once.
+        Also do this if `step` fails because storage is unavailable. If an operator abandons the files,
+        return at once and set no status.
 
         Args:
             status: the final status.

@@ -34,7 +34,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def sentence_for_tenant(error: BaseException) -> str:
-    """Return why a step failed, as a sentence for tenants that names no host, path or exception."""
+    """Return why a step failed, as a sentence for tenants. The sentence names no host, path or exception."""
     cause: BaseException | None = error
     while isinstance(cause, (ActivityError, ChildWorkflowError)) and cause.cause is not None:
         cause = cause.cause
@@ -70,8 +70,8 @@ def abandoned(*, results_kept: bool) -> str:
 def gave_up_on_storage(error: BaseException | None) -> bool:
     """Return True if an activity has failed, without retries, because storage is unavailable.
 
-    Return False for every other failure, and for None. Only activities that do not wait for storage fail in
-    this way; the others are retried.
+    Return False for every other failure, and if `error` is None. Only activities that were told not to wait
+    for storage fail in this way. Other activities are retried.
     """
     if not isinstance(error, ActivityError) or error.retry_state != RetryState.NON_RETRYABLE_FAILURE:
         return False

@@ -33,16 +33,16 @@ _OpenRun = ChildWorkflowHandle[ModelRunWorkflow, ModelRunResult]
 
 
 class ModelRuns:
-    """Starts one model run (child workflow) for each model of a batch, and tells all to run, pause or stop.
+    """Starts one model run (child workflow) for each model of a batch, and sends them the desired state.
 
-    The desired state (run, pause or stop) is the same for all model runs. A change of this state is never
-    lost, even if it comes while an earlier change is being sent.
+    The desired state (run, pause or stop) is the same for all model runs. If it changes while an earlier
+    change is being sent, the new change is sent afterwards, so no change is lost.
 
     Args:
         order: the batch.
         desired_state: returns the desired state. It is called after every event of the batch's workflow.
-        on_end: called when a run ends. After a success, it gets the run's result and an empty string. After a
-            failure, it gets None and the reason as a sentence for tenants.
+        on_end: called when a run ends. After a success, it gets the run's result and an empty string. After
+            a failure, it gets None and the reason as a sentence for tenants.
     """
 
     def __init__(

@@ -57,10 +57,10 @@ _LAST_PRIORITY = 5
 
 
 def unlimited_retries(longest: timedelta = timedelta(minutes=1)) -> RetryPolicy:
-    """Return a policy that retries until the activity's schedule-to-close timeout, or forever without one.
+    """Return a policy that retries until the activity's schedule-to-close timeout.
 
-    Failures of the types in NEVER_RETRIED are not retried. `longest` is the maximum pause between two
-    attempts.
+    If the activity has no such timeout, it is retried forever. Failures of the types in NEVER_RETRIED are
+    not retried. `longest` is the maximum pause between two attempts.
     """
     return RetryPolicy(
         initial_interval=timedelta(seconds=1),
@@ -73,7 +73,7 @@ def ingestion_options(order: BatchOrder, now: datetime) -> ActivityConfig:
     """Return the options of the ingestion activity.
 
     Ingestion may continue after the deadline, because the lines must be counted. The batch's policy limits
-    how long.
+    for how long it may continue.
     """
     patience = timedelta(seconds=order.policy.finalize_patience_seconds)
     key = fairness_key_of(order.tenant, order.priority)
@@ -198,8 +198,8 @@ def batch_options(order: BatchOrder) -> ChildWorkflowConfig:
 def slice_options(run: ModelRun, number: int, now: datetime) -> ActivityConfig:
     """Return the options of the activity that sends the lines of slice `number`.
 
-    The activity is scheduled on the run's queue, or on the model's own queue if the run names none. It may
-    wait for a worker until the deadline.
+    If the run names a task queue, the activity is scheduled on it, otherwise on the model's own task queue.
+    The activity may wait for a worker until the deadline.
     """
     grace = timedelta(seconds=run.policy.expiry_grace_seconds)
     group = size_group(run.lines, is_late=is_late(now, run.created_at or now, run.deadline))

@@ -40,11 +40,12 @@ class RetentionWorkflow:
     async def run(self, order: RetentionOrder) -> RetentionResult:
         """Delete the expired data of all kinds in `order`, and return how much was deleted.
 
-        If `order` is a dry run, only count the data.
+        If `order` is a dry run, only count the data. If data of one kind cannot be deleted, continue with
+        the next kind.
 
         Raises:
-            ApplicationError (RETENTION_FAILED): at least one deletion failed. It is raised after all kinds
-                were processed.
+            ApplicationError (RETENTION_FAILED): data of at least one kind could not be deleted. It is raised
+                at the end.
         """
         while self._kinds:
             if self._turns >= order.max_turns or workflow.info().is_continue_as_new_suggested():
@@ -90,7 +91,7 @@ class RetentionWorkflow:
     def _continue_at(self, position: SweepPosition | None) -> None:
         """Set where the next turn continues within the present kind of data.
 
-        None means that this kind is finished: the next turn begins with the next kind.
+        If `position` is None, this kind is finished, and the next turn begins with the next kind.
         """
         if position is None:
             del self._kinds[0]

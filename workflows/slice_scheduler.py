@@ -183,10 +183,10 @@ class SliceScheduler:
         self._update_details()
 
     def _move(self, number: int, queue: str) -> None:
-        """Schedule slice `number` again, and from now on all slices, on the task queue `queue`.
+        """Schedule slice `number` again on the task queue `queue`.
 
-        Slices that are already scheduled on the old queue stay there until their next attempt, which sends
-        nothing and returns the new queue.
+        From now on, schedule all slices on this queue. A slice that is already scheduled on the old queue
+        stays there until its next attempt. This attempt sends nothing and returns the new queue.
         """
         self._unfinished.append(number)
         queue_changes = self._run.queue_changes + (queue != self._run.queue)
@@ -195,7 +195,7 @@ class SliceScheduler:
     def _begin_generation(self, **changes: object) -> None:
         """Increase the run's generation, the number that shows which attempts of a slice are newer.
 
-        Call this before slices are scheduled again, because Temporal then counts their attempts from 1 again.
+        When slices are scheduled again, Temporal counts their attempts from 1 again. Call this before.
 
         Args:
             changes: other fields of the run that change at the same time.
@@ -218,10 +218,10 @@ class SliceScheduler:
         self._begin_generation()
 
     async def _stop(self) -> None:
-        """Cancel the scheduled slices and wait until they return, or until a time limit.
+        """Cancel the scheduled slices and wait until they return, but not longer than a time limit.
 
-        The time limit is the grace period for requests in flight, plus a margin. It is needed because a
-        worker may have crashed.
+        The time limit is the grace period for requests in flight, plus a margin. Without it, the wait would
+        never end if a worker has crashed.
         """
         self._cancel_all()
         if not self._scheduled:
@@ -254,8 +254,8 @@ class SliceScheduler:
     async def _continue_as_new(self) -> None:
         """Wait until the scheduled slices have returned, then continue as new with the state of this run.
 
-        Slices that have not returned after the time of one turn are cancelled. Return without continuing as
-        new if the run has to end, or if no slices are left to schedule.
+        If a slice has not returned after the time of one turn, cancel it. If the run has to end, or if no
+        slices are left to schedule, return without continuing as new.
         """
         turn = timedelta(seconds=self._run.policy.slice_seconds)
         await self._wait_until_returned(turn, "turn of the last slices of this run")
@@ -300,5 +300,7 @@ class SliceScheduler:
 
 
 def _ran_out_of_time(error: ActivityError) -> bool:
-    """Return True if the error is a timeout. A slice times out only at the deadline of the batch."""
+    """Return True if the error is a timeout. For a slice, this means that the batch's deadline has
+    passed.
+    """
     return error.retry_state == RetryState.TIMEOUT or isinstance(error.cause, TemporalTimeout)

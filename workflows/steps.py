@@ -12,14 +12,15 @@ T = TypeVar("T")
 async def run_until(
     step: workflow.ActivityHandle[T], stopped: Callable[[], bool], max_wait: timedelta
 ) -> T | None:
-    """Return the step's result. If `stopped()` becomes True first, cancel the step and return None.
+    """Wait for the step and return its result.
 
-    If the step succeeds although it was cancelled, its result is returned.
+    If `stopped()` becomes True first, cancel the step and return None. If the step succeeds although it was
+    cancelled, its result is returned.
 
     Args:
         step: a running activity.
         stopped: returns True when the step must be cancelled. It is called after every workflow event.
-        max_wait: how long to wait for the end of the cancelled step. After it, None is returned.
+        max_wait: how long to wait until the cancelled step has ended. Then None is returned.
 
     Raises:
         ActivityError: the step failed without being cancelled.

@@ -52,7 +52,7 @@ async def fetch_keys(issuer: str, transport: httpx.AsyncBaseTransport | None = N
     """Return the public keys with which the issuer signs tokens. There is at least one.
 
     Args:
-        issuer: URL of the issuer. Its discovery document must contain exactly this text.
+        issuer: URL of the issuer. Its discovery document must name the issuer with exactly this text.
         transport: sends the requests; None to send them over new connections.
 
     Raises:
@@ -97,7 +97,9 @@ async def _fetch(client: httpx.AsyncClient, url: str, kind: type[_Document]) -> 
 
 
 def _check_discovery(issuer: str, discovery: _Discovery) -> None:
-    """Check that the document is the issuer's own, and that its keys are fetched as safely as the document.
+    """Check that the document belongs to the issuer, and that its URL of the keys is safe.
+
+    If the issuer's URL begins with https, the URL of the keys must begin with https, too.
 
     Raises:
         IssuerUnavailable: one of these checks fails.

@@ -20,17 +20,17 @@ MIN_REFRESH_SECONDS = 10.0  # tokens with unknown keys cause at most one fetch i
 
 
 class IssuerKeys:
-    """Public keys of one issuer.
+    """Public keys of one issuer, fetched when they are needed.
 
-    They are fetched:
+    They are fetched in three cases:
 
-    - when the first token arrives,
-    - in the background when they are older than `REFRESH_SECONDS`,
-    - when a token names an unknown key.
+    - The first token arrives.
+    - The known keys are older than `REFRESH_SECONDS`. They are then fetched in the background.
+    - A token names an unknown key.
 
-    All callers share one fetch at a time. Two fetches are at least `MIN_REFRESH_SECONDS` apart, so that
-    forged tokens neither overload the issuer nor delay other callers. If a fetch fails, the known keys are
-    used until they are older than `KEYS_SECONDS`.
+    If several callers need the keys at the same time, there is only one fetch for all of them. Two fetches
+    are at least `MIN_REFRESH_SECONDS` apart, so that forged tokens neither overload the issuer nor delay
+    other callers. If a fetch fails, the known keys are used until they are older than `KEYS_SECONDS`.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class IssuerKeys:
         self._fetching: asyncio.Task[None] | None = None
 
     def current(self) -> tuple[IssuerKey, ...]:
-        """Return the known keys; empty if there are none, or if they are older than `KEYS_SECONDS`.
+        """Return the known keys; empty if no keys are known, or if they are older than `KEYS_SECONDS`.
 
-        The same object is returned until the issuer's keys change.
+        Until the issuer's keys change, every call returns the same object.
         """
         age = self._monotonic() - self._fetched_at
         if age >= REFRESH_SECONDS:
@@ -108,9 +108,10 @@ class IssuerKeys:
 
 
 def _select(keys: tuple[IssuerKey, ...], kid: str | None, algorithm: str) -> IssuerKey | None:
-    """Return the key with this id that fits the algorithm; None if there is none.
+    """Return the key with the id `kid` that fits the algorithm; None if there is no such key.
 
-    A key fits by its type, its curve and its declared use. If `kid` is None, exactly one key must fit.
+    A key fits by its type, its curve and its declared use. If `kid` is None, return the only key that fits;
+    None if several keys fit.
     """
     fitting = [key for key in keys if (kid is None or key.kid == kid) and _fits(key, algorithm)]
     return fitting[0] if len(fitting) == 1 or (fitting and kid is not None) else None

@@ -39,7 +39,10 @@ _Claims = dict[str, JsonValue]
 
 
 class InvalidToken(Exception):
-    """The token proves nothing about its sender. The message says why, in one sentence for the sender."""
+    """The token is not valid, so it does not prove who sent it.
+
+    The message says why, in one sentence for the sender.
+    """
 
     def __init__(self, message: str, *, is_expired: bool = False) -> None:
         super().__init__(message)
@@ -49,12 +52,15 @@ class InvalidToken(Exception):
 class UnusableClaim(Exception):
     """The token is valid, but a claim that Batchwright needs is missing or has an invalid value.
 
-    The message says which, in one sentence for the sender.
+    The message names the claim, in one sentence for the sender.
     """
 
 
 class TokenIdentity(NamedTuple):
-    """Sender of a token. Unknown scopes in the token's claim are left out."""
+    """Sender of a token: tenant, user and scopes.
+
+    Scopes in the token that Batchwright does not know are left out.
+    """
 
     tenant: str
     user: str
@@ -68,7 +74,10 @@ class _CheckedToken(NamedTuple):
 
 
 class _Header(BaseModel):
-    """Header of a token. Keys in it, and addresses of keys, are ignored, because the sender chose them."""
+    """Header of a token.
+
+    If it contains keys or addresses of keys, they are ignored, because the sender chose them.
+    """
 
     alg: str
     kid: str | None = None
@@ -89,9 +98,9 @@ _REGISTRY = _Registry(strict_check_header=False)
 
 
 class TokenVerifier:
-    """Verifies tokens of the issuer in the settings, and caches the identities of valid ones.
+    """Verifies tokens of the issuer that the settings name, and caches the senders of valid tokens.
 
-    A cached token is valid until it expires, or until the issuer's keys change.
+    A cached sender is used until the token expires or the issuer's keys change.
     """
 
     def __init__(self, settings: Settings, keys: IssuerKeys, clock: Callable[[], datetime]) -> None:
@@ -108,7 +117,11 @@ class TokenVerifier:
         self._checked: OrderedDict[bytes, _CheckedToken] = OrderedDict()  # by hash of the token
 
     def recall(self, token: str) -> TokenIdentity | None:
-        """Return the identity of a token that was verified before and is still valid, otherwise None."""
+        """Return the sender of a token from the cache.
+
+        Return None if the token was not verified before, if it has expired, or if the issuer's keys have
+        changed since.
+        """
         if len(token) > MAX_TOKEN_CHARACTERS:
             return None
         digest = _digest(token)
@@ -222,7 +235,7 @@ def _find(claims: _Claims, name: str) -> JsonValue:
 
 
 def _parse(token: str) -> tuple[CompactSignature, _Header]:
-    """Return the parts of a token, whose signature is not checked yet, and its header.
+    """Return the parts of a token and its header. The signature is not checked yet.
 
     Raises:
         InvalidToken: the token is too long, malformed, or of a kind that is never accepted.

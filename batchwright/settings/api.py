@@ -65,7 +65,10 @@ class ApiSettings(BaseSettings):
     )
 
     def weight_of(self, tenant: str) -> float:
-        """Return the configured weight of a tenant. It applies unless a weight was set for it at run time."""
+        """Return the configured weight of a tenant.
+
+        It applies if no weight was set for the tenant at run time.
+        """
         return self.tenant_weights.get(tenant, 1.0)
 
     @field_validator("api_key")

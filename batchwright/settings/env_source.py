@@ -11,7 +11,7 @@ from batchwright.rules.json_text import unique_keys
 class EnvironmentSource(EnvSettingsSource):
     """Reads settings from environment variables.
 
-    Unlike its base class, it does not decode anything for variables that are not set.
+    If a variable is not set, this class decodes nothing for it, unlike its base class.
     """
 
     def prepare_field_value(

@@ -46,7 +46,8 @@ def is_loopback(host: str) -> bool:
 
 
 def secure_url(url: str) -> str:
-    """Return a URL unchanged, if it begins with https, or with http and has a host on this machine.
+    """Return a URL unchanged if it begins with https, or if it begins with http and its host is this
+    machine.
 
     Raises:
         ValueError: the text is not such a URL. The message does not contain the text.
@@ -85,7 +86,7 @@ def postgres_url(url: str) -> str:
 
 
 def _has_host(url: str) -> bool:
-    """Return True if the URL has a host and its port, if any, is valid."""
+    """Return True if the URL has a host, and its port is valid or missing."""
     try:
         parts = urlsplit(url)
         return bool(parts.hostname) and parts.port != 0

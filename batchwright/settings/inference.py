@@ -134,9 +134,9 @@ class InferenceSettings(BaseSettings):
 
     @property
     def passed_headers(self) -> tuple[str, ...]:
-        """Lower-case names of the headers to copy from the API request that creates a batch.
+        """Lower-case names of the headers that are copied from the API request that creates a batch.
 
-        They are sent on with each request of the batch to a backend.
+        They are sent to backends with each request of the batch.
         """
         return parse_passed_names(self.pass_headers)
 

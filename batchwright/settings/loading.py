@@ -88,7 +88,7 @@ def from_environment(name: str) -> str:
 def load(**overrides: object) -> Settings:
     """Read and check all settings, and return them.
 
-    Values in `overrides` take precedence over the environment, which takes precedence over the defaults.
+    Values in `overrides` replace those in environment variables, and these replace the defaults.
 
     Raises:
         SettingsError: a setting or the registry file is invalid. The message names the setting and the

@@ -22,10 +22,10 @@ def variable_name(name: str) -> str:
 
 
 class Sampler(StrEnum):
-    """Rules that select which traces are kept.
+    """Rules that decide which traces are kept.
 
-    If a call comes with the trace of its caller, a `parentbased` rule keeps the trace exactly if the caller
-    does.
+    If the name of a rule begins with `parentbased` and a call belongs to its caller's trace, the trace is
+    kept if and only if the caller keeps it.
     """
 
     ALWAYS_ON = "always_on"

@@ -210,8 +210,8 @@ def _place(loc: Sequence[int | str]) -> str:
 def describe_remedy(error: ErrorDetails, within: Sequence[str] = ()) -> str:
     """Return how to correct an error in the registry, as text for messages.
 
-    `within` is the position in the registry of the object that was checked; empty if it was the whole
-    registry. The location in `error` is relative to this position.
+    `within` is the position in the registry of the object that was checked; empty if the whole registry was
+    checked. The location in `error` is relative to this position.
     """
     match error["type"]:
         case "extra_forbidden":

@@ -20,9 +20,9 @@ _MIB = 1024 * 1024
 class ModelLimits(BaseModel):
     """Limits of one model that replace the default limits.
 
-    `requests_per_second` applies to all workers together, `in_flight` to each worker. `inputs_per_request` is
-    the number of lines of `/v1/embeddings` that may share a request. `chat_executor` is a reference
-    `module:attribute` to code that joins chats, so that chats can share requests too.
+    `requests_per_second` is the limit of all workers together, and `in_flight` the limit of each worker.
+    `inputs_per_request` is the number of lines of `/v1/embeddings` that may share a request. `chat_executor`
+    is a reference `module:attribute` to code that joins chats, so that several chats can share a request.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -55,8 +55,8 @@ class Storage(Protocol):
     def writer(self, key: str) -> AbstractAsyncContextManager[ObjectWriter]:
         """Context manager for writing a new object piece by piece. Yields the writer.
 
-        The object is complete and durable when the block ends. If the block raises an exception, no object is
-        written.
+        When the block ends, the object is complete and durable. If the block raises an exception, no object
+        is written.
         """
         ...
 
@@ -95,7 +95,10 @@ class Storage(Protocol):
         ...
 
     def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        """Yield the key and the size of every object whose key starts with `prefix`, sorted by key."""
+        """Yield the key and the size of every object whose key starts with `prefix`.
+
+        They are sorted by key.
+        """
         ...
 
     def inventory(self, prefix: str, after: str = "") -> AsyncIterator[DatedObject]:
@@ -114,11 +117,14 @@ class Storage(Protocol):
         ...
 
     async def check(self) -> None:
-        """Raise StorageUnavailable if objects cannot be written, read or deleted. Nothing is retried."""
+        """Write, read and delete an object. Raise StorageUnavailable if one of these fails.
+
+        Nothing is retried.
+        """
         ...
 
     async def sweep(self, older_than: timedelta) -> int:
-        """Delete the remains of unfinished writes that are at least `older_than` old.
+        """Delete what is left of writes that began at least `older_than` ago and were not finished.
 
         Return the number of these writes. Complete objects are never deleted.
         """

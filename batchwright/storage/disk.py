@@ -23,7 +23,7 @@ def translate_os_errors(
     """Context manager that replaces an OSError by a StorageError, whose message has the path and the errno.
 
     Args:
-        action: what the block does, for the message "Cannot `action` `path`".
+        action: what the block does. The message begins with "Cannot `action` `path`".
         path: the file or folder that the block uses.
         except_for: class of errors that are raised unchanged; () for none.
     """
@@ -66,8 +66,8 @@ def write_all(fd: int, data: bytes | bytearray | memoryview) -> None:
 def publish(scratch: Path, target: Path, root: Path) -> None:
     """Move the complete file `scratch` to its final path `target`.
 
-    The move survives a crash of the machine. The data of the file survives it only if the caller has called
-    fsync before. Missing folders below `root` are created.
+    After a crash of the machine, the file is still at its final path. Its data is still complete only if the
+    caller has called fsync before. Missing folders below `root` are created.
     """
     for last in [False] * _MAX_RENAMES + [True]:
         try:
@@ -101,8 +101,8 @@ def _sync_folder(folder: Path) -> None:
 def delete_file(path: Path, root: Path) -> int:
     """Delete a file, and then its parent folders below `root` if they are empty.
 
-    Return 1 if the file existed, otherwise 0. Empty folders are deleted even if the file did not exist. If
-    `publish` runs at the same time, it creates its folders again.
+    Return 1 if the file existed, otherwise 0. Empty folders are deleted in both cases. If `publish` runs at
+    the same time, it creates the folders again that it needs.
     """
     removed = 1
     try:

@@ -40,9 +40,9 @@ async def run_in_thread(call: Callable[[], T]) -> T:
 
 
 class UnpublishedFile:
-    """File of a new object. It is in the scratch folder until `publish` moves it to the path of its key.
+    """File of a new object. It is in the scratch folder until `publish` moves it to its final path.
 
-    Always call `discard` at the end. It deletes the file if `publish` was not called.
+    Always call `discard` at the end. If `publish` was not called, it deletes the file.
     """
 
     def __init__(self, root: Path, scratch: Path, target: Path) -> None:
@@ -136,7 +136,7 @@ class FileWriter:
 
 
 class OpenFile:
-    """File of an object that is being read. It can be read to the end even if the object is deleted."""
+    """File of an object that is being read. Even if the object is deleted, it can be read to the end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -155,7 +155,10 @@ class OpenFile:
         raise FileNotFoundError(str(self._path))
 
     def left(self, start: int, length: int | None) -> int:
-        """Return the number of bytes from `start` to the end of the file, at most `length` if it is given."""
+        """Return the number of bytes from `start` to the end of the file.
+
+        If `length` is not None, the result is at most `length`.
+        """
         there = max(0, self.size - start)
         return there if length is None else min(there, length)
 
@@ -163,7 +166,10 @@ class OpenFile:
         return disk.read_exactly(self._fd, start, length) if length else b""
 
     def detached(self) -> FileIO:
-        """Return the open file. From now on, the caller must close it; `close` no longer does."""
+        """Return the open file.
+
+        From now on the caller must close the file, because `close` no longer does.
+        """
         fd, self._fd = self._fd, -1
         return FileIO(fd, "rb")
 

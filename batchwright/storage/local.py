@@ -192,8 +192,8 @@ class LocalStorage(Storage):
     def _walk(self, prefix: str, after: str = "") -> Iterator[disk.FileEntry]:
         """Yield the files whose key starts with `prefix` and is greater than `after`, sorted by key.
 
-        Raises StorageUnavailable if the disk of the directory is not mounted, because an empty listing would
-        be wrong.
+        If the disk of the directory is not mounted, raise StorageUnavailable. An empty listing would be
+        wrong.
         """
         with disk.translate_os_errors("list", self._root / check_prefix(prefix)):
             yield from disk.walk_files(self._root, prefix, after)

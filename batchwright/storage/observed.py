@@ -39,9 +39,9 @@ class OperationStatus(StrEnum):
 
 
 class Stopwatch:
-    """Measures the time that the storage needs. Time in `paused` blocks is not measured.
+    """Measures the time that the storage needs.
 
-    In a `paused` block, the caller of the storage does other work.
+    The time in `paused` blocks is not measured, because the caller of the storage does other work in them.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Context manager for use inside a `paused` block. The time of its own block is measured again."""
+        """Context manager for use inside a `paused` block. The time in its own block is measured."""
         since = time.perf_counter()
         try:
             yield
@@ -82,9 +82,9 @@ class StorageInstrumentation:
     def operation(self, operation: StorageOperation, key: str = "") -> Generator[Stopwatch]:
         """Context manager that counts an operation and records its trace span. Yields the stopwatch.
 
-        If the block raises ObjectMissing, the operation is counted as missing; with another StorageError, as
-        failed. Nothing is counted if the caller is cancelled or the block raises another exception. `key` is
-        the object's key or a prefix, for the trace.
+        If the block raises ObjectMissing, the operation is counted as missing. If it raises another
+        StorageError, the operation is counted as failed. If it is cancelled or raises another exception,
+        nothing is counted. `key` is the object's key or a prefix, for the trace.
         """
         stopwatch = Stopwatch()
         with self._span(operation, key):
@@ -141,7 +141,7 @@ class _ObservedWriter:
 
 @asynccontextmanager
 async def _closing(items: AsyncIterator[T]) -> AsyncGenerator[AsyncIterator[T], None]:
-    """Context manager that closes an iterator at the end of its block, even if it has more items."""
+    """Context manager that closes an iterator at the end of its block, even if not all items were read."""
     try:
         yield items
     finally:
@@ -150,7 +150,7 @@ async def _closing(items: AsyncIterator[T]) -> AsyncGenerator[AsyncIterator[T], 
 
 
 def for_component(storage: Storage, component: StorageComponent) -> Storage:
-    """Return the storage with another component as the label of its metrics.
+    """Return a storage that counts its operations in the metrics with the label `component`.
 
     If `storage` records no metrics, return it unchanged.
     """

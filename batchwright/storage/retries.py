@@ -29,13 +29,13 @@ class StorageOperation(StrEnum):
 
 
 class OperationRetries:
-    """Runs storage operations. It retries an operation after a transient error.
+    """Runs storage operations. If an operation fails with a transient error, it is retried.
 
     The wait before a retry is random. Its upper limit doubles with each retry.
 
     Args:
-        patience_seconds: further attempts may start within this time after the beginning of the first
-            attempt.
+        patience_seconds: time limit for retries, from the beginning of the first attempt. After it, no
+            further attempt starts.
         is_transient: returns True for an error that may be retried.
         on_retry: called for each retry.
     """
@@ -57,8 +57,9 @@ class OperationRetries:
     async def run(self, operation: StorageOperation, attempt: Callable[[], Awaitable[T]]) -> T:
         """Call `attempt` until it succeeds, and return its result. An attempt may take at most 60 s.
 
-        If an error is not transient, or no time is left for a retry, the error is raised. It must be safe to
-        call `attempt` several times. `operation` is the kind of operation, for metrics and logs.
+        If an error is not transient, or if no time is left for a retry, the error is raised. As `attempt`
+        may be called several times, a repeated call must do no harm. `operation` is the kind of operation,
+        for metrics and logs.
         """
 
         async def bounded() -> T:

@@ -52,14 +52,16 @@ class BackendTraffic:
         category: Category,
         chat: str = "",
     ) -> None:
-        """Count completed requests that ended in the same way. Each line of a shared request is counted.
+        """Count completed requests that ended in the same way.
+
+        If lines shared a request, each line counts as one.
 
         Args:
             durations: duration of each request in seconds.
             status: HTTP status; 0 if there was no usable response.
             category: kind of failure; NONE if the requests succeeded.
-            chat: CHAT if chats are sent alone, GROUPED_CHAT if they may share requests; empty if the requests
-                are not chats.
+            chat: CHAT if chats are sent alone, GROUPED_CHAT if they may share requests; empty if the
+                requests are not chats.
         """
         metrics, is_answered = self._metrics, category is Category.NONE
         totals = self._totals.get((model, backend))
@@ -87,18 +89,18 @@ class BackendTraffic:
                 self._metrics.backend_request_tokens.labels(model, backend, kind).observe_all(tokens)
 
     def record_deferral(self, model: str, reason: str) -> None:
-        """Count an error of a model if a slice was deferred because no backend could accept its requests.
+        """Count an error of a model whose slice was deferred because no backend could accept its requests.
 
-        `reason` says why the slice was deferred. If it is another reason, nothing is counted.
+        `reason` says why the slice was deferred. If it was deferred for another reason, nothing is counted.
         """
         if error_type := _DEFERRAL_ERRORS.get(reason):
             self._metrics.errors.labels(error_type, model).inc()
 
     def retain(self, models: Collection[str], backends: Collection[str]) -> None:
-        """Keep separate totals for these models and backends only.
+        """Keep separate totals only for these models and backends.
 
-        The totals of all other backends are added up, with `other` as the name of the backend. If the model
-        is not one of `models`, its name becomes `other` too.
+        The totals of all other backends are added up under the backend name `other`. If their model is not
+        in `models`, the model name becomes `other` too.
         """
         for key in [key for key in self._totals if key[0] not in models or key[1] not in backends]:
             self._fold(self._totals.pop(key), key[0] if key[0] in models else OTHER)

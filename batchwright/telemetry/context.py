@@ -18,7 +18,7 @@ def current_fields() -> Mapping[str, FieldValue]:
 def bind_fields(**fields: FieldValue) -> Generator[None]:
     """Context manager that adds fields to all log entries and trace spans of its block.
 
-    Tasks that are started in the block have the fields too.
+    If tasks are started in the block, their log entries and spans have the fields too.
     """
     token = _fields.set({**current_fields(), **fields})
     try:

@@ -34,7 +34,7 @@ def free_sdk_address() -> str:
 class SdkMetricsClient:
     """Reads the metrics of the Temporal SDK over one keep-alive connection to `address`.
 
-    An empty `address` means that the SDK serves no metrics.
+    If `address` is empty, the SDK serves no metrics.
     """
 
     def __init__(self, address: str = "") -> None:
@@ -45,9 +45,9 @@ class SdkMetricsClient:
     async def fetch(self, on_sent: Callable[[], None] = lambda: None) -> bytes:
         """Return the SDK's metrics as text.
 
-        The text is empty if the SDK serves no metrics, or if it gives no valid answer within a few seconds.
-        If the server has closed the connection, the request is sent a second time. `on_sent` is called after
-        each sending.
+        If the SDK serves no metrics, or gives no valid answer within a few seconds, the text is empty. If
+        the server has closed the connection, the request is sent a second time. `on_sent` is called each
+        time after the request was sent.
         """
         if not self._address:
             return b""

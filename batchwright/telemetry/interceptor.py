@@ -79,7 +79,10 @@ class _WorkflowInbound(worker.WorkflowInboundInterceptor):
 
 
 class _WorkflowOutbound(worker.WorkflowOutboundInterceptor):
-    """Copies the trace header of a workflow to each activity, child workflow and new run that it starts."""
+    """Copies the trace header of a workflow to each activity and child workflow that it starts.
+
+    If the workflow continues as new, the header is copied to the new run, too.
+    """
 
     def start_activity(self, input: worker.StartActivityInput) -> workflow.ActivityHandle[object]:
         input.headers = _with_trace_header(input.headers)

@@ -9,8 +9,9 @@ MODEL_LABELS = ("model", "from_model", "to_model")
 class BoundedLabel:
     """Callable that returns the label for a value.
 
-    The first `limit` values get their own label, all others `other`. A value keeps its label as long as the
-    process runs. Use this for counters, which must never decrease.
+    Each of the first `limit` values gets its own label. All other values get the label `other`. A value
+    keeps its label as long as the process runs. Use this for counters, because a counter must never
+    decrease.
     """
 
     def __init__(self, limit: int) -> None:
@@ -29,8 +30,8 @@ class BoundedLabel:
 class ModelLabels:
     """Callable that returns the label for a model name, for all metrics of the process.
 
-    Each model in the registry has its own label. Of all other models, at most `limit` have their own label at
-    a time, and the rest share the label `other`.
+    Each model in the registry has its own label. At most `limit` other models have their own label at the
+    same time. All remaining models share the label `other`.
     """
 
     def __init__(self, limit: int) -> None:
@@ -65,8 +66,8 @@ class ModelLabels:
 def top_names(weights: Mapping[str, float], limit: int) -> frozenset[str]:
     """Return the `limit` names with the greatest weights.
 
-    If the weights change, the function may return other names. So use it only for gauges whose series are all
-    replaced at each refresh.
+    If the weights change, the result can contain other names. Therefore use it only for gauges of which all
+    series are replaced at each refresh.
     """
     ranked = sorted(weights, key=lambda name: (-weights[name], name))
     return frozenset(ranked[:limit])

@@ -124,8 +124,8 @@ class JsonLinesFormatter(JsonFormatter):
 def _add_context(record: logging.LogRecord) -> bool:
     """Add the fields of the current work and the ids of the current trace span to a log entry.
 
-    Fields that the entry already has are not replaced. This is a logging filter. It always returns True, so
-    that no entry is dropped.
+    If the entry already has a field, its value is not replaced. This is a logging filter. It returns True,
+    so no entry is dropped.
     """
     fields = current_fields() or _workflow_fields(record)
     spans = tracing.spans()
@@ -137,8 +137,8 @@ def _add_context(record: logging.LogRecord) -> bool:
 def _workflow_fields(record: logging.LogRecord) -> Mapping[str, str]:
     """Return the batch id as a log field, if Temporal's SDK has added its own fields to the entry.
 
-    Otherwise the result is empty. The SDK's fields are needed for workflow code, because it runs in other
-    threads and so has no `current_fields`.
+    Otherwise return no field. This is for workflow code: it runs in other threads, in which `current_fields`
+    has no fields, but the SDK adds fields to its log entries.
     """
     for name in ("temporal_workflow", "temporal_activity"):
         info = getattr(record, name, None)

@@ -54,14 +54,14 @@ class Metrics(
 ):
     """The metrics of one process. Create them once, and pass them to all code that counts.
 
-    A metric with labels has no series until it is counted for the first time. A metric without labels starts
-    at 0.
+    If a metric has labels, it has no series until it is counted for the first time. If it has none, it
+    starts at 0.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None, *, tenants: int = _TENANTS) -> None:
         """Create all metrics.
 
-        Only the first `tenants` tenants have their own label value. All later tenants share one label value.
+        The first `tenants` tenants have their own label values. All later tenants share one label value.
         """
         self.registry = registry or CollectorRegistry()
         self.tenants = BoundedLabel(tenants)
@@ -83,10 +83,11 @@ class Metrics(
         return b"".join(self.render_parts())
 
     def remove_series(self, label: str, value: str) -> None:
-        """Remove every series whose label `label` has this value. A series that is counted again starts at 0.
+        """Remove every series whose label `label` has this value.
 
-        If `label` is `model`, the labels `from_model` and `to_model` are compared too. Another model can then
-        get its own label value in place of this model.
+        If such a series is counted again, it starts at 0. If `label` is `model`, series whose label
+        `from_model` or `to_model` has this value are removed too. Another model can then get its own label
+        value in place of this model.
         """
         names = MODEL_LABELS if label == "model" else (label,)
         for name in names:

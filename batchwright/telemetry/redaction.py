@@ -91,9 +91,10 @@ def _secrets_in(settings: Settings) -> Iterator[str]:
 def _secret_parts(name: str, text: str) -> Iterator[str]:
     """Yield the secrets in `text`, the value of the secret setting `name`.
 
-    If the setting contains headers, the values of the headers are the secrets. If it refers to keys in
-    environment variables, the keys are the secrets. If it is a URL, nothing is yielded, because
-    `_url_passwords` yields its password. Any other text is a secret as a whole.
+    - If the setting contains headers, the values of the headers are secrets.
+    - If it names environment variables that contain keys, the keys are secrets.
+    - If it is a URL, nothing is yielded here, because `_url_passwords` yields its password.
+    - In all other cases, the whole text is a secret.
     """
     if name.endswith("_headers"):
         for pair in text.split(","):
@@ -118,9 +119,10 @@ def _texts(value: object) -> list[str]:
 
 
 def _url_passwords(text: str) -> Iterator[str]:
-    """Yield the password of a URL, as written and with its percent escapes decoded.
+    """Yield the password of a URL, both as written and with its percent escapes decoded.
 
-    A password that equals the user name is left out, because the user name would then be redacted everywhere.
+    If the password equals the user name, nothing is yielded, because the user name would otherwise be
+    redacted everywhere.
     """
     if "://" not in text:
         return

@@ -32,7 +32,8 @@ OnSpansDropped = Callable[[str, int], None]  # reason, number of spans
 class PresetIdGenerator(RandomIdGenerator):
     """Generates random ids for trace spans. Within a `preset` block, it returns the given ids instead.
 
-    The root span of a batch needs given ids, because it is created last, and other spans refer to it earlier.
+    Other spans refer to the root span of a batch before it is created at the end. Therefore the ids of the
+    root span must be known earlier.
     """
 
     def __init__(self) -> None:
@@ -82,7 +83,10 @@ class CountingSpanExporter(OTLPSpanExporter):
 
 
 class CountingSpanProcessor(BatchSpanProcessor):
-    """Queue and export thread of the SDK. If the queue is full, a new span is dropped and counted."""
+    """Queue and export thread of the SDK. It also counts the spans that are dropped.
+
+    If the queue is full, a new span is dropped.
+    """
 
     def __init__(self, exporter: CountingSpanExporter, on_dropped: OnSpansDropped) -> None:
         super().__init__(
@@ -105,7 +109,7 @@ class CountingSpanProcessor(BatchSpanProcessor):
 class _LastErrors(logging.Handler):
     """Log handler that keeps the last two messages of OpenTelemetry instead of printing them.
 
-    After a failed export, these are the messages about the last attempt and about the final failure.
+    After a failed export, one of them is about the last attempt, and the other about the final failure.
     """
 
     def __init__(self) -> None:
@@ -126,7 +130,9 @@ class SpanProvider(TracerProvider):
     exporter: CountingSpanExporter
 
     def close(self) -> None:
-        """Send the queued spans, waiting at most a few seconds. Spans that are left then are lost."""
+        """Send the queued spans, for at most a few seconds. If spans are still queued then, they are
+        lost.
+        """
         closing = Thread(target=self.shutdown, daemon=True)
         closing.start()
         closing.join(_CLOSE_SECONDS)

@@ -87,7 +87,10 @@ class Spans:
         trace.get_current_span().set_attributes(span_attributes(fields))
 
     def record_error(self, error: BaseException, span: Span | None = None) -> None:
-        """Record the type and the redacted message of an error on a span, by default on the current span."""
+        """Record the type and the redacted message of an error on a span.
+
+        If `span` is None, use the current span.
+        """
         span = span or trace.get_current_span()
         if span.is_recording():
             name, message = type(error).__name__, self._redact(str(error))[:_MAX_ERROR_CHARACTERS]
@@ -104,8 +107,8 @@ class Spans:
     def api_call(self, method: str, path: str, headers: Mapping[str, str]) -> Generator["ApiCallSpan"]:
         """Context manager that creates the span of an API call.
 
-        Yields an object with which the caller records the response. The span belongs to the caller's trace if
-        `headers` identify one. Secrets in the path are redacted.
+        Yields an object with which the caller records the response. If `headers` identify a trace of the
+        client, the span belongs to this trace. Secrets in the path are redacted.
         """
         with self._tracer.start_as_current_span(
             method,
@@ -147,8 +150,8 @@ class Spans:
     def record_reenqueue(self, reason: str) -> None:
         """Record that the current turn has ended and that the slice will continue in a later turn.
 
-        A slice is a part of a batch; a turn is one run of the slice on a worker. The record is a span in a
-        trace of its own, linked to the current span. `reason` says why the turn ended.
+        A slice is a part of a batch. A turn is one attempt to send the lines of a slice. The record is a
+        span in a trace of its own, with a link to the current span. `reason` says why the turn ended.
         """
         turn = trace.get_current_span()
         if turn.is_recording():
@@ -236,7 +239,8 @@ class ApiCallSpan:
 
 
 class RequestSpan:
-    """Context manager for the span of a request to a backend. A request that is not sampled gets no span.
+    """Context manager for the span of a request to a backend. If the request is not sampled, it gets no
+    span.
 
     `headers` are the HTTP headers that pass the trace to the backend; empty if there is no trace.
     """
@@ -277,7 +281,9 @@ class RequestSpan:
 
 
 def span_attributes(fields: Mapping[str, FieldValue]) -> dict[str, FieldValue]:
-    """Return log fields as span attributes. Their names are translated to attribute names."""
+    """Return log fields as span attributes. The names of the fields are translated to names of
+    attributes.
+    """
     return {_ATTRIBUTE_NAMES.get(name) or f"batchwright.{name}": value for name, value in fields.items()}
 
 

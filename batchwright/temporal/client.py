@@ -29,10 +29,10 @@ DATA_CONVERTER = pydantic_data_converter
 
 @retry(retry=retry_if_exception_type(ValueError), stop=stop_after_attempt(5), reraise=True)
 def observed_runtime() -> tuple[Runtime, str]:
-    """Create a runtime of Temporal's SDK that serves the SDK's metrics, and return it.
+    """Create a runtime of Temporal's SDK that serves the SDK's metrics.
 
-    Also return the address `host:port` of the metrics. Call this once in a process, before the first client
-    is created.
+    Return the runtime, and the address `host:port` of the metrics. Call this once in a process, before the
+    first client is created.
     """
     address = free_sdk_address()
     # As in Batchwright's own metrics, durations are in seconds, and names contain units and `_total`.
@@ -55,7 +55,8 @@ def observed_runtime() -> tuple[Runtime, str]:
 async def connect(settings: Settings, *, runtime: Runtime | None = None, lazy: bool = False) -> Client:
     """Return a Temporal client for the namespace in the settings.
 
-    The client does not notice changes of its credential files; use `open_connection` for that.
+    If the credential files change, the client does not notice it. Use `open_connection` for a client that
+    does.
 
     Args:
         runtime: the SDK's runtime; None for the default runtime.
@@ -72,10 +73,10 @@ async def connect(settings: Settings, *, runtime: Runtime | None = None, lazy: b
 async def open_connection(
     settings: Settings, *, runtime: Runtime | None = None, lazy: bool = False
 ) -> tuple[Client, TemporalConnection]:
-    """Return a Temporal client and its connection, which can switch to changed credentials.
+    """Return a Temporal client and its connection, which can change to new credentials.
 
-    The connection notices such changes only while the caller runs `TemporalConnection.run`, which reads the
-    credential files every few seconds. The arguments and exceptions are those of `connect`.
+    `TemporalConnection.run` reads the credential files every few seconds. The connection changes its
+    credentials only while the caller runs it. The arguments and exceptions are those of `connect`.
     """
     converter = data_converter(settings)
     connection = await TemporalConnection.open(settings, runtime=runtime, lazy=lazy)

@@ -68,7 +68,7 @@ class TemporalConnection:
     async def refresh(self) -> None:
         """Read the credential files again. If they have changed, replace the connection or its API key.
 
-        If this fails, the old connection stays in use, and the next call tries again.
+        If reading or replacing fails, the old connection stays in use, and the next call tries again.
         """
         try:
             found = await asyncio.to_thread(credentials.read, self._settings)
@@ -84,7 +84,7 @@ class TemporalConnection:
     async def _apply(self, found: Credentials) -> None:
         """Use the credentials `found` from now on.
 
-        Raises RuntimeError if a new connection is necessary and cannot be opened with them.
+        Raises RuntimeError if they need a new connection and this connection cannot be opened.
         """
         if found.tls == self._credentials.tls:
             self.service.update_api_key(found.api_key)
@@ -102,7 +102,7 @@ class TemporalConnection:
 class ReplaceableService(ServiceClient):
     """Sends the calls of a client over the current connection.
 
-    After a replacement, calls that are still running end on the old connection.
+    If the connection is replaced while a call runs, the call ends on the old connection.
     """
 
     def __init__(self, config: ConnectConfig, current: ServiceClient) -> None:

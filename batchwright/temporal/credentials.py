@@ -20,9 +20,10 @@ _Parsed = TypeVar("_Parsed")
 
 @dataclass(frozen=True)
 class Credentials:
-    """TLS settings and API key for a connection to Temporal; each is None if the connection does not use it.
+    """TLS settings and API key for a connection to Temporal. Each is None if the connection does not use it.
 
-    If newly read credentials differ from those of a connection, the connection must be changed.
+    The credentials in use are compared with those in the files. If they differ, the connection must be
+    changed.
     """
 
     tls: TLSConfig | None = None
@@ -30,7 +31,7 @@ class Credentials:
 
     @property
     def expires_at(self) -> datetime | None:
-        """Time when the client certificate expires; None without a client certificate."""
+        """Time when the client certificate expires; None if there is no client certificate."""
         if self.tls is None or self.tls.client_cert is None:
             return None
         return x509.load_pem_x509_certificate(self.tls.client_cert).not_valid_after_utc

@@ -40,7 +40,11 @@ class TemporalNotSetUp(TemporalUnavailable):
 
 
 def from_connect_error(settings: Settings, error: RuntimeError) -> TemporalUnavailable:
-    """Return the exception to raise instead of `error`, with which the SDK has failed to connect."""
+    """Return an exception of this module that describes `error`.
+
+    The SDK has raised `error`, because it could not connect to Temporal. The caller raises the result
+    instead.
+    """
     text = str(error)
     if _REFUSED.search(text):
         return TemporalUnavailable(
@@ -53,7 +57,10 @@ def from_connect_error(settings: Settings, error: RuntimeError) -> TemporalUnava
 
 
 def from_rpc_error(settings: Settings, error: RPCError) -> TemporalUnavailable:
-    """Return the exception to raise instead of `error`, with which a call to Temporal has failed."""
+    """Return an exception of this module that describes `error`.
+
+    A call to Temporal has raised `error`. The caller raises the result instead.
+    """
     where = f"Temporal at {settings.temporal_address}"
     if error.status in (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED):
         return TemporalUnavailable(f"{where} refuses access: {_check(settings)}.")
@@ -68,7 +75,7 @@ def from_rpc_error(settings: Settings, error: RPCError) -> TemporalUnavailable:
 def is_unknown_namespace(error: RPCError) -> bool:
     """Return True if the error means that the namespace does not exist.
 
-    The status NOT_FOUND alone does not prove this, because it is also the status for unknown workflows.
+    The status NOT_FOUND is not enough, because a call for an unknown workflow has the same status.
     """
     return error.status is RPCStatusCode.NOT_FOUND and "namespace" in error.message.lower()
 

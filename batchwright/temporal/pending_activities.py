@@ -27,14 +27,15 @@ class PendingActivity(NamedTuple):
     """An activity that has not ended: it runs, waits or is paused.
 
     Attributes:
-        slice_number: number of the slice that it sends; None if it sends none, or if that is not known.
-        worker: identity of the worker that took it last; empty if none did.
-        since: when its state began.
-        attempt: number of the attempt that runs or comes next.
-        heartbeat_at: when the last heartbeat came; None if none did.
-        next_attempt_at: when its next attempt may begin; None unless the state is WAITING.
-        last_failure: error message of the last attempt that failed; empty if none did, or if that is not
-            known.
+        slice_number: number of the slice that the activity sends; None if it sends no slice, or if the
+            number is not known.
+        worker: identity of the worker that took the activity last; empty if no worker has taken it.
+        since: when the present state began.
+        attempt: number of the present attempt, or of the next one if the activity waits.
+        heartbeat_at: when the last heartbeat came; None if there was no heartbeat.
+        next_attempt_at: when the next attempt may begin; None unless the state is WAITING.
+        last_failure: error message of the last attempt that failed; empty if no attempt failed, or if the
+            message is not known.
     """
 
     name: str
@@ -71,8 +72,8 @@ async def _slice_numbers(
     """Return the slice numbers of these activities, by activity id.
 
     The numbers are read from the workflow's history, from its end backwards, because slices that have not
-    ended were scheduled late. A number is missing if its activity is not among the last 10,000 events of the
-    history, or if this process does not have the key of its payload.
+    ended were scheduled late. An activity is missing in the result if it is not among the last 10,000 events
+    of the history, or if this process does not have the key of its payload.
     """
     left, numbers, token = set(activity_ids), dict[str, int](), b""
     for _ in range(_MAX_PAGES if left else 0):

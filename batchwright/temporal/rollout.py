@@ -29,10 +29,10 @@ _OPEN_BATCHES_QUERY = (
 
 @dataclass(frozen=True)
 class Build:
-    """A build of the workers, with the number of live batches that need workers of this build.
+    """A build of the workers, and the number of live batches that need workers of this build.
 
-    `status` is Temporal's word: current, ramping, draining (some runs are still open), drained, inactive or
-    created.
+    `status` is the word that Temporal uses: current, ramping, draining (some runs are still open), drained,
+    inactive or created.
     """
 
     build: str
@@ -43,7 +43,7 @@ class Build:
 
 
 class RolloutRefused(Exception):
-    """Temporal does not make a build the current one. The message has the reason and the remedy."""
+    """Temporal refused to make a build the current one. The message has the reason and the remedy."""
 
 
 async def list_builds(client: Client, deployment: str) -> Sequence[Build]:

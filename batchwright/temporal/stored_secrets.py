@@ -22,8 +22,8 @@ class SecretUnreadable(Exception):
 class StoredSecrets:
     """Encrypts secrets with the first of `keys`, and decrypts them with any of the keys.
 
-    Without keys, secrets are stored unencrypted. An encrypted secret can be decrypted only for the owner for
-    which it was encrypted.
+    If there are no keys, secrets are stored unencrypted. `decrypt` must be called with the same owner as
+    `encrypt`, otherwise an encrypted secret cannot be decrypted.
     """
 
     def __init__(self, keys: Sequence[PayloadKey]) -> None:
@@ -39,11 +39,11 @@ class StoredSecrets:
         return _ENCRYPTED + self._first.id.encode() + b"\x00" + nonce + encrypted
 
     def decrypt(self, stored: bytes, owner: str) -> str:
-        """Return the secret for which `encrypt` returned the bytes `stored`.
+        """Return the secret from the bytes that `encrypt` returned for it.
 
         Raises:
-            SecretUnreadable: the key is missing, the secret was encrypted for another owner, or it is
-                damaged.
+            SecretUnreadable: the key is missing, the secret was encrypted for another owner, or the bytes
+                are damaged.
         """
         if stored[:1] == _PLAIN:
             return stored[1:].decode()

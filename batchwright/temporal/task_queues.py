@@ -47,7 +47,7 @@ DescribeQueue = Callable[[str], Awaitable[QueueReport]]  # raises RPCError
 async def describe_queue(client: Client, queue: str) -> QueueReport:
     """Return the statistics of a task queue. Raises RPCError if the call fails.
 
-    The statistics count activity tasks. For the control queue they count workflow tasks.
+    For the control queue, workflow tasks are counted; for all other queues, activity tasks.
     """
     found = await _describe(client, queue)
     stats, effective = found.stats, found.effective_rate_limit

@@ -13,9 +13,9 @@ _RPC_TIMEOUT = timedelta(seconds=10)
 
 
 async def start_delivery(client: Client, order: DeliveryOrder, replays: int) -> None:
-    """Start the workflow of a webhook delivery. If it was started before, nothing happens.
+    """Start the workflow of a webhook delivery.
 
-    A workflow that has ended is not started again.
+    If it was started before, nothing happens, even if it has ended.
 
     Args:
         replays: how often the delivery was replayed. Each replay is another workflow.

@@ -44,9 +44,9 @@ class HostLookup(AbstractResolver):
         ]
 
     async def check_host(self, parts: SplitResult, allowed: Sequence[Network]) -> None:
-        """Check that all present addresses of a URL's host are public or in one of the `allowed` networks.
+        """Check that all addresses of a URL's host are public or in one of the `allowed` networks.
 
-        The host may have other addresses later.
+        Only the present addresses are checked. The host may have other addresses later.
 
         Raises:
             ValueError: the host has a forbidden address, or was not found. The message does not contain the

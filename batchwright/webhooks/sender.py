@@ -24,7 +24,7 @@ _AddressInfo = tuple[int, int, int, str, tuple[object, ...]]  # as from socket.g
 
 
 class SendResult(NamedTuple):
-    """Result of one request. `reason` says why it failed; it is empty if it succeeded.
+    """Result of one request. If the request failed, `reason` says why; otherwise it is empty.
 
     `status` is the HTTP status; None if there was no response. Only a request with a 2xx status succeeds.
     """
@@ -34,7 +34,7 @@ class SendResult(NamedTuple):
 
 
 class WebhookSender:
-    """Sends webhooks. A process has one sender for all of them, and closes it when the process ends."""
+    """Sends webhooks. A process has one sender for all webhooks, and must close it at its end."""
 
     def __init__(
         self,
@@ -47,7 +47,8 @@ class WebhookSender:
 
         Args:
             allowed: networks that webhooks may be sent to although their addresses are not public.
-            timeout_seconds: for the whole request, from the lookup of the host to the end of the response.
+            timeout_seconds: time limit of a whole request, from the lookup of the host to the end of the
+                response.
             tls: TLS settings; None to trust the system's CA certificates.
         """
         self._allowed, self._timeout = allowed, timeout_seconds
@@ -58,7 +59,8 @@ class WebhookSender:
     async def send(self, url: str, headers: Mapping[str, str], body: bytes) -> SendResult:
         """Send one request and return its result. If it fails, no exception is raised.
 
-        The `reason` in the result then says why, and contains nothing of the response except the status.
+        The `reason` in the result then says why. The only part of the response that it contains is the
+        status.
         """
         try:
             check_url(url, self._allowed)

@@ -22,7 +22,8 @@ PARTS_IN_FLIGHT = 2  # over all writers of a process; a part has 8 MiB or more
 class S3Encryption:
     """Encryption that S3 should use for each new object.
 
-    If `method` is None, the bucket's default applies. `key_id` is the KMS key; empty for S3's default key.
+    If `method` is None, the bucket's default encryption is used. `key_id` is the KMS key; empty for S3's
+    default key.
     """
 
     method: "ServerSideEncryptionType | None" = None
@@ -54,12 +55,12 @@ class S3Bucket:
             operation: kind of operation, for metrics and logs.
             doing: the action, such as `read`, for error messages.
             key: key of the object, for error messages.
-            attempt: sends the request. It must be safe to call it several times.
+            attempt: sends the request. A repeated call must do no harm.
 
         Raises:
             ObjectMissing: there is no such object.
             StorageFull: no space is left.
-            StorageUnavailable: S3 refuses the request, or S3 is unreachable even after retries.
+            StorageUnavailable: S3 refuses the request, or is still unreachable after the last retry.
         """
         try:
             return await self.retries.run(operation, attempt)

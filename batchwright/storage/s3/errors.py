@@ -71,7 +71,7 @@ _REMEDIES = {
 def error_code(error: BaseException) -> str:
     """Return the error code of S3, such as NoSuchKey; empty if the error did not come from S3.
 
-    For a HEAD request the code is only the HTTP status, such as 404.
+    If the request was a HEAD request, the code is only the HTTP status, such as 404.
     """
     if not isinstance(error, ClientError):
         return ""

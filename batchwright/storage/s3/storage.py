@@ -147,8 +147,8 @@ class S3Storage(Storage):
     async def check(self) -> None:
         """Raise StorageUnavailable if the bucket does not work.
 
-        The call writes, reads and deletes an object. If this has succeeded within the last five minutes, the
-        call only lists one key.
+        The call writes, reads and deletes an object. If an earlier call has done this successfully within
+        the last five minutes, the call only lists one key.
         """
         now = time.monotonic()
         if self._wrote_at is None or now - self._wrote_at >= _WRITE_CHECK_SECONDS:
@@ -191,8 +191,8 @@ async def open_s3(
 ) -> AsyncGenerator[S3Storage]:
     """Context manager that opens the bucket `place`. The first request opens the connection.
 
-    Credentials are searched in the same places in which boto, the S3 library, searches. `on_retry` is called
-    each time an operation is retried.
+    Credentials are found in the same way as by boto, the S3 library. `on_retry` is called each time an
+    operation is retried.
 
     Raises:
         StorageUnavailable: the profile or the region in the environment does not exist, or an address in the

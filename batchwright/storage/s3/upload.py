@@ -137,9 +137,10 @@ class S3Upload:
         self._parts: list[asyncio.Task[None]] = []
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Add data to the buffer. Send each part that is full, and wait while too many parts are being sent.
+        """Add data to the buffer, and start to send each part that is full.
 
-        Raises StorageUnavailable if this part or an earlier one could not be sent.
+        If too many parts are being sent, wait. Raises StorageUnavailable if this part or an earlier one
+        could not be sent.
         """
         left = memoryview(data).cast("B")
         while left:
@@ -212,8 +213,9 @@ class S3Upload:
     async def _complete(self) -> None:
         """Complete the upload, so that the object becomes visible.
 
-        If S3 answers with an error, check whether this upload has created the object nevertheless, because
-        the response to an earlier attempt may have been lost. If the object exists, do not raise the error.
+        If S3 answers with an error, check whether the object exists. An earlier attempt of this call may
+        have created it, although its response was lost. If this upload has created the object, do not raise
+        the error.
         """
         parts: list[CompletedPartTypeDef] = [
             {"PartNumber": number, "ETag": etag} for number, etag in sorted(self._etags.items())

@@ -140,7 +140,7 @@ class RequestMetrics:
 class TrafficMetrics:
     """Metrics of all requests to backends, by model and backend.
 
-    Chats are also counted by how they are sent: each one alone, or in groups.
+    Chats are also counted separately by how they are sent: alone or in groups.
     """
 
     def __init__(self, create: MetricFactory) -> None:

@@ -94,7 +94,7 @@ class GaugeSeries(MetricSeries):
         self.inc(-amount)
 
     def set_function(self, callback: Callable[[], float]) -> None:
-        """Take the value of the gauge from `callback`, which is called at each scrape.
+        """Use the result of `callback` as the value of the gauge. It is called at each scrape.
 
         The function must not update a series of the same metric.
         """
@@ -126,9 +126,9 @@ class HistogramSeries(MetricSeries):
         self.move(state.numbers)
 
     def move(self, numbers: list[float]) -> None:
-        """Copy the values of the series to the end of the list `numbers`, and use that copy from now on.
+        """Append the values of the series to the list `numbers`, and use that copy from now on.
 
-        The caller must hold the lock.
+        The caller must hold the lock of the metric.
         """
         own = self._numbers[self._start : self._sum_at + 1]
         self._numbers, self._start = numbers, len(numbers)

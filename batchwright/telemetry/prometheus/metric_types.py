@@ -65,7 +65,7 @@ class MetricFamily(Collector, Generic[_Series]):
     def labels(self, *values: object) -> _Series:
         """Return the series with these label values, in the order of the label names.
 
-        Create it if it is missing.
+        If there is no such series, create it.
 
         Raises:
             ValueError: the number of values differs from the number of labels.
@@ -75,7 +75,10 @@ class MetricFamily(Collector, Generic[_Series]):
         return series if series is not None else self._add(key)
 
     def remove_by_labels(self, labels: Mapping[str, str]) -> None:
-        """Remove every series whose labels have the values in `labels`, which maps label names to values."""
+        """Remove every series whose labels have all the values in `labels`.
+
+        `labels` maps names of labels to values.
+        """
         wanted = [(self.label_names.index(name), value) for name, value in labels.items()]
         with self._state.lock:
             self._remove([key for key in self._series if all(key[place] == value for place, value in wanted)])
