@@ -42,9 +42,7 @@ class ScratchFile:
         self.file.close()
 
     def require(self, needed_bytes: int) -> None:
-        """Raise StorageFull if the disk has less than `needed_bytes` free, plus 64 MiB for other
-        programs.
-        """
+        """Raise StorageFull if the disk has less than `needed_bytes` free, plus 64 MiB for other programs."""
         needed, free = needed_bytes + _SPARE_BYTES, shutil.disk_usage(self.directory).free
         if free < needed:
             raise StorageFull(

@@ -62,8 +62,8 @@ _OVER_CAP = (
 class BatchWorkflow:
     """Runs one batch from ingestion to finalization.
 
-    Signal handlers only record what is requested, and `run` acts on it. If a cancel and the completion
-    happen at the same time, the first one that updates the batch's row in the database takes effect.
+    Signal handlers only record what is requested, and `run` acts on it. If a cancel and the completion happen
+    at the same time, the first one that updates the batch's row in the database takes effect.
     """
 
     @workflow.init
@@ -322,8 +322,8 @@ class BatchWorkflow:
         """Write the files of a batch that expired, failed or was cancelled.
 
         Return the result of finalization. Return None if an operator abandons the files. If writing takes
-        longer than FILES_TIMEOUT, or if storage is unavailable, first set the batch's final status, and
-        write the files later.
+        longer than FILES_TIMEOUT, or if storage is unavailable, first set the batch's final status, and write
+        the files later.
         """
         step = self._start_finalization(ingested, status, waits_for_storage=self._files_pending)
         if not self._files_pending:
@@ -356,8 +356,8 @@ class BatchWorkflow:
     async def _end_in_time(self, status: BatchStatus, step: workflow.ActivityHandle[T]) -> None:
         """Wait for `step`. If it takes too long, set the batch's final status before its files are written.
 
-        Also do this if `step` fails because storage is unavailable. If an operator abandons the files,
-        return at once and set no status.
+        Also do this if `step` fails because storage is unavailable. If an operator abandons the files, return
+        at once and set no status.
 
         Args:
             status: the final status.

@@ -59,8 +59,8 @@ _LAST_PRIORITY = 5
 def unlimited_retries(longest: timedelta = timedelta(minutes=1)) -> RetryPolicy:
     """Return a policy that retries until the activity's schedule-to-close timeout.
 
-    If the activity has no such timeout, it is retried forever. Failures of the types in NEVER_RETRIED are
-    not retried. `longest` is the maximum pause between two attempts.
+    If the activity has no such timeout, it is retried forever. Failures of the types in NEVER_RETRIED are not
+    retried. `longest` is the maximum pause between two attempts.
     """
     return RetryPolicy(
         initial_interval=timedelta(seconds=1),

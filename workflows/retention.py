@@ -40,8 +40,8 @@ class RetentionWorkflow:
     async def run(self, order: RetentionOrder) -> RetentionResult:
         """Delete the expired data of all kinds in `order`, and return how much was deleted.
 
-        If `order` is a dry run, only count the data. If data of one kind cannot be deleted, continue with
-        the next kind.
+        If `order` is a dry run, only count the data. If data of one kind cannot be deleted, continue with the
+        next kind.
 
         Raises:
             ApplicationError (RETENTION_FAILED): data of at least one kind could not be deleted. It is raised

@@ -300,7 +300,5 @@ class SliceScheduler:
 
 
 def _ran_out_of_time(error: ActivityError) -> bool:
-    """Return True if the error is a timeout. For a slice, this means that the batch's deadline has
-    passed.
-    """
+    """Return True if the error is a timeout. For a slice, this means that the batch's deadline has passed."""
     return error.retry_state == RetryState.TIMEOUT or isinstance(error.cause, TemporalTimeout)

@@ -43,10 +43,10 @@ class Execution(ExecutionActivities):
         A turn is one attempt of this activity, limited in time. A line with a stored result is never sent
         again, even if processes are killed.
 
-        In the result, `finished` is True if every line has a stored result. It is False if the turn ended
-        for good before that: the slice was cancelled, its deadline has passed, or the batch has reached the
-        cap on its cost. If changed rates require that the slice runs on another task queue, the result has
-        only `target_queue`, the name of that queue.
+        In the result, `finished` is True if every line has a stored result. It is False if the turn ended for
+        good before that: the slice was cancelled, its deadline has passed, or the batch has reached the cap
+        on its cost. If changed rates require that the slice runs on another task queue, the result has only
+        `target_queue`, the name of that queue.
 
         Raises:
             TurnOver, Deferred: not an error; some lines have no result yet. Temporal starts the next turn
@@ -94,9 +94,8 @@ def require_dependencies(worker: WorkerContext, request: SliceRequest) -> None:
 def require_share(worker: WorkerContext, request: SliceRequest) -> None:
     """Check that this worker may send requests to a backend of the model.
 
-    If not, publish why the slice waits. A backend's limit for the whole fleet is divided between the
-    workers. A worker gets no part of it if it has just started, or if there are more workers than allowed
-    requests.
+    If not, publish why the slice waits. A backend's limit for the whole fleet is divided between the workers.
+    A worker gets no part of it if it has just started, or if there are more workers than allowed requests.
 
     Raises:
         Deferred: not an error; this worker has no part of the limit. The slice returns to its queue, because

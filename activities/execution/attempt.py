@@ -251,8 +251,8 @@ class SliceAttempt:
         """Merge the small segments of the slice into one if there are too many of them.
 
         A segment is a stored object with results. If the slice is finished, there are too many segments if
-        merging at least halves their number. If the slice is not finished, there are too many if there are
-        at least `_COMPACT_BETWEEN_TURNS`. After a signal to stop, such as a cancel or a shutdown, nothing is
+        merging at least halves their number. If the slice is not finished, there are too many if there are at
+        least `_COMPACT_BETWEEN_TURNS`. After a signal to stop, such as a cancel or a shutdown, nothing is
         merged, because finalization may already be reading the segments.
 
         Args:

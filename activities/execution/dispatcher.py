@@ -96,8 +96,8 @@ class SliceDispatcher:
         """Wait for the requests in flight to end, as long as `reason` allows. Return why the turn ends.
 
         - If all lines have a result and the lease is not lost, the result is COMPLETED.
-        - Otherwise, if there is a stop signal, the result is its reason. The signal may have come during
-          this call.
+        - Otherwise, if there is a stop signal, the result is its reason. The signal may have come during this
+          call.
         - Otherwise, the result is `reason`.
         """
         self._held.drain()
@@ -174,8 +174,8 @@ class SliceDispatcher:
     def _is_time_over(self) -> bool:
         """Return True if the turn has used its time and another slice waits for its place on the worker.
 
-        The time begins when the turn sends its first line. If the turn has sent no line, the time begins
-        with the turn, so a turn also ends if other slices get all permits.
+        The time begins when the turn sends its first line. If the turn has sent no line, the time begins with
+        the turn, so a turn also ends if other slices get all permits.
 
         If the slice waits for a limit that other slices of this worker can use up (`SliceDemand.is_spare`),
         the turn has only `MAX_BLOCKED_SECONDS`, counted from its start.

@@ -32,8 +32,8 @@ class RequestExecutor:
     `submit` sends a line in one of two ways. On the fast path, nothing is awaited: the request is sent at
     once, and the callback that reads the response handles it (`_try_send_now`, `_on_response`). All other
     lines run in a task of the pool (`_execute`): lines with hooks, jobs, microbatches or trace spans, and
-    lines whose request on the fast path failed. The fast path saves CPU time, because a task for each
-    request would cost more than all other work for the request.
+    lines whose request on the fast path failed. The fast path saves CPU time, because a task for each request
+    would cost more than all other work for the request.
     """
 
     def __init__(self, turn: SliceTurn) -> None:

@@ -219,8 +219,7 @@ class LineAttempts:
         """Return when the line's next attempt is due, in Unix seconds.
 
         Args:
-            wait: seconds to wait. If the line would otherwise miss the deadline, it waits for a shorter
-                time.
+            wait: seconds to wait. If the line would otherwise miss the deadline, it waits for a shorter time.
         """
         now = time.time()
         return now + within_deadline(wait, self._deadline.remaining(now))

@@ -137,8 +137,7 @@ class LineQueue:
         return found
 
     def quarantine(self, marker: str) -> list[SliceLine]:
-        """Quarantine the lines that a crashed attempt was about to send or had in flight. Return these
-        lines.
+        """Quarantine the lines that a crashed attempt was about to send or had in flight. Return these lines.
 
         The number of crashes of each of these lines is increased by one. `marker` names the crashed attempt
         in the lines' records.

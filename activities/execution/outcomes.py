@@ -49,8 +49,7 @@ class InFlightRequest(Struct, eq=False):
 
     Attributes:
         permit: the right to have one request in flight.
-        dispatch: the backend that has the request now. If another backend gets the request, this is
-            replaced.
+        dispatch: the backend that has the request now. If another backend gets the request, this is replaced.
     """
 
     line: SliceLine

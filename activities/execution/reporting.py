@@ -59,8 +59,8 @@ class SliceReporter:
     def turn_finished(self, *, another_follows: bool) -> None:
         """Clear the slice's waiting reason and its deferral metric, after a turn that has sent lines.
 
-        There are two exceptions. If the model's circuit allows only trial requests, the waiting reason
-        stays. If another turn follows, the deferral metric stays.
+        There are two exceptions. If the model's circuit allows only trial requests, the waiting reason stays.
+        If another turn follows, the deferral metric stays.
         """
         is_open = self._open_circuit() is not None
         if not is_open:
@@ -89,11 +89,10 @@ class SliceReporter:
         return next_turn_error(Failure.DEFERRED, reason + detail, delay)
 
     def _report_waiting(self, settled: int) -> None:
-        """Publish why the slice waits: storage fails, only trial requests may be sent, or a limit is
-        reached.
+        """Publish why the slice waits: storage fails, only trial requests may be sent, or a limit is reached.
 
-        If the slice does not wait for one of these reasons, and lines were settled since the last call,
-        clear the waiting reason.
+        If the slice does not wait for one of these reasons, and lines were settled since the last call, clear
+        the waiting reason.
 
         Args:
             settled: number of lines settled so far.

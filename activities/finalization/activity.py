@@ -91,8 +91,8 @@ class Finalization(FinalizationActivities):
             StorageUnavailable, DatabaseUnavailable: the service does not respond; retried.
             CancelAccepted: the batch was cancelled before it ended. The activity is retried until the
                 workflow handles the cancel and stops the activity.
-            PlanDamaged, ResultsDamaged, InputVanished: stored objects are damaged or missing. The activity
-                is not retried, and the row is unchanged.
+            PlanDamaged, ResultsDamaged, InputVanished: stored objects are damaged or missing. The activity is
+                not retried, and the row is unchanged.
         """
         order = request.order
         async with heartbeating(), translated():
@@ -119,8 +119,8 @@ class Finalization(FinalizationActivities):
     async def _end(self, request: FinalizeRequest, ingestion_errors: list[ErrorCount]) -> BatchRow:
         """Finalize the batch and return its row.
 
-        If this attempt fails because another attempt has already finalized the batch, return the row that
-        the other attempt wrote.
+        If this attempt fails because another attempt has already finalized the batch, return the row that the
+        other attempt wrote.
 
         Args:
             ingestion_errors: the lines that failed in ingestion, by code and model.

@@ -127,8 +127,7 @@ async def find_missing(
 class MissingLineSettler:
     """Adds an error result to the index for each line that has no result.
 
-    The error has the code `request.missing_line_code` and the line's custom_id, which is read from the
-    input.
+    The error has the code `request.missing_line_code` and the line's custom_id, which is read from the input.
     """
 
     def __init__(

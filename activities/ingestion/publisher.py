@@ -284,8 +284,8 @@ def _pack_positions(lines: ModelLines) -> bytes:
 def settled_counts(scanner: Scanner) -> dict[str, ModelCounts]:
     """Return the counts of the lines that have a result before any line is sent, by model.
 
-    There are two kinds of such lines: a result was copied from the batch that this batch resumes, or the
-    line fails in ingestion.
+    There are two kinds of such lines: a result was copied from the batch that this batch resumes, or the line
+    fails in ingestion.
     """
     settled = dict(scanner.resumed.counts) if scanner.resumed else {}
     for count in scanner.unserved.counts():

@@ -52,8 +52,8 @@ class InputSpool(ScratchFile):
     def use_file(self, file: FileIO) -> bool:
         """Use the input's own file instead of a copy, and return True.
 
-        The spool then closes the file at its end. If the file is on another file system than the spool,
-        which may be too slow, close the file now and return False.
+        The spool then closes the file at its end. If the file is on another file system than the spool, which
+        may be too slow, close the file now and return False.
         """
         if os.fstat(file.fileno()).st_dev != os.fstat(self.file.fileno()).st_dev:
             file.close()
@@ -63,8 +63,7 @@ class InputSpool(ScratchFile):
         return True
 
     def read_line(self, offset: int, length: int) -> bytes:
-        """Return the line at `offset`, with a newline. If the file does not end with a newline, one is
-        added.
+        """Return the line at `offset`, with a newline. If the file does not end with a newline, one is added.
 
         Args:
             length: length in bytes, including the newline.

@@ -20,8 +20,8 @@ async def check_window(
     """Forecast when a validated batch will be done. Return an error if the batch is refused, otherwise None.
 
     A batch is refused if, by the forecast, it cannot be done within its completion window, and the tenant's
-    quotas demand a refusal in this case. The forecast is stored together with this decision. If ingestion
-    has several attempts, the first stored forecast and decision are used by all of them.
+    quotas demand a refusal in this case. The forecast is stored together with this decision. If ingestion has
+    several attempts, the first stored forecast and decision are used by all of them.
     """
     lines = {model: len(planned) for model, planned in scanner.models.items() if len(planned)}
     if scanner.deadline_passed or not lines:
@@ -36,8 +36,7 @@ async def check_window(
 async def _forecast_start(
     table: ForecastsTable, context: IngestionContext, lines: Mapping[str, int]
 ) -> StartForecast | None:
-    """Forecast when a batch will be done, and store the forecast with the decision to admit the batch or
-    not.
+    """Forecast when a batch will be done, and store the forecast with the decision to admit the batch or not.
 
     Return the stored forecast. Return None if the speed of one of the models is not known, or if the status
     of the batch is no longer `validating`.

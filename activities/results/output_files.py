@@ -96,8 +96,8 @@ class OutputFiles:
 def file_lifetime(order: BatchOrder, status: BatchStatus, settings: Settings) -> timedelta:
     """Return how long the files of an ended batch are kept.
 
-    If the client has set this time in the order, return it. Otherwise it depends on the status with which
-    the batch ended.
+    If the client has set this time in the order, return it. Otherwise it depends on the status with which the
+    batch ended.
     """
     if order.output_expires_after_seconds is not None:
         return timedelta(seconds=order.output_expires_after_seconds)

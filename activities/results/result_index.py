@@ -248,8 +248,7 @@ class ResultIndex:
         """Add error results that finalization made.
 
         Args:
-            lines: pairs of the offset of a line in the input, and the line to write to the error file for
-                it.
+            lines: pairs of the offset of a line in the input, and the line to write to the error file for it.
         """
         self.add_records([SegmentRecord(RecordKind.SETTLED, offset, line) for offset, line in lines])
 

@@ -63,8 +63,8 @@ async def _delete_orphans(
 ) -> None:
     """Delete the objects on one page of a listing that have no row.
 
-    The rows are read after the objects were listed. If an object was written between the two steps, it
-    either has a row already or is too young to be deleted.
+    The rows are read after the objects were listed. If an object was written between the two steps, it either
+    has a row already or is too young to be deleted.
 
     Args:
         live: ids of the tenant's batches that have not ended.

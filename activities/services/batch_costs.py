@@ -47,8 +47,7 @@ class _BatchSpending:
 
 
 class SliceCost:
-    """Cost of the lines of one slice that have succeeded. The unit of amounts is defined in
-    `rules/costs.py`.
+    """Cost of the lines of one slice that have succeeded. The unit of amounts is defined in `rules/costs.py`.
 
     Attributes:
         amount: cost of the slice, including its earlier turns.

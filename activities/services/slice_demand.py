@@ -249,8 +249,7 @@ class SliceDemand:
         return held.is_yielding
 
     def is_spare(self, held: HeldSlice, limit: Limit) -> bool:
-        """Return True if this slice waits for `limit`, and other slices on this worker can use this limit
-        up.
+        """Return True if this slice waits for `limit`, and other slices on this worker can use this limit up.
 
         They can if `limit` applies to this slice and to at least `_MAX_BLOCKED_SLICES` others, and all of
         these slices come from the queue `ALL_MODELS`.
@@ -273,8 +272,8 @@ class SliceDemand:
     def _must_free_memory(self, held: HeldSlice) -> bool:
         """Return True if this slice must free its memory, because another slice waits for memory.
 
-        Slices that already yield will free their memory soon. Therefore the result is True only if the
-        number of slices that wait for memory is greater than the number of slices that yield.
+        Slices that already yield will free their memory soon. Therefore the result is True only if the number
+        of slices that wait for memory is greater than the number of slices that yield.
         """
         waiting = self._budget.waiting
         if not waiting or not held.holds_memory:
@@ -351,8 +350,8 @@ class SliceDemand:
         """Return True if the worker should take another slice to find one of a tenant that needs it.
 
         A tenant needs a slice if one of its batches waits and has no slice with lines on this worker. If no
-        slice of the tenant has lines on this worker, the worker searches at once. Otherwise it searches
-        every `_SEEK_SECONDS`. `_end_search` decides what happens to the slice that is found.
+        slice of the tenant has lines on this worker, the worker searches at once. Otherwise it searches every
+        `_SEEK_SECONDS`. `_end_search` decides what happens to the slice that is found.
         """
         now = self._clock()
         if queue.is_checked or now < queue.seek_after:
@@ -381,9 +380,9 @@ class SliceDemand:
     def _seeks_batch(self, name: str, queue: _Queue) -> bool:
         """Return True if the worker should take another slice to find one of a batch that goes first.
 
-        Such a batch goes first in its tenant and priority, but has no slice on this worker. Without a
-        search, it would have to wait until this worker has sent all lines that it has now. A search is
-        repeated after `_SEEK_SECONDS`.
+        Such a batch goes first in its tenant and priority, but has no slice on this worker. Without a search,
+        it would have to wait until this worker has sent all lines that it has now. A search is repeated after
+        `_SEEK_SECONDS`.
         """
         if queue.is_first_checked:
             return False

@@ -23,10 +23,10 @@ class StoredShares(TenantShares):
 
     Everything is read from the database every two seconds.
 
-    The cap of a tenant is divided between the workers that run slices of the tenant. The cap of an API key
-    is divided between the workers that run slices of the key's batches. A worker learns of other workers
-    from their heartbeats. Therefore, when another worker begins its first such slice, the parts of all
-    workers together may exceed the cap for a few seconds.
+    The cap of a tenant is divided between the workers that run slices of the tenant. The cap of an API key is
+    divided between the workers that run slices of the key's batches. A worker learns of other workers from
+    their heartbeats. Therefore, when another worker begins its first such slice, the parts of all workers
+    together may exceed the cap for a few seconds.
 
     The rates of a tenant are divided in the same way, but the new worker sends nothing until the other
     workers know of it.

@@ -63,10 +63,7 @@ def _check_address(url: str) -> None:
 
 
 def check_host_name(name: str) -> None:
-    """Raise ValueError if the host name is not valid in DNS.
-
-    It is not valid if one of the parts between its dots is empty or too long.
-    """
+    """Raise ValueError if a part of a host name (between its dots) is empty or too long for DNS."""
     name.encode("idna").decode("idna")
 
 
@@ -371,8 +368,8 @@ def check_model_names(models: dict[str, ModelConfig], elsewhere: frozenset[str] 
 
     Raises ModelNameConflict if a check fails.
 
-    Args: models: the models to check, by name. elsewhere: names of other served models. A model may have
-    them as fallbacks, too.
+    Args: models: the models to check, by name. elsewhere: names of other served models. A model may have them
+    as fallbacks, too.
     """
     owners: dict[str, str] = {}
     for name, model in models.items():

@@ -22,7 +22,7 @@ def model_run_id(batch_id: str, safe_model: str) -> str:
 def webhook_delivery_id(delivery_id: str, replays: int) -> str:
     """Return the id of the workflow that sends a webhook delivery.
 
-    Each time the delivery is replayed, a new workflow sends it. `replays` is the number of replays so far,
-    so each of these workflows has another id.
+    Each time the delivery is replayed, a new workflow sends it. `replays` is the number of replays so far, so
+    each of these workflows has another id.
     """
     return f"{delivery_id}/{replays}"

@@ -22,9 +22,9 @@ async def recorded(
 ) -> AsyncGenerator[None]:
     """Context manager that records an act in the audit log. The act is the code of its block.
 
-    The beginning of the act is recorded before the block runs, and the outcome afterwards. The outcome in
-    the audit log stays `unknown` if the process ends during the act, or if the database is unavailable after
-    the act. In the second case the act is not undone, and no exception is raised for the missing outcome.
+    The beginning of the act is recorded before the block runs, and the outcome afterwards. The outcome in the
+    audit log stays `unknown` if the process ends during the act, or if the database is unavailable after the
+    act. In the second case the act is not undone, and no exception is raised for the missing outcome.
 
     Args:
         read_after: called after a successful act. Returns the changed object for the audit log, without

@@ -216,8 +216,8 @@ class CircuitBreaker:
         """Return True if a probe is needed to decide whether the backend or the line caused a failure.
 
         A probe is a small test request. If the circuit is closed, the call also counts the line as failed.
-        This happens before the probe is sent, because the count may be needed for other lines while the
-        probe runs.
+        This happens before the probe is sent, because the count may be needed for other lines while the probe
+        runs.
 
         Args:
             attempt: the failed request. Its response was an error such as 500.
@@ -264,8 +264,8 @@ class CircuitBreaker:
     def _count_suspect(self, request_id: str, proved: bool) -> bool:
         """Count the line as failed. Return True if `failures_to_open` different lines have failed by now.
 
-        Each normal response sets the count to 0. If `proved` is True, the line is known to be at fault and
-        is not counted.
+        Each normal response sets the count to 0. If `proved` is True, the line is known to be at fault and is
+        not counted.
         """
         if not proved and len(self._suspects) < self.failures_to_open:
             self._suspects.add(request_id)

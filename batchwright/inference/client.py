@@ -151,8 +151,8 @@ class InferenceClient:
         """Send a POST request if that is possible without awaiting. No trace span is created.
 
         Return an exchange, with which the caller can cancel the request. When the request has ended,
-        `on_outcome` is called once with the outcome. It must not raise. If nothing was sent, return None,
-        and `on_outcome` is not called.
+        `on_outcome` is called once with the outcome. It must not raise. If nothing was sent, return None, and
+        `on_outcome` is not called.
         """
         if self.problem:
             return None

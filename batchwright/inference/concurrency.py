@@ -318,9 +318,9 @@ class ConcurrencyLimiter:
     def _next_model(self, now: float) -> _Model | None:
         """Return the model that gets the next permit; None if no waiting model may have one.
 
-        The result is the model that uses the fewest permits. If several models use equally few, it is the
-        one whose last permit was granted first. So no model waits forever, even if there are fewer permits
-        than models.
+        The result is the model that uses the fewest permits. If several models use equally few, it is the one
+        whose last permit was granted first. So no model waits forever, even if there are fewer permits than
+        models.
         """
         found = full = free = None  # best model so far; backends that are full; backends that have room
         first, rates, held = (0, 0, ""), self.limits.model_rates, self._shares.held_models

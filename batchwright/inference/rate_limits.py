@@ -38,8 +38,8 @@ class StoredRates(Protocol):
 class EffectiveRates(Protocol):
     """The rate limits in effect now, which may change at any time.
 
-    `allocation` says how fast one turn may send lines of each model. A turn is one attempt to send lines of
-    a slice, and is limited in time. When the limits change, `allocation` is replaced by another object.
+    `allocation` says how fast one turn may send lines of each model. A turn is one attempt to send lines of a
+    slice, and is limited in time. When the limits change, `allocation` is replaced by another object.
     Therefore read it again for each line.
     """
 
@@ -105,8 +105,8 @@ class FleetRates(EffectiveRates):
         """Return every rate limit as (model, task queue, pacing).
 
         A turn is one attempt to send lines of a slice. The pacing says how many requests one turn may send,
-        and how many turns may start per second. All models without a rate of their own share one rate and
-        one task queue. In the result, they are one entry with the model name `ALL_MODELS`.
+        and how many turns may start per second. All models without a rate of their own share one rate and one
+        task queue. In the result, they are one entry with the model name `ALL_MODELS`.
         """
         rates, models = self.allocation, self._models
         own = [(model, rates.of(model)) for model in sorted(models & rates.own.keys())]
@@ -141,8 +141,8 @@ class FleetRates(EffectiveRates):
     async def try_refresh(self) -> bool:
         """Refresh the rates and return True.
 
-        If `refresh` raises an exception, keep the earlier rates and return False. The error is logged,
-        unless the previous call failed with the same error.
+        If `refresh` raises an exception, keep the earlier rates and return False. The error is logged, unless
+        the previous call failed with the same error.
         """
         try:
             await self.refresh()

@@ -234,8 +234,8 @@ class BackendRegistry:
     async def _record(self, backend: Backend, names: list[str]) -> None:
         """Store the model list of a backend in the database.
 
-        If the database rejects one of the names, treat the request for the list as failed. If the database
-        is unreachable, raise `unavailable`, an argument of the constructor.
+        If the database rejects one of the names, treat the request for the list as failed. If the database is
+        unreachable, raise `unavailable`, an argument of the constructor.
         """
         try:
             await self._models.replace_models(backend.url, names, datetime.now(UTC))

@@ -192,8 +192,7 @@ class ModelRouter:
         return Dispatch(upstream, upstream.circuit.begin(tenant))
 
     def resume(self, key: str, tenant: str = "") -> Dispatch | None:
-        """Count a job as in flight that an upstream (a model at a backend) already runs. Return its
-        Dispatch.
+        """Count a job that an upstream (a model at a backend) already runs as in flight. Return its Dispatch.
 
         Return None if no upstream has this key, or if the upstream does not run jobs.
 
@@ -317,9 +316,8 @@ class ModelRouter:
 
         - If one of the model's own upstreams may get a trial request now, return only this upstream.
         - Otherwise, return the model's own upstreams whose circuits are closed.
-        - If the circuits of all own upstreams are open and none may get a trial request, apply the same
-          rules to the fallback models. Return the upstreams of the first fallback model that has a usable
-          one.
+        - If the circuits of all own upstreams are open and none may get a trial request, apply the same rules
+          to the fallback models. Return the upstreams of the first fallback model that has a usable one.
 
         Args:
             exclude: upstreams that are never returned.

@@ -102,8 +102,8 @@ def metadata_filter(query: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], 
     """Return the (key, value) pairs of the query parameters `metadata[key]=value`, without repetitions.
 
     Raises:
-        BadParameter: a parameter begins with `metadata` but does not have this form, a key has two values,
-            or there are more than MAX_METADATA_PAIRS pairs.
+        BadParameter: a parameter begins with `metadata` but does not have this form, a key has two values, or
+            there are more than MAX_METADATA_PAIRS pairs.
     """
     pairs: dict[str, str] = {}
     for key, value in _metadata_pairs(query):

@@ -65,8 +65,7 @@ class ObjectOwner(NamedTuple):
 
 
 def owner_of(key: str) -> ObjectOwner | None:
-    """Return the file, upload or batch to which a stored object belongs; None if the key has an unknown
-    form.
+    """Return the file, upload or batch to which a stored object belongs; None if the key has an unknown form.
 
     Batchwright never writes keys of an unknown form, so it never deletes objects with such keys.
     """

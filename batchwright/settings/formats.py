@@ -46,8 +46,7 @@ def is_loopback(host: str) -> bool:
 
 
 def secure_url(url: str) -> str:
-    """Return a URL unchanged if it begins with https, or if it begins with http and its host is this
-    machine.
+    """Return a URL unchanged if it begins with https, or if it begins with http and its host is this machine.
 
     Raises:
         ValueError: the text is not such a URL. The message does not contain the text.

@@ -57,9 +57,9 @@ class OperationRetries:
     async def run(self, operation: StorageOperation, attempt: Callable[[], Awaitable[T]]) -> T:
         """Call `attempt` until it succeeds, and return its result. An attempt may take at most 60 s.
 
-        If an error is not transient, or if no time is left for a retry, the error is raised. As `attempt`
-        may be called several times, a repeated call must do no harm. `operation` is the kind of operation,
-        for metrics and logs.
+        If an error is not transient, or if no time is left for a retry, the error is raised. As `attempt` may
+        be called several times, a repeated call must do no harm. `operation` is the kind of operation, for
+        metrics and logs.
         """
 
         async def bounded() -> T:

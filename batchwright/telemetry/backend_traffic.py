@@ -60,8 +60,8 @@ class BackendTraffic:
             durations: duration of each request in seconds.
             status: HTTP status; 0 if there was no usable response.
             category: kind of failure; NONE if the requests succeeded.
-            chat: CHAT if chats are sent alone, GROUPED_CHAT if they may share requests; empty if the
-                requests are not chats.
+            chat: CHAT if chats are sent alone, GROUPED_CHAT if they may share requests; empty if the requests
+                are not chats.
         """
         metrics, is_answered = self._metrics, category is Category.NONE
         totals = self._totals.get((model, backend))
@@ -99,8 +99,8 @@ class BackendTraffic:
     def retain(self, models: Collection[str], backends: Collection[str]) -> None:
         """Keep separate totals only for these models and backends.
 
-        The totals of all other backends are added up under the backend name `other`. If their model is not
-        in `models`, the model name becomes `other` too.
+        If the model or the backend of a total is not among them, the total is added to one with the backend
+        name `other`. The model name also becomes `other` if the model is not in `models`.
         """
         for key in [key for key in self._totals if key[0] not in models or key[1] not in backends]:
             self._fold(self._totals.pop(key), key[0] if key[0] in models else OTHER)

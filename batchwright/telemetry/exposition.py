@@ -45,9 +45,9 @@ class SdkMetricsClient:
     async def fetch(self, on_sent: Callable[[], None] = lambda: None) -> bytes:
         """Return the SDK's metrics as text.
 
-        If the SDK serves no metrics, or gives no valid answer within a few seconds, the text is empty. If
-        the server has closed the connection, the request is sent a second time. `on_sent` is called each
-        time after the request was sent.
+        If the SDK serves no metrics, or gives no valid answer within a few seconds, the text is empty. If the
+        server has closed the connection, the request is sent a second time. `on_sent` is called each time
+        after the request was sent.
         """
         if not self._address:
             return b""

@@ -9,9 +9,8 @@ MODEL_LABELS = ("model", "from_model", "to_model")
 class BoundedLabel:
     """Callable that returns the label for a value.
 
-    Each of the first `limit` values gets its own label. All other values get the label `other`. A value
-    keeps its label as long as the process runs. Use this for counters, because a counter must never
-    decrease.
+    Each of the first `limit` values gets its own label. All other values get the label `other`. A value keeps
+    its label as long as the process runs. Use this for counters, because a counter must never decrease.
     """
 
     def __init__(self, limit: int) -> None:

@@ -124,8 +124,8 @@ class JsonLinesFormatter(JsonFormatter):
 def _add_context(record: logging.LogRecord) -> bool:
     """Add the fields of the current work and the ids of the current trace span to a log entry.
 
-    If the entry already has a field, its value is not replaced. This is a logging filter. It returns True,
-    so no entry is dropped.
+    If the entry already has a field, its value is not replaced. This is a logging filter. It returns True, so
+    no entry is dropped.
     """
     fields = current_fields() or _workflow_fields(record)
     spans = tracing.spans()

@@ -130,9 +130,7 @@ class SpanProvider(TracerProvider):
     exporter: CountingSpanExporter
 
     def close(self) -> None:
-        """Send the queued spans, for at most a few seconds. If spans are still queued then, they are
-        lost.
-        """
+        """Send the queued spans, for at most a few seconds. If spans are still queued then, they are lost."""
         closing = Thread(target=self.shutdown, daemon=True)
         closing.start()
         closing.join(_CLOSE_SECONDS)

@@ -150,8 +150,8 @@ class Spans:
     def record_reenqueue(self, reason: str) -> None:
         """Record that the current turn has ended and that the slice will continue in a later turn.
 
-        A slice is a part of a batch. A turn is one attempt to send the lines of a slice. The record is a
-        span in a trace of its own, with a link to the current span. `reason` says why the turn ended.
+        A slice is a part of a batch. A turn is one attempt to send the lines of a slice. The record is a span
+        in a trace of its own, with a link to the current span. `reason` says why the turn ended.
         """
         turn = trace.get_current_span()
         if turn.is_recording():
@@ -239,8 +239,7 @@ class ApiCallSpan:
 
 
 class RequestSpan:
-    """Context manager for the span of a request to a backend. If the request is not sampled, it gets no
-    span.
+    """Context manager for the span of a request to a backend. If the request is not sampled, it gets no span.
 
     `headers` are the HTTP headers that pass the trace to the backend; empty if there is no trace.
     """
@@ -281,9 +280,7 @@ class RequestSpan:
 
 
 def span_attributes(fields: Mapping[str, FieldValue]) -> dict[str, FieldValue]:
-    """Return log fields as span attributes. The names of the fields are translated to names of
-    attributes.
-    """
+    """Return log fields as span attributes. The names of the fields are translated to names of attributes."""
     return {_ATTRIBUTE_NAMES.get(name) or f"batchwright.{name}": value for name, value in fields.items()}
 
 

@@ -27,8 +27,8 @@ class PendingActivity(NamedTuple):
     """An activity that has not ended: it runs, waits or is paused.
 
     Attributes:
-        slice_number: number of the slice that the activity sends; None if it sends no slice, or if the
-            number is not known.
+        slice_number: number of the slice that the activity sends; None if it sends no slice, or if the number
+            is not known.
         worker: identity of the worker that took the activity last; empty if no worker has taken it.
         since: when the present state began.
         attempt: number of the present attempt, or of the next one if the activity waits.

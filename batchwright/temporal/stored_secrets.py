@@ -42,8 +42,8 @@ class StoredSecrets:
         """Return the secret from the bytes that `encrypt` returned for it.
 
         Raises:
-            SecretUnreadable: the key is missing, the secret was encrypted for another owner, or the bytes
-                are damaged.
+            SecretUnreadable: the key is missing, the secret was encrypted for another owner, or the bytes are
+                damaged.
         """
         if stored[:1] == _PLAIN:
             return stored[1:].decode()

@@ -20,11 +20,11 @@ class BatchDeletions(Protocol):
         """Delete the rows of the batch's output and error files, so that clients no longer find these files.
 
         If `keep_files` is True, these rows are not deleted. If storage still keeps results of the batch, so
-        that another batch could resume it, record that they are no longer kept. Then no other batch can
-        begin to use them while the caller deletes the objects.
+        that another batch could resume it, record that they are no longer kept. Then no other batch can begin
+        to use them while the caller deletes the objects.
 
-        Raises ResultsInUse, and changes nothing, if another batch resumes this batch and has not yet read
-        all its results.
+        Raises ResultsInUse, and changes nothing, if another batch resumes this batch and has not yet read all
+        its results.
         """
         ...
 
@@ -32,8 +32,8 @@ class BatchDeletions(Protocol):
         """Delete the row of an ended batch, its dead letters and all its other rows, and return True.
 
         Also record that the batch was deleted at the time `at`. With this record, no process can insert the
-        batch's row again. Return False without a change if there is no such batch, if it has not ended, or
-        if its files are not written yet.
+        batch's row again. Return False without a change if there is no such batch, if it has not ended, or if
+        its files are not written yet.
         """
         ...
 

@@ -45,8 +45,8 @@ class BatchesTable(Protocol):
     """Batches of all tenants. A batch is live until it has ended.
 
     Some methods require a certain status. If the row has another status, for example because the method was
-    called twice, they change nothing. The time of a change is never earlier than the times of earlier
-    changes of the same row.
+    called twice, they change nothing. The time of a change is never earlier than the times of earlier changes
+    of the same row.
     """
 
     async def upsert(self, order: BatchOrder) -> BatchRow:
@@ -163,8 +163,8 @@ class BatchesTable(Protocol):
     async def add_attempt(self, tenant: str, batch_id: str, prefix: str, size: int) -> None:
         """Record that an attempt of ingestion wrote `size` bytes of objects under the key prefix `prefix`.
 
-        The bytes count as stored bytes of the tenant, which a quota limits. They count until
-        `remove_attempt` is called or the batch ends.
+        The bytes count as stored bytes of the tenant, which a quota limits. They count until `remove_attempt`
+        is called or the batch ends.
         """
         ...
 

@@ -24,16 +24,16 @@ class LiveBatches(Protocol):
     async def backlogs(self, now: datetime) -> list[ModelBacklog]:
         """Return the number of lines without a final result, by batch in progress and model.
 
-        Left out are models without such lines, and batches for which a cancel was requested. Batches that
-        are paused or held are included, and the result says that they are.
+        Left out are models without such lines, and batches for which a cancel was requested. Batches that are
+        paused or held are included, and the result says that they are.
         """
         ...
 
     async def awaited_models(self, now: datetime) -> dict[str, dict[str, int]]:
         """Return, for each model of the batches in progress, how many of these batches each tenant has.
 
-        The numbers include only batches that may send lines to the model now, as described in `lines_due`.
-        If there is no such batch, the inner dict of the model is empty.
+        The numbers include only batches that may send lines to the model now, as described in `lines_due`. If
+        there is no such batch, the inner dict of the model is empty.
 
         The models are in the order in which workers should poll their queues. The order is fair to tenants:
         the first model of every tenant comes before the second model of any tenant. Within a tenant, models

@@ -19,8 +19,8 @@ class LiveWork(NamedTuple):
     """Lines of one model in a batch in progress: how many have a final result, and how many are left.
 
     `settled` counts only the lines to which workers gave a final result, not those of ingestion. `weight` is
-    the present weight of the tenant. `limited` is True if the tenant has a cap on its requests in flight or
-    a rate limit, or if the batch's API key has a cap.
+    the present weight of the tenant. `limited` is True if the tenant has a cap on its requests in flight or a
+    rate limit, or if the batch's API key has a cap.
     """
 
     tenant: str
@@ -60,8 +60,8 @@ class ForecastsTable(Protocol):
     async def work(self, at: datetime, models: Collection[str] | None = None) -> list[LiveWork]:
         """Return the number of lines that still need a final result, by batch and model, for all tenants.
 
-        If `models` is not None, only lines of these models are returned. Only batches whose lines may be
-        sent now are counted, as in `LiveBatches.lines_due`.
+        If `models` is not None, only lines of these models are returned. Only batches whose lines may be sent
+        now are counted, as in `LiveBatches.lines_due`.
         """
         ...
 

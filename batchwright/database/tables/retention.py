@@ -36,9 +36,9 @@ class RetentionTable(Protocol):
     """Queries that find and delete expired data. Concurrent calls are safe.
 
     In all methods, "by `before`" means at the time `before` or earlier. A method with the argument `after`
-    returns at most `limit` items after the position `after`, sorted by time, unless the method states
-    another order. `remove_batch` and `remove_upload` delete the row and return True. They return False if
-    there is no such row, or if its objects are still in storage.
+    returns at most `limit` items after the position `after`, sorted by time, unless the method states another
+    order. `remove_batch` and `remove_upload` delete the row and return True. They return False if there is no
+    such row, or if its objects are still in storage.
     """
 
     async def expired_files(self, before: datetime, after: SweepPosition, limit: int) -> list[FileRow]:
@@ -52,8 +52,8 @@ class RetentionTable(Protocol):
     async def remove_file(self, row: FileRow) -> bool:
         """Delete the row of a file and return True.
 
-        Return False without a change if the row does not exist, if a batch still needs the file as its
-        input, or if the row has been replaced and has another storage key than `row`.
+        Return False without a change if the row does not exist, if a batch still needs the file as its input,
+        or if the row has been replaced and has another storage key than `row`.
         """
         ...
 
@@ -124,8 +124,7 @@ class RetentionTable(Protocol):
     async def settled_files(
         self, tenant: str, after: str, before: datetime, now: datetime, limit: int
     ) -> list[FileRow]:
-        """Return files of a tenant that were created by `before` and have not expired at `now`, sorted by
-        id.
+        """Return files of a tenant that were created by `before` and have not expired at `now`, sorted by id.
 
         Files that are still being created must not be returned, so choose `before` early enough. `after` is
         the last file id of the previous page; empty for the first page.

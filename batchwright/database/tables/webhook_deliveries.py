@@ -135,9 +135,9 @@ class WebhookDeliveriesTable(Protocol):
         If the tenant has no such delivery, or if the delivery is already pending, change nothing and return
         False.
 
-        A pending delivery whose workflow was started at the time `lost_before` or earlier is an exception:
-        it is made pending again, and the result is True. Choose `lost_before` so early that such a workflow
-        can no longer run.
+        A pending delivery whose workflow was started at the time `lost_before` or earlier is an exception: it
+        is made pending again, and the result is True. Choose `lost_before` so early that such a workflow can
+        no longer run.
         """
         ...
 

@@ -19,8 +19,8 @@ class WebhookEndpoint(Message):
     """An endpoint of a tenant: a URL that receives events about batches.
 
     Attributes:
-        batch_id: if not empty, the endpoint receives only the events of this batch. If empty, it receives
-            the events of all batches of the tenant.
+        batch_id: if not empty, the endpoint receives only the events of this batch. If empty, it receives the
+            events of all batches of the tenant.
         secret: the secret that signs webhooks, as `StoredSecrets.encrypt` returned it. Never show or log it.
         previous_secret: the secret that `secret` has replaced. Until `previous_until`, webhooks are signed
             with both secrets. None if the secret was never replaced.

@@ -88,9 +88,9 @@ class QuotasTable(Protocol):
     ) -> QuotaExcess | None:
         """Reserve the lines and tokens in `requested` for a batch in validation, and return None.
 
-        If the tenant's work would then exceed one of `limits`, reserve nothing and return the exceeded
-        quota. The tenant's work includes the lines without a result in its other live batches. If the status
-        of the batch is not `validating`, nothing changes.
+        If the tenant's work would then exceed one of `limits`, reserve nothing and return the exceeded quota.
+        The tenant's work includes the lines without a result in its other live batches. If the status of the
+        batch is not `validating`, nothing changes.
 
         If `waits` is True and the batch gets no reservation, it is recorded as waiting, and a reservation
         from an earlier call is deleted. It is not recorded if its own work alone exceeds the limit. While a
@@ -316,8 +316,8 @@ class PostgresQuotas(QuotasTable):
     ) -> QuotaExcess | None:
         """Return the quota that forbids to reserve `requested` for the batch now; None if no quota does.
 
-        A quota forbids it if the tenant's work would exceed the quota. If `waits` is True, it also forbids
-        it while earlier batches of the tenant wait for it.
+        A quota forbids it if the tenant's work would exceed the quota. If `waits` is True, it also forbids it
+        while earlier batches of the tenant wait for it.
         """
         waiting = await session.fetchrow(self._sql.waiting_before, tenant, batch_id) if waits else None
         used = await self._enqueued(session, tenant, batch_id)

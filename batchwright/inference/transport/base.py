@@ -124,11 +124,10 @@ class Transport(Protocol):
     def try_exchange_now(
         self, request: BackendRequest, *, most_bytes: int, seconds: float, ended: OnComplete
     ) -> Exchange | None:
-        """Send a request if that is possible without awaiting. Return the exchange; None if nothing was
-        sent.
+        """Send a request if that is possible without awaiting, and return the exchange.
 
-        If the request was sent, `ended` is called once at its end. Its argument is the response or the
-        exception that `exchange` would return or raise.
+        If nothing was sent, return None. Otherwise `ended` is called once when the exchange ends. Its
+        argument is the response or the exception that `exchange` would return or raise.
         """
         return None
 

@@ -91,9 +91,7 @@ def _value_spans(body: bytes, key: bytes, *, of_any_type: bool = False) -> list[
 
 
 def _is_key(text: bytes, key: bytes) -> bool:
-    """Return True if both texts mean the same JSON string, even if their escapes differ: `\u006d` is an
-    m.
-    """
+    """Return True if both texts are the same JSON string. Escapes may differ: `\\u006d` is an m."""
     if text == key or b"\\" not in text:
         return text == key
     try:

@@ -23,8 +23,7 @@ class MicrobatchPart(NamedTuple):
     """The part of a shared request that comes from one line.
 
     Attributes:
-        shared: properties of the request as bytes. Lines may share a request only if their `shared` is
-            equal.
+        shared: properties of the request as bytes. Lines may share a request only if their `shared` is equal.
         own: JSON that only this line adds to the body of the request.
     """
 

@@ -78,8 +78,8 @@ def merge_settings(before: Mapping[str, JsonValue], patch: Mapping[str, JsonValu
     """Return the settings `before` with the settings in `patch` merged into them.
 
     Objects are merged key by key, and null removes a setting. Lists are replaced, including the list
-    `backends`. If a backend is in both lists, it also keeps those of its old settings that the patch does
-    not contain.
+    `backends`. If a backend is in both lists, it also keeps those of its old settings that the patch does not
+    contain.
     """
     result = dict(before)
     for name, value in patch.items():

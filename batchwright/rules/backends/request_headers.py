@@ -61,8 +61,8 @@ def resolve_conflicts(model: str, config: ModelConfig, dispatch_header: str) -> 
     """Return the model without its conflicting headers, and one message for each conflict.
 
     A header conflicts if it occurs twice or if Batchwright sends it itself. If the setting `dispatch_header`
-    is changed, a model that was registered before can get a conflict. A conflicting `jobs.callback_header`
-    is not removed, but gets its default value.
+    is changed, a model that was registered before can get a conflict. A conflicting `jobs.callback_header` is
+    not removed, but gets its default value.
 
     Args:
         model: name of the model, for the messages.

@@ -46,8 +46,8 @@ def without_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> tup
     """Return the model without credentials that it must not use, and one message for each changed backend.
 
     If a backend would misuse one credential, all its settings of keys and TLS are removed. This function is
-    needed because a change of the registry file can forbid a credential that a model, registered at run
-    time, already uses.
+    needed because a change of the registry file can forbid a credential that a model, registered at run time,
+    already uses.
 
     Args:
         trusted: the backends in the registry file and in the settings.

@@ -344,13 +344,13 @@ class AdaptiveLimit:
     def _undo_decrease(self, trial: LimitTrial, now: float) -> LimitChange:
         """React to a decrease of the limit that did not make responses faster.
 
-        Change the limit and return the reason. If the decrease was a probe, restore the limit from before
-        the trial.
+        Change the limit and return the reason. If the decrease was a probe, restore the limit from before the
+        trial.
 
-        If the decrease was a reaction to slow responses, the first call in the trial decreases the limit
-        once more, unless the limit is at its minimum. If a second call follows, this did not help either:
-        the backend is slow but not crowded. The second call therefore restores the limit from before the
-        trial, and makes the slow latency the baseline.
+        If the decrease was a reaction to slow responses, the first call in the trial decreases the limit once
+        more, unless the limit is at its minimum. If a second call follows, this did not help either: the
+        backend is slow but not crowded. The second call therefore restores the limit from before the trial,
+        and makes the slow latency the baseline.
         """
         level, slow = self._meter.window.level, trial.change is LimitChange.SLOW
         trial.failures += 1
@@ -386,8 +386,8 @@ class AdaptiveLimit:
     def _set_target(self, limit: float, now: float, change: LimitChange) -> LimitChange:
         """Set the value to which the limit moves. Return `change`.
 
-        If the limit is decreased or restored, it takes this value at once. If it is increased, it moves
-        there step by step, to avoid a burst of requests.
+        If the limit is decreased or restored, it takes this value at once. If it is increased, it moves there
+        step by step, to avoid a burst of requests.
         """
         self._target = self._clamped(limit)
         if change is LimitChange.PROBE_REVERTED or self._target < self._limit:

@@ -215,8 +215,7 @@ class ResponseMeter:
             self._first.unfinished -= 1
 
     def first_requests_have_ended(self, now: float) -> bool:
-        """Return True if most of the requests have ended that were in flight when the first response
-        arrived.
+        """Return True if most of the requests have ended that were in flight when the first response arrived.
 
         If they take much longer than the usual response time, the result is also True. Before the first
         response, it is False.

@@ -53,9 +53,7 @@ def is_late(now: datetime, created_at: datetime, deadline: datetime) -> bool:
 
 
 def size_group(lines: int, *, is_late: bool) -> str:
-    """Return the group of a batch in Temporal's queue: the letter of its size class, or `u` if it is
-    late.
-    """
+    """Return the group of a batch in Temporal's queue: the letter of its size class, or `u` if it is late."""
     return "u" if is_late else "smlx"[sum(lines > size for size in _SIZES)]
 
 
@@ -94,8 +92,8 @@ class BatchRanks(dict[str, Rank]):
     Attributes:
         first: for each tenant and priority, the batch with the lowest rank, as (tenant, batch id). Tenants
             with only one batch of the model are left out.
-        priorities: the current priority of each batch, by id. An operator may have changed it since the
-            batch was created.
+        priorities: the current priority of each batch, by id. An operator may have changed it since the batch
+            was created.
     """
 
     def __init__(self) -> None:

@@ -32,8 +32,7 @@ def required_rate(due: Sequence[DueLines]) -> float:
     divided by this time is the rate that the deadline needs. The result is the highest of these rates. It is
     sufficient if lines are sent in the order of their deadlines.
 
-    A deadline within the next minute counts as one minute away. Lines whose deadline has passed do not
-    count.
+    A deadline within the next minute counts as one minute away. Lines whose deadline has passed do not count.
     """
     rate, lines = 0.0, 0
     for each in sorted(due, key=lambda each: each.seconds_left):

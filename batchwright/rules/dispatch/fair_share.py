@@ -216,8 +216,8 @@ class _Priority(Generic[Request]):
         """Return the id of the batch that gets the next permit; None if no batch may get one.
 
         Args:
-            is_capped: returns True if an API key has reached its cap. Batches of such a key are skipped.
-                Pass None if no key has a cap.
+            is_capped: returns True if an API key has reached its cap. Batches of such a key are skipped. Pass
+                None if no key has a cap.
             ranks: the rank of each batch.
         """
         batches = self.batches
@@ -266,9 +266,9 @@ class FairQueue(Generic[Request]):
 
     Attributes:
         waiting: number of requests in the queue.
-        shares: divides the permits between priorities; None while all requests have had the same priority.
-            If it is not None when `pop` returns a request, call its `release` with `str(priority)` at the
-            end of the request.
+        shares: divides the permits between priorities; None while all requests have had the same priority. If
+            it is not None when `pop` returns a request, call its `release` with `str(priority)` at the end of
+            the request.
     """
 
     def __init__(self) -> None:
@@ -307,8 +307,8 @@ class FairQueue(Generic[Request]):
         """Remove and return the next request; None if no request may be sent.
 
         Args:
-            is_capped: returns True if an API key has reached its cap. Batches of such a key are skipped.
-                Pass None if no key has a cap.
+            is_capped: returns True if an API key has reached its cap. Batches of such a key are skipped. Pass
+                None if no key has a cap.
             ranks: the rank of each batch.
             now: the current time in seconds.
         """
@@ -349,8 +349,8 @@ class FairQueue(Generic[Request]):
 def fresh_fairness_key(tenant: str, stopped: str) -> str:
     """Return a new Temporal fairness key for a tenant after its batch with the id `stopped` ended early.
 
-    If slices are cancelled in a task queue, Temporal counts them as use of their fairness key, as if they
-    had run. With a new key, the tenant's next batches do not have to wait for this reason.
+    If slices are cancelled in a task queue, Temporal counts them as use of their fairness key, as if they had
+    run. With a new key, the tenant's next batches do not have to wait for this reason.
     """
     name = tenant.encode()[:_TENANT_BYTES].decode(errors="ignore")
     return f"{name}~{hashlib.sha256(f'{tenant}/{stopped}'.encode()).hexdigest()[:_DIGITS]}"

@@ -102,8 +102,8 @@ class QueueForecast:
     def soonest(self, work: UnsettledWork) -> float:
         """Return the seconds in which one batch of the queue is done in the best case.
 
-        The batch is done earlier only with a probability of 10 %, even if it goes before all other batches
-        of its priority.
+        The batch is done earlier only with a probability of 10 %, even if it goes before all other batches of
+        its priority.
         """
         done = self._until.last_line_if_first(work)
         sending, error = done / self._speed.lines_per_second, self._error(work, done - self._queued[work.key])

@@ -17,9 +17,7 @@ FOR_OTHERS = 0.2  # fraction of a priority's permits that does not go to its fir
 
 
 class Share(NamedTuple):
-    """The work of one owner (a tenant, a priority or a batch), and its weight when the capacity is
-    shared.
-    """
+    """The work of one owner (a tenant, a priority or a batch), and its weight when the capacity is shared."""
 
     weight: float
     work: float
@@ -116,8 +114,7 @@ class WorkUntil:
         return self._in_all(work, self._in_priority[work.key])
 
     def last_line_if_first(self, work: UnsettledWork) -> float:
-        """Return how much work is done until this batch's last line is sent if it goes first in its
-        priority.
+        """Return how much work is done until this batch's last line is sent if it goes first in its priority.
 
         The unit is one average line of the model. The result includes the work of the batch itself.
         """

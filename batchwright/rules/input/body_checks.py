@@ -95,8 +95,8 @@ def body_problems(endpoint: Endpoint, body: RequestBody) -> list[BodyProblem]:
 def meets_requirements_of(endpoint: Endpoint) -> Callable[[FastBody], bool]:
     """Return a fast check of bodies for this endpoint: a function that returns True only for valid bodies.
 
-    If the function returns True, `body_problems` would find no fault. If it returns False, the body can
-    still be valid, and `body_problems` must decide.
+    If the function returns True, `body_problems` would find no fault. If it returns False, the body can still
+    be valid, and `body_problems` must decide.
     """
     rule = _RULES[endpoint]
     needs_model, needs_output, begin = rule.model, rule.needs_output, _BEGIN[rule.kinds]

@@ -48,9 +48,7 @@ class InputValidator:
 
     @property
     def is_full(self) -> bool:
-        """True if the input has more lines than a batch may have. The lines after this number are
-        ignored.
-        """
+        """True if the input has more lines than a batch may have. The lines after this number are ignored."""
         return self.total > self._limits.max_lines
 
     def feed(self, piece: bytes) -> Iterator[CheckedLine]:

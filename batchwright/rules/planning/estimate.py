@@ -53,8 +53,7 @@ class InputEstimator:
     """Validates an input in pieces, and adds up the lines and tokens of each model. It is not thread-safe.
 
     Args:
-        canonical: returns the model for the name in a line. If the line names no model, its argument is
-            None.
+        canonical: returns the model for the name in a line. If the line names no model, its argument is None.
         most_models: maximum number of models. More models are an error of the input.
     """
 

@@ -31,8 +31,7 @@ def check_secret(secret: str) -> None:
 
 
 def signed_headers(secrets: Sequence[str], webhook_id: str, sent_at: int, body: bytes) -> dict[str, str]:
-    """Return the HTTP headers that sign one attempt to deliver a webhook, with one signature for each
-    secret.
+    """Return the HTTP headers that sign one attempt to deliver a webhook, with one signature for each secret.
 
     Call this for every attempt, because clients reject a signature that is older than 300 s.
 

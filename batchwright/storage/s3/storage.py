@@ -147,8 +147,8 @@ class S3Storage(Storage):
     async def check(self) -> None:
         """Raise StorageUnavailable if the bucket does not work.
 
-        The call writes, reads and deletes an object. If an earlier call has done this successfully within
-        the last five minutes, the call only lists one key.
+        The call writes, reads and deletes an object. If an earlier call has done this successfully within the
+        last five minutes, the call only lists one key.
         """
         now = time.monotonic()
         if self._wrote_at is None or now - self._wrote_at >= _WRITE_CHECK_SECONDS:

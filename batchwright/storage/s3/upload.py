@@ -139,8 +139,8 @@ class S3Upload:
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         """Add data to the buffer, and start to send each part that is full.
 
-        If too many parts are being sent, wait. Raises StorageUnavailable if this part or an earlier one
-        could not be sent.
+        If too many parts are being sent, wait. Raises StorageUnavailable if this part or an earlier one could
+        not be sent.
         """
         left = memoryview(data).cast("B")
         while left:
@@ -213,9 +213,9 @@ class S3Upload:
     async def _complete(self) -> None:
         """Complete the upload, so that the object becomes visible.
 
-        If S3 answers with an error, check whether the object exists. An earlier attempt of this call may
-        have created it, although its response was lost. If this upload has created the object, do not raise
-        the error.
+        If S3 answers with an error, check whether the object exists. An earlier attempt of this call may have
+        created it, although its response was lost. If this upload has created the object, do not raise the
+        error.
         """
         parts: list[CompletedPartTypeDef] = [
             {"PartNumber": number, "ETag": etag} for number, etag in sorted(self._etags.items())
