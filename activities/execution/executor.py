@@ -321,7 +321,9 @@ class RequestExecutor:
     # Counting
 
     def _observe(self, sent: InFlightRequest, outcome: Outcome) -> None:
-        """Report the outcome to the limits and prefix groups, and its size to the memory budget."""
+        """Report the outcome to the limits and prefix groups, and the response's size to the memory
+        budget.
+        """
         sent.permit.record_outcome(outcome)
         if outcome.verdict is SUCCESS:
             self._router.prefixes.succeed(sent.line.prefix_group)

@@ -48,7 +48,10 @@ class SliceLine(Struct, eq=False):
 
     @property
     def due_group(self) -> int:
-        """Group of the line in `DueLines`. A line whose job already runs at a backend has no group."""
+        """Group of the line in `DueLines`.
+
+        If the line's job already runs at a backend, the line has no group (0).
+        """
         return self.prefix_group if self.prefix_group and self.attempt.job is None else 0
 
 

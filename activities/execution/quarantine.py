@@ -28,7 +28,7 @@ class AttemptHistory(NamedTuple):
 
     @property
     def crashes(self) -> int:
-        """Number of attempts in a row that crashed right before the current attempt."""
+        """Number of attempts that crashed in a row right before the current attempt."""
         return self.attempt - self.crashed_since
 
 

@@ -40,7 +40,7 @@ _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.25, 4.0
 
 
 class _SegmentRecord(NamedTuple):
-    """One record of a segment: the bytes of the whole segment, and the record's position in them."""
+    """One record of a segment, given as the bytes of the whole segment and the record's position in them."""
 
     data: bytes
     place: RecordLocation

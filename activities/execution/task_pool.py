@@ -52,7 +52,7 @@ class TaskPool(Generic[Item]):
         self._open: set[Item] = set()
 
     def submit(self, item: Item) -> None:
-        """Execute the item in a task of the pool. It starts when the event loop runs next."""
+        """Execute the item in a task of the pool. The task starts at the next cycle of the event loop."""
         self._open.add(item)
         if self._idle:
             self._idle.pop().assign(item)

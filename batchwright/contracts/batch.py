@@ -182,7 +182,7 @@ class WaitingReason(Message):
 
 
 class WindowFit(StrEnum):
-    """Forecast for a batch: in time for its completion window, at risk, or late."""
+    """Forecast of whether a batch will be done within its completion window: in time, at risk, or late."""
 
     FITS = "fits"  # in time with a probability of at least 90 %
     AT_RISK = "at_risk"  # in time with a probability of 50 % to 90 %
@@ -204,13 +204,16 @@ class BatchForecast(Message):
     window: WindowFit
 
     def seconds_left(self, at: datetime) -> tuple[float, float]:
-        """Return what is left of `p50_seconds` and of `p90_seconds` at the time `at`, each at least 0."""
+        """Return how much of `p50_seconds` and of `p90_seconds` is left at the time `at`.
+
+        The result is 0 if this much time has already passed since `made_at`.
+        """
         age = (at - self.made_at).total_seconds()
         return max(self.p50_seconds - age, 0.0), max(self.p90_seconds - age, 0.0)
 
 
 class StartFit(StrEnum):
-    """Whether a batch will be done within its completion window, by the forecast made before it began."""
+    """Forecast, made before a batch began, of whether the batch will be done within its completion window."""
 
     FITS = "fits"  # with a probability of 90 %
     AT_RISK = "at_risk"

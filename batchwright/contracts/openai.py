@@ -74,14 +74,14 @@ class OverQuota(StrEnum):
 
 
 class AdmissionPolicy(StrEnum):
-    """What happens to a batch that cannot be done within its completion window, by its forecast."""
+    """What happens to a batch if its forecast says that it cannot be done within its completion window."""
 
     ACCEPT = "accept"
     REFUSE = "refuse"  # it fails before a line is sent
 
 
 class HoldKind(StrEnum):
-    """What a hold of an operator stops: the sending of all lines of a tenant, or of a model."""
+    """What an operator holds: a tenant or a model. The lines of a held tenant or model are not sent."""
 
     TENANT = "tenant"
     MODEL = "model"

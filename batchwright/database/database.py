@@ -36,7 +36,7 @@ from batchwright.database.tenants.tenants import TenantsTable
 
 
 class DatabaseServer(Protocol):
-    """Connection to the database server, which all tables share."""
+    """Connection to the database server. All tables use the same connection."""
 
     async def check(self) -> None:
         """Send a query to the database. Raises DatabaseUnavailable if it does not answer."""

@@ -146,7 +146,7 @@ class CircuitBreaker:
             self._close()
 
     def reset_failures(self) -> None:
-        """Set the count of consecutive failures to 0, because the backend has sent a response of any kind."""
+        """Set the number of failures in a row to 0, because the backend has sent a response of any kind."""
         self._failures = 0
 
     def record_failure(
@@ -201,7 +201,7 @@ class CircuitBreaker:
             self._tenant_errors[tenant] = words
 
     def last_error(self, tenant: str) -> str:
-        """Return the last error message that the backend returned to the tenant; empty if there is none."""
+        """Return the last error message that the backend returned for the tenant; empty if there is none."""
         return self._tenant_errors.get(tenant, "")
 
     def allow_trial(self) -> None:
@@ -209,7 +209,7 @@ class CircuitBreaker:
         self._retry_at = min(self._retry_at, self.clock())
 
     def succeeded_since(self, since: float) -> bool:
-        """Return True if a normal response has arrived since the time `since`."""
+        """Return True if the backend has sent a normal response since the time `since`."""
         return self._last_success_at is not None and self._last_success_at >= since
 
     def needs_evidence(self, attempt: CircuitAttempt, request_id: str, *, since: float, proved: bool) -> bool:

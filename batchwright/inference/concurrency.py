@@ -162,12 +162,12 @@ class ConcurrencyLimiter:
         return self._permits_of(model).used
 
     def limit_of(self, model: str) -> int:
-        """Return the maximum number of permits that the model may use, if no other model uses any."""
+        """Return the maximum number of permits that the model may use if all other models use none."""
         own, backends = self._limit(model), self.backends.limit_of_model(model)
         return own if backends is None else min(own, backends)
 
     def free(self, name: str) -> int:
-        """Return how many more requests of the model could be in flight now."""
+        """Return how many more requests to the model could be sent now."""
         model = self._permits_of(name)
         return max(0, min(self.limit_of(name) - model.used, self._total - self.used))
 

@@ -64,7 +64,10 @@ def effective_backends(entry: CatalogEntry, settings: Settings) -> list[Effectiv
 
 
 def visible_change(entry: CatalogEntry) -> ModelSettings | None:
-    """Return the settings that were changed at run time, with header values hidden; None without a change."""
+    """Return the settings of the model that were changed at run time, with header values hidden.
+
+    Return None if nothing was changed.
+    """
     if entry.change is None:
         return None
     patch, config = entry.change.patch, entry.change.config
@@ -148,7 +151,7 @@ def _changed_settings(entry: CatalogEntry) -> ModelSettings:
 
 
 def _replaces_model(entry: CatalogEntry) -> bool:
-    """Return True if the change replaces all settings of the model in the registry file."""
+    """Return True if the change at run time replaces all the model's settings in the registry file."""
     return entry.change is not None and entry.change.config is not None
 
 

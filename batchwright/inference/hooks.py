@@ -190,7 +190,7 @@ class _Threads:
 
 
 def _is_special(error: BaseException) -> bool:
-    """Return True if a future cannot carry the exception, for example StopIteration or CancelledError."""
+    """Return True if a future cannot hold the exception, for example StopIteration or CancelledError."""
     return isinstance(error, StopIteration) or not isinstance(error, Exception)
 
 

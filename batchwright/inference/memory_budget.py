@@ -64,7 +64,7 @@ class MemoryBudget:
         return room
 
     def release(self, room: Reservation) -> None:
-        """Return the memory of a granted reservation, or remove a reservation that still waits."""
+        """Give back the memory of a granted reservation, or remove a reservation that still waits."""
         if room.granted:
             self._shards -= room.size
         else:

@@ -51,7 +51,7 @@ class ModelPermits(Generic[Request]):
     sampled_at: float = -math.inf
 
     def others_wait(self, limits: SendLimits, tenant: str, now: float) -> bool:
-        """Return True if a tenant other than `tenant` waits for a permit and is at no limit."""
+        """Return True if a tenant other than `tenant` waits for a permit, and has not reached a limit."""
         return any(waiting != tenant and not limits.tenant_limit(waiting, now) for waiting in self.waiting)
 
     def next_weight(self, limits: SendLimits, tenant: str, now: float) -> float | None:

@@ -125,7 +125,7 @@ class ModelRouter:
         ).circuit
 
     def wait_seconds(self, tenant: str = "") -> float:
-        """Return the seconds until a line of the tenant may be sent; 0 means now, infinity means never."""
+        """Return the seconds until a line of the tenant may be sent; 0 if now, infinity if never."""
         for upstream in self.upstreams:
             if not upstream.circuit.is_open:
                 return 0.0
@@ -304,7 +304,10 @@ class ModelRouter:
         return outcome
 
     def _reachable(self) -> list[Upstream]:
-        """Return the model's own upstreams, and those of the fallbacks if all own circuits are open."""
+        """Return the model's own upstreams.
+
+        If all their circuits are open, also return those of the fallbacks.
+        """
         if not self.is_open:
             return self.upstreams
         return [*self.upstreams, *(upstream for router in self.fallbacks for upstream in router.upstreams)]

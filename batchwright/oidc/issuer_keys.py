@@ -84,7 +84,10 @@ class IssuerKeys:
         return None
 
     def _start_fetching(self) -> None:
-        """Start to fetch the keys. Do nothing if a fetch is running or the latest one began a moment ago."""
+        """Start to fetch the keys.
+
+        If a fetch is running, or if the latest one began a moment ago, do nothing.
+        """
         now = self._monotonic()
         if self._fetching is None and now - self._attempted_at >= MIN_REFRESH_SECONDS:
             self._attempted_at = now

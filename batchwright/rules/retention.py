@@ -17,7 +17,10 @@ OUTPUT_KINDS = ("output", "error")
 
 @dataclass(frozen=True)
 class RetentionCutoffs:
-    """Cutoff times of one retention run, one for each kind of data. Older data may be deleted."""
+    """Cutoff times of one retention run, one for each kind of data.
+
+    Data from before its cutoff may be deleted.
+    """
 
     files: datetime  # compared with the expiry, and with the end of the last batch that read the file
     uploads: datetime  # compared with the expiry, after which a completion may still copy parts

@@ -134,7 +134,10 @@ class WorkerSettings(BaseSettings):
 
     @property
     def is_shared(self) -> bool:
-        """True if batches may use only a part of the capacity, because interactive traffic uses the rest."""
+        """True if batches may use only a part of the backends' capacity.
+
+        Interactive traffic uses the rest.
+        """
         return any(limits.capacity_fraction for limits in self.models.values()) or self.capacity_fraction < 1
 
     @property

@@ -28,7 +28,7 @@ def bind_fields(**fields: FieldValue) -> Generator[None]:
 
 
 def add_fields(**fields: FieldValue) -> None:
-    """Add fields to the innermost enclosing `bind_fields` block. If there is none, nothing happens."""
+    """Add fields to the innermost enclosing `bind_fields` block. If there is no such block, do nothing."""
     bound = _fields.get()
     if bound is not None:
         bound.update(fields)

@@ -84,7 +84,7 @@ class TextFormatter(logging.Formatter):
         self._redact, self._is_terminal = redact, is_terminal
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
-        """Return the local time of the entry. The date is added unless the output is a terminal."""
+        """Return the local time of the entry. If the output is not a terminal, it includes the date."""
         time = datetime.fromtimestamp(record.created)
         return time.strftime("%H:%M:%S" if self._is_terminal else "%Y-%m-%d %H:%M:%S")
 

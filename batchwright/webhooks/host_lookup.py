@@ -30,7 +30,7 @@ class HostLookup(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Return the addresses of a host. Raises OSError if it has none."""
+        """Return the addresses of a host. Raises OSError if the host has none."""
         return [
             ResolveResult(
                 hostname=host,

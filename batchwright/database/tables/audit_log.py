@@ -88,9 +88,9 @@ class AuditFilters:
     """Conditions for entries. An entry is selected if it meets all of them. None means no condition.
 
     Args:
-        actor: the API key, the user or the tenant of the actor has this name.
-        target: the target has this id.
-        tenant: the target belongs to this tenant.
+        actor: the API key, the user or the tenant of the actor.
+        target: id of the target.
+        tenant: tenant to which the target belongs.
         created_after: the act began at or after this time.
         created_before: the act began before this time.
     """

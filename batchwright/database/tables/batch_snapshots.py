@@ -27,7 +27,10 @@ class BatchSnapshot(NamedTuple):
 
 class BatchSnapshots(Protocol):
     async def read(self, keys: Collection[BatchKey], at: datetime) -> dict[BatchKey, BatchSnapshot]:
-        """Return the state of the batches `keys` at the time `at`. Batches that do not exist are left out."""
+        """Return the state of the batches `keys` at the time `at`.
+
+        If a batch does not exist, it is left out.
+        """
         ...
 
 

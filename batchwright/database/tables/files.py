@@ -57,7 +57,7 @@ class FilesTable(Protocol):
         ...
 
     async def is_input(self, tenant: str, file_id: str) -> bool:
-        """Return True if the file is the input of any batch, also of an ended one."""
+        """Return True if the file is the input of any batch, even of an ended batch."""
         ...
 
 

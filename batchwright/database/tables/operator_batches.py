@@ -51,7 +51,7 @@ class OperatorBatches(Protocol):
     """Queries over the batches of all tenants. Only operators may see the results."""
 
     async def owner(self, batch_id: str) -> str | None:
-        """Return the tenant of a batch, or None if there is no such batch."""
+        """Return the tenant to which a batch belongs, or None if there is no such batch."""
         ...
 
     async def set_priority(self, tenant: str, batch_id: str, priority: int) -> int | None:

@@ -20,7 +20,7 @@ class SettledLines(NamedTuple):
 
 
 class SliceKey(NamedTuple):
-    """Model and number of a slice, which identify it within its batch."""
+    """Model and number of a slice. Together they identify the slice within its batch."""
 
     model: str
     number: int

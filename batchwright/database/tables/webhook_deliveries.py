@@ -76,7 +76,7 @@ class WebhookDelivery(Message):
 
 
 class ListedDelivery(NamedTuple):
-    """A delivery and its latest `SHOWN_ATTEMPTS` attempts, the oldest of them first."""
+    """A delivery and its latest `SHOWN_ATTEMPTS` attempts, sorted by time, the oldest first."""
 
     delivery: WebhookDelivery
     attempts: list[WebhookAttempt]
@@ -163,7 +163,7 @@ class WebhookDeliveriesTable(Protocol):
     async def one(self, tenant: str, endpoint_id: str, id: str) -> ListedDelivery | None: ...
 
     async def count_old(self, before: datetime) -> int:
-        """Return how many deliveries and endpoints `remove_old` would delete without a limit."""
+        """Return how many deliveries and endpoints `remove_old` would delete if it had no limit."""
         ...
 
     async def remove_old(self, before: datetime, limit: int) -> int:

@@ -61,7 +61,7 @@ class TlsContext:
 
 
 def needs_tls_context(backend: BackendConfig) -> bool:
-    """Return True if the backend has its own TLS settings, False if it uses those of the system."""
+    """Return True if the backend has its own TLS settings, False if it uses the system's."""
     return bool(backend.tls_insecure_skip_verify or backend.tls_ca_cert_file or backend.tls_client_cert_file)
 
 

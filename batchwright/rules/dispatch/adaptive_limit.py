@@ -159,7 +159,7 @@ class AdaptiveLimit:
         return self._evaluate_window(now) if meter.record(kind, seconds, now) else None
 
     def on_aborted(self, sent_at: float, now: float) -> None:
-        """Record the end of a request without an outcome, such as a cancelled one."""
+        """Record the end of a request that has no outcome, for example because it was cancelled."""
         self._meter.record_early_end(0, sent_at, now, has_response=False)
 
     def _on_rejected(self, sent_at: float, now: float) -> LimitChange | None:

@@ -60,7 +60,7 @@ class _Progress:
 
     @property
     def work_per_line(self) -> float:
-        """Work of one line of this batch, relative to an average line of the model."""
+        """Work of one line of this batch. An average line of the model has the work 1."""
         return (self._expected + PRIOR_LINES) / (self._actual + PRIOR_LINES)
 
     @property

@@ -58,7 +58,7 @@ def size_group(lines: int, *, is_late: bool) -> str:
 
 
 class WaitingBatch(NamedTuple):
-    """The lines of one model that a batch has left. Times are Unix seconds."""
+    """The lines of one model in a batch that still have to be sent. Times are Unix seconds."""
 
     model: str
     tenant: str

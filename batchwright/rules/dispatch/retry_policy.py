@@ -28,7 +28,7 @@ class Budget(StrEnum):
 
 
 class Category(StrEnum):
-    """Kind of failure, for metrics and error lines. A success has the category `none`."""
+    """Kind of failure, for metrics and error lines. If a request succeeded, its category is `none`."""
 
     NONE = "none"
     AUTHENTICATION = "authentication"

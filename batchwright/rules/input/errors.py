@@ -128,7 +128,7 @@ def price_problem(
 
 
 def window_too_short(order: BatchOrder, forecast: StartForecast) -> ValidationError:
-    """Return the error for a batch that is refused because it cannot be done within its completion window."""
+    """Return the error for a batch that is refused because its completion window is too short."""
     left = (order.deadline - forecast.made_at).total_seconds()
     ahead = f", with {forecast.lines_ahead:,} lines of other batches first" if forecast.lines_ahead else ""
     least, likely = duration_text(forecast.soonest_seconds), duration_text(forecast.p50_seconds)

@@ -230,7 +230,7 @@ def read_items(value: RawValue) -> list[Raw] | None:
 
 
 def has_json_syntax(line: bytes) -> bool:
-    """Return True if the line has the syntax of JSON. Strings may contain invalid UTF-8."""
+    """Return True if the line is JSON. Its strings may contain bytes that are not valid UTF-8."""
     try:
         _ANY.decode(line)
     except msgspec.DecodeError:

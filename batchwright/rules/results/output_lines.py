@@ -28,7 +28,7 @@ def result_line(
     body: bytes,
     known_json: bool = False,
 ) -> bytes:
-    """Return the line of an output or error file for a request with a response, without a newline.
+    """Return the line of an output or error file, without a newline, for a request that has a response.
 
     Args:
         request_id: `batch_req_...` id of the line.
@@ -51,7 +51,7 @@ def result_line(
 
 
 def error_line(request_id: str, custom_id: str, code: LineCode, message: str) -> bytes:
-    """Return the line of an error file for a request without a response, without a newline."""
+    """Return the line of an error file, without a newline, for a request that has no response."""
     return b"".join((
         b'{"id":', _json_string(request_id), b',"custom_id":', _json_string(custom_id),
         b',"response":null,"error":{"code":', _json_string(code),

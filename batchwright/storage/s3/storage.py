@@ -168,7 +168,7 @@ class S3Storage(Storage):
         await checked.delete(key)
 
     async def _list_one(self, bucket: S3Bucket) -> None:
-        """List one key, to check the bucket. S3 returns its most helpful error messages for this request."""
+        """List one key, to check the bucket. For this request, S3 returns its most helpful error messages."""
         client = bucket.client
         await bucket.call(
             StorageOperation.LIST,
