@@ -321,8 +321,9 @@ class RequestExecutor:
     # Counting
 
     def _observe(self, sent: InFlightRequest, outcome: Outcome) -> None:
-        """Report the outcome to the limits and prefix groups, and the response's size to the memory
-        budget.
+        """Report the outcome to the limits and prefix groups, and its size to the memory budget.
+
+        The size of an outcome is the number of bytes in the body of the response.
         """
         sent.permit.record_outcome(outcome)
         if outcome.verdict is SUCCESS:

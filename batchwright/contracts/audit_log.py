@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field, JsonValue
 
 
 class AuditAction(StrEnum):
-    """Acts (administrative and destructive operations) that the audit log records. The names are stable."""
+    """Acts that the audit log records. The names are stable."""
 
     BATCH_ABANDON = "batch.abandon"
     BATCH_CANCEL = "batch.cancel"

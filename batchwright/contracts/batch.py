@@ -182,7 +182,7 @@ class WaitingReason(Message):
 
 
 class WindowFit(StrEnum):
-    """Forecast of whether a batch will be done within its completion window: in time, at risk, or late."""
+    """Forecast for a batch: in time for its completion window, at risk, or late."""
 
     FITS = "fits"  # in time with a probability of at least 90 %
     AT_RISK = "at_risk"  # in time with a probability of 50 % to 90 %
@@ -213,7 +213,7 @@ class BatchForecast(Message):
 
 
 class StartFit(StrEnum):
-    """Forecast, made before a batch began, of whether the batch will be done within its completion window."""
+    """Whether a batch will be done within its completion window, by the forecast made before it began."""
 
     FITS = "fits"  # with a probability of 90 %
     AT_RISK = "at_risk"

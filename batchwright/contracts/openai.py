@@ -74,14 +74,14 @@ class OverQuota(StrEnum):
 
 
 class AdmissionPolicy(StrEnum):
-    """What happens to a batch if its forecast says that it cannot be done within its completion window."""
+    """What happens to a batch that cannot be done within its completion window, by its forecast."""
 
     ACCEPT = "accept"
     REFUSE = "refuse"  # it fails before a line is sent
 
 
 class HoldKind(StrEnum):
-    """What an operator holds: a tenant or a model. The lines of a held tenant or model are not sent."""
+    """What a hold of an operator stops: the sending of all lines of a tenant, or of a model."""
 
     TENANT = "tenant"
     MODEL = "model"

@@ -11,10 +11,7 @@ from batchwright.contracts.openai_objects import BatchCost, RequestCounts, Usage
 
 
 class EventType(StrEnum):
-    """Types of events.
-
-    Those about the end of a batch, one for each of the four final statuses, are OpenAI's.
-    """
+    """Types of events. OpenAI has those of the four ends of a batch."""
 
     BATCH_COMPLETED = "batch.completed"
     BATCH_FAILED = "batch.failed"

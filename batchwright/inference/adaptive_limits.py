@@ -135,9 +135,7 @@ class AdaptiveLimits:
         return self._usage_of(url).most
 
     def limit_of_model(self, model: str) -> int | None:
-        """Return the sum of this process's limits at the model's backends; None if the model has no
-        backend.
-        """
+        """Return the sum of the limits of the model's backends in this process; None without a backend."""
         urls = self.backends_of(model)
         return sum(self.limit_of(url) for url in urls) if urls else None
 

@@ -194,9 +194,7 @@ class SendLimits:
     # Checks
 
     def tenant_limit(self, tenant: str, now: float) -> Limit | None:
-        """Return the limit of the tenant (cap, hold or rate) that forbids a request now; None if none
-        does.
-        """
+        """Return the tenant's limit (cap, hold or rate) that forbids a request now; None if none does."""
         most = self.shares.max_in_flight.get(tenant)
         if most is not None and self.of_tenants[tenant] >= most:
             return Limit.TENANT_IN_FLIGHT
@@ -213,7 +211,7 @@ class SendLimits:
         return buckets and _used_up(buckets, now, Limit.TENANT_REQUESTS, Limit.TENANT_TOKENS)
 
     def model_limit(self, model: str, now: float) -> Limit | None:
-        """Return the limit of the model (hold or rate) that forbids a request now; None if none does."""
+        """Return the model's limit (hold or rate) that forbids a request now; None if none does."""
         if model in self.shares.held_models:
             return Limit.MODEL_HOLD
         buckets = _current(self._models, model, self.model_rates.get(model, NO_RATES), now)
