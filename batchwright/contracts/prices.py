@@ -79,7 +79,8 @@ def describe_mixed_currencies(prices: Mapping[str, PriceConfig]) -> str:
 
     Return "" if the prices of all models have the same currency.
 
-    Args: prices: prices by model.
+    Args:
+        prices: prices by model.
     """
     names = sorted(prices)
     for name in names[1:]:

@@ -331,7 +331,8 @@ def describe_duplicate_backend(backends: Sequence[BackendConfig], model: str = "
 
     Two backends are the same if they have the same URL, model name and credentials.
 
-    Args: model: the model name of every backend that sets no model name; "" if it is not known.
+    Args:
+        model: the model name of every backend that sets no model name; "" if it is not known.
     """
     found = _first_duplicate(
         (
@@ -368,8 +369,9 @@ def check_model_names(models: dict[str, ModelConfig], elsewhere: frozenset[str] 
 
     Raises ModelNameConflict if a check fails.
 
-    Args: models: the models to check, by name. elsewhere: names of other served models. A model may have them
-    as fallbacks, too.
+    Args:
+        models: the models to check, by name.
+        elsewhere: names of other served models. A model may have them as fallbacks, too.
     """
     owners: dict[str, str] = {}
     for name, model in models.items():
