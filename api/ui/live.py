@@ -9,7 +9,7 @@ from functools import partial
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from batchwright.api.errors import ApiError, rate_limited
+from batchwright.api.errors import ApiError, error_response, rate_limited
 from batchwright.api.streams import LIFETIME_SECONDS, StopSignal
 from batchwright.api.ui.visit import Visit
 from batchwright.contracts.openai_objects import BatchObject
@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 3.0
 MAX_LISTENERS = 500
 _KEEP_ALIVE, _KEEP_ALIVE_SECONDS = b": keep-alive\n\n", 15.0
+_RETRY = b"\nretry: 5000\n\n"  # milliseconds until a browser connects again
 _ENDED = b"event: ended\ndata:\n\n"  # then the browser does not connect again
 _DATA = b"data: "
 _HEADERS = {"X-Accel-Buffering": "no"}  # otherwise nginx would hold events back
@@ -70,12 +71,14 @@ def encode_data(fragment: bytes) -> bytes:
 class _Feed:
     """A list that is read again and again for all tabs that show it.
 
-    `next` is done when `latest` changes, or when the feed is closed.
+    `next` is done when `latest` changes, or when the feed is closed. `refusal` is the error of the API that
+    has closed it.
     """
 
     def __init__(self, fragment: Fragment) -> None:
         self._fragment = fragment
         self.latest, self.is_closed, self.listeners = b"", False, 0
+        self.refusal: ApiError | None = None
         self.next = asyncio.get_running_loop().create_future()
         self.task = asyncio.create_task(self._run())
 
@@ -93,7 +96,7 @@ class _Feed:
                         self._wake()
                 await asyncio.sleep(POLL_SECONDS)
         except ApiError as error:
-            logger.info("a watched list is refused", extra={"status": error.status, "error": error.message})
+            self.refusal = error
         finally:
             self.is_closed = True
             self._wake()
@@ -161,6 +164,11 @@ class ListStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._open() as feed:
+            if not feed.latest and not feed.is_closed:
+                await asyncio.wait({feed.next})
+            if feed.refusal is not None:  # after an error status, the browser waits longer and longer
+                await error_response(feed.refusal)(scope, receive, send)
+                return
             disconnected = asyncio.create_task(_disconnected(receive))
             try:
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -178,7 +186,7 @@ class ListStream(Response):
         while not (feed.is_closed or disconnected.done() or loop.time() > until):
             if feed.latest != sent:
                 sent = feed.latest
-                yield encode_data(sent) + b"\n\n"
+                yield encode_data(sent) + _RETRY
                 continue
             changed = {feed.next, disconnected}
             done, _ = await asyncio.wait(

@@ -168,7 +168,8 @@ class UiMiddleware:
 
 
 def _to_sign_in(request: Request) -> Response:
-    if request.method != "GET":
+    # To a stream, a page would look like one that has ended, and the browser would connect again at once.
+    if request.method != "GET" or "text/event-stream" in request.headers.get("accept", ""):
         raise ApiError(401, "You are signed out. Sign in, and repeat what you did.")
     page = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     return RedirectResponse(f"{SIGN_IN}?{urlencode({'next': page})}", 303)

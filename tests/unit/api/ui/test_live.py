@@ -1,0 +1,136 @@
+"""Streams that keep pages up to date: fragments of a batch's page, and lists that all tabs share."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from batchwright.api.errors import ApiError
+from batchwright.api.streams import StopSignal
+from batchwright.api.ui import live
+from batchwright.api.ui.live import ListStreams
+from batchwright.database.errors import DatabaseUnavailable
+from tests.fakes.api import ApiFixture, open_api
+from tests.fakes.event_stream import listening
+from tests.unit.api.routes.test_batch_events import begun, end, settle
+
+
+@pytest.fixture
+async def api() -> AsyncGenerator[ApiFixture]:
+    async with open_api() as api:
+        yield api
+
+
+async def test_the_page_of_a_batch_gets_a_fragment_for_each_change_until_the_end(api: ApiFixture) -> None:
+    batch = await begun(api)
+    async with listening(api.app, f"/ui/batches/{batch.id}/events") as client:
+        assert client.headers["content-type"].startswith("text/event-stream")
+        first = await client.next()
+        assert b"0 of 9" in first
+        await settle(api, batch, 4, failed=1)
+        second = await client.next()
+        assert b"5 of 9" in second
+        assert b"\nid: " in second
+        await end(api, batch)
+        last = await client.next()
+        assert b'class="badge completed"' in last
+        assert last.endswith(b"event: ended\ndata:\n\n")
+        assert await client.rest() == []
+    known = second.rpartition(b"\nid: ")[2].strip().decode()
+    async with listening(api.app, f"/ui/batches/{batch.id}/events", last_event_id=known) as client:
+        assert b"completed" in await client.next()
+
+
+async def test_a_list_is_sent_again_when_it_has_changed(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "POLL_SECONDS", 0)
+    old = await api.create()
+    async with listening(api.app, "/ui/batches/events") as client:
+        assert old.id.encode() in await client.next()
+        new = await api.create()
+        changed = await client.next()
+        assert new.id.encode() in changed
+        *data, retry = changed.strip().split(b"\n")
+        assert all(line.startswith(b"data: ") for line in data)
+        assert retry == b"retry: 5000"
+
+
+async def test_a_refused_list_has_the_status_of_the_error_so_that_browsers_wait() -> None:
+    path = "/ui/batches/events"
+    async with (
+        open_api(auth="trusted_header", scopes_header="X-May") as strict,
+        listening(strict.app, path, x_tenant="blue", x_may="write") as client,
+    ):
+        assert client.status == 403
+    async with (
+        open_api(auth="api_key") as keyed,
+        listening(keyed.app, path, accept="text/event-stream") as client,
+    ):
+        assert client.status == 401
+
+
+async def test_all_tabs_with_the_same_list_share_one_reading() -> None:
+    streams, reads = ListStreams(StopSignal()), list[str]()
+
+    async def fragment() -> bytes:
+        reads.append("read")
+        return b"<p>rows</p>"
+
+    with streams.feed("blue", fragment) as one, streams.feed("blue", fragment) as other:
+        await one.next
+        assert one is other
+        assert (one.latest, reads) == (b"<p>rows</p>", ["read"])
+        with streams.feed("red", fragment) as foreign:
+            assert foreign is not one
+    await asyncio.gather(one.task, return_exceptions=True)
+    assert one.task.cancelled()
+    with streams.feed("blue", fragment) as fresh:
+        assert fresh is not one
+
+
+async def test_a_feed_survives_an_outage_and_ends_when_the_api_refuses_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live, "POLL_SECONDS", 0)
+    answers: list[Exception | bytes] = [DatabaseUnavailable("down"), b"rows", ApiError(403, "revoked")]
+
+    async def fragment() -> bytes:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with ListStreams(StopSignal()).feed("blue", fragment) as feed:
+        await feed.next
+        assert feed.latest == b"rows"
+        await asyncio.gather(feed.task, return_exceptions=True)
+        assert (feed.is_closed, answers) == (True, [])
+
+
+async def test_too_many_open_lists_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "MAX_LISTENERS", 1)
+    streams = ListStreams(StopSignal())
+
+    async def fragment() -> bytes:
+        return b"rows"
+
+    refused = pytest.raises(ApiError, match="Too many pages are open")
+    with streams.feed("blue", fragment), refused, streams.feed("blue", fragment):
+        pass
+    with streams.feed("blue", fragment):
+        pass
+
+
+async def test_a_stopping_process_ends_the_streams_of_lists() -> None:
+    stopping = StopSignal()
+    streams = ListStreams(stopping)
+
+    async def fragment() -> bytes:
+        return b"rows"
+
+    with streams.feed("blue", fragment) as feed:
+        await feed.next
+        stopping.set()
+        await asyncio.gather(feed.task, return_exceptions=True)
+        assert feed.is_closed
