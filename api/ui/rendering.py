@@ -48,7 +48,6 @@ class Renderer:
             "code": code_text,
             "words": lambda text: str(text).replace("_", " "),
         }
-        self._environment.globals.update(static=self._static, link=link)
 
     def page(
         self, visit: Visit, template: str, context: Mapping[str, object], status: int = 200
@@ -57,8 +56,8 @@ class Renderer:
 
     def fragment(self, visit: Visit, template: str, context: Mapping[str, object]) -> bytes:
         """Return a template as UTF-8. Characters that have no UTF-8 form are replaced."""
-        shown = {**context, "visit": visit, "now": self.clock().timestamp()}
-        text = self._environment.get_template(template).render(shown)
+        shown = {**context, "visit": visit, "now": self.clock().timestamp(), "static": self._static}
+        text = self._environment.get_template(template).render(shown, link=link)
         return text.encode(errors="replace")
 
     def error(self, visit: Visit, error: ApiError) -> HTMLResponse:
