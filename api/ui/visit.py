@@ -85,7 +85,7 @@ class Visit:
         """
         if not hmac.compare_digest(sent.encode(), self.csrf.encode()):
             message = "This form is no longer valid. Open the page again, and repeat what you did."
-            raise ApiError(403, message, code="invalid_form_token")
+            raise ApiError(403, message)
 
 
 def set_cookie(response: Response, request: Request, token: str) -> None:

@@ -31,18 +31,11 @@ def main(folder: Path) -> None:
             simulator.post("/admin/faults", json=fault).raise_for_status()
         running = client.create(lines, metadata={"team": "evaluation"})
         client.wait(running, "in_progress", *ENDED)
-        shots = {
-            "ui-batches": "/ui/batches",
-            "ui-batch": f"/ui/batches/{ended}",
-            "ui-running": f"/ui/batches/{running}",
-            "ui-lines": f"/ui/batches/{ended}/lines?custom_id=tide-3",
-            "ui-files": "/ui/files",
-        }
-        file = http.get(f"/v1/batches/{ended}").json()["input_file_id"]
-        shots["ui-new"] = f"/ui/new?file={file}"
-        for name, path in shots.items():
-            _take(browser, stack.now.api + path, folder / f"{name}.png")
-            _take(browser, stack.now.api + path, folder / f"{name}-phone.png", width=390, scheme="dark")
+        pages = stack.now.api + "/ui/batches"
+        _take(browser, pages, folder / "ui-batches.png")
+        _take(browser, f"{pages}/{ended}", folder / "ui-batch.png")
+        _take(browser, f"{pages}/{ended}/lines?custom_id=tide-3", folder / "ui-lines.png")
+        _take(browser, f"{pages}/{running}", folder / "ui-batch-phone.png", width=390, scheme="dark")
 
 
 def _take(browser: Browser, url: str, file: Path, *, width: int = 1440, scheme: str = "light") -> None:
