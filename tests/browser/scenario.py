@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import httpx
 
@@ -19,7 +19,7 @@ class Client:
         self._http = http
 
     def create(
-        self, lines: list[Mapping[str, object]], *, name: str = "input.jsonl", **fields: object
+        self, lines: Sequence[Mapping[str, object]], *, name: str = "input.jsonl", **fields: object
     ) -> str:
         content = "".join(json.dumps(line) + "\n" for line in lines)
         form = {"files": {"file": (name, content.encode())}, "data": {"purpose": "batch"}}
