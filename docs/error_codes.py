@@ -62,7 +62,7 @@ CODES: dict[LineCode, CodeExplanation] = {
     ),
     LineCode.POLICY_REJECTED: CodeExplanation(
         "The tenant may not use the line's model, or no longer may; the API key that created the batch "
-        "was revoked or has expired; the token budget of the tenant, of that key, or of an organization, "
+        "was revoked or has expired; a daily budget of the tenant, of that key, or of an organization, "
         "team or user that they belong to is used up; or a hook of the operator's refused it. The message "
         "says which.",
         "`GET /v1/models` lists what the tenant may use, `GET /v1/x/limits` what is left of its budgets: "

@@ -48,7 +48,7 @@ COMMANDS = (
     LazyCommand(
         "budget-groups",
         "tenants.budget_groups:budget_groups",
-        "Create and change groups that share a token budget.",
+        "Create and change groups that share daily budgets.",
     ),
     LazyCommand("webhooks", "webhooks:webhooks", "Create and change webhooks, test them, list deliveries."),
     LazyCommand(

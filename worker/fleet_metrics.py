@@ -1,20 +1,20 @@
 """Metrics of the whole fleet, which control workers refresh.
 
 `FleetMetricsCollector` refreshes all collectors of a process: live batches, their forecasts, batches without
-a run, retention and consistency checks, token budgets, task queues.
+a run, retention and consistency checks, budgets, task queues.
 """
 
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from batchwright.contracts.openai import BatchStatus, GroupKind
+from batchwright.contracts.openai import BatchStatus
 from batchwright.contracts.temporal_names import (
     CONTROL_QUEUE,
     DISPATCH_QUEUE,
@@ -23,12 +23,10 @@ from batchwright.contracts.temporal_names import (
     inference_queue,
 )
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.records import BudgetGroupRow, LiveBatch, ModelDeadline
+from batchwright.database.records import LiveBatch, ModelDeadline
 from batchwright.database.tables.consistency_checks import ConsistencyChecksTable
 from batchwright.database.tables.fleet import LiveBatches
 from batchwright.database.tables.retention import RetentionTable
-from batchwright.database.tenants.budget_groups import BudgetGroupsTable
-from batchwright.database.tenants.quotas import QuotasTable
 from batchwright.rules.dispatch.deadline_demand import HORIZONS, DueLines, lines_within, required_rate
 from batchwright.rules.dispatch.throughput_history import ThroughputHistory, remaining_seconds
 from batchwright.rules.ids import safe_name
@@ -49,7 +47,6 @@ _LOST_RUNS_QUERY = (
     "WorkflowType = 'BatchWorkflow' AND ExecutionStatus IN ('Terminated', 'Failed', 'TimedOut', 'Canceled')"
 )
 _MAX_LOST_RUNS = 1000
-_NEARLY_USED = 0.9  # fraction of a budget above which alerts fire
 _MAX_CONCURRENT_CALLS = 8
 
 
@@ -286,69 +283,6 @@ class MaintenanceCollector:
             metrics.consistency_differences.labels(kind, "repaired").set(count.found - count.left)
         if found:
             metrics.checked_at.set(min(checked.at for checked in found.values()).timestamp())
-
-
-class TokenBudgetCollector:
-    """Sets the metrics of token budgets: the usage today, and the numbers of nearly and fully used budgets.
-
-    The tenants and organizations that have used the greatest part of their budgets get series of their own.
-    Teams, users and keys are only counted by their usage, because their names and ids must not become labels.
-    `default` is the daily budget of tenants without a budget of their own; 0 means no limit.
-    """
-
-    def __init__(self, table: QuotasTable, groups: BudgetGroupsTable, default: int, metrics: Metrics) -> None:
-        self._table, self._groups, self._default, self._metrics = table, groups, default, metrics
-
-    async def refresh(self, now: datetime) -> None:
-        """Read the budgets and today's usage, and set their gauges.
-
-        Raises:
-            DatabaseUnavailable: the database does not respond. The gauges keep their values.
-        """
-        own = {row.tenant: row.own.tokens_per_day for row in await self._table.all()}
-        keys, groups = await self._table.key_budgets(), await self._groups.limited()
-        used, used_by_key = Counter[str](), Counter[str]()
-        if self._default or any(own.values()) or any(keys.values()) or groups:
-            for spent in await self._table.tokens_of_others("", now.astimezone(UTC).date()):
-                used[spent.tenant] += spent.tokens
-                used_by_key[spent.key_id] += spent.tokens
-        self._show_organizations([row for row in groups if row.kind is GroupKind.ORGANIZATION], used)
-        self._show_tenants(own, used)
-        for kind in (GroupKind.TEAM, GroupKind.USER):
-            fractions = [
-                sum(used_by_key[key] for key in row.members) / row.tokens_per_day
-                for row in groups
-                if row.kind is kind and row.tokens_per_day
-            ]
-            self._count(kind, fractions)
-        self._count("key", [used_by_key[key] / limit for key, limit in keys.items() if limit])
-
-    def _show_organizations(self, found: Sequence[BudgetGroupRow], used: Counter[str]) -> None:
-        metrics = self._metrics
-        budgets = {row.name: row.tokens_per_day for row in found if row.tokens_per_day}
-        spent = {row.name: sum(used[tenant] for tenant in row.members) for row in found}
-        fractions = {name: spent[name] / budget for name, budget in budgets.items()}
-        labelled = top_names(fractions, metrics.tenants.limit)
-        metrics.organization_budget.replace({(name,): budgets[name] for name in labelled})
-        metrics.organization_spent.replace({(name,): spent[name] for name in labelled})
-        self._count("organization", fractions.values())
-
-    def _show_tenants(self, own: Mapping[str, int | None], used: Counter[str]) -> None:
-        metrics = self._metrics
-        budgets: dict[str, int] = {}
-        for tenant in used.keys() | own.keys():
-            budget = own.get(tenant)
-            if limit := self._default if budget is None else budget:
-                budgets[tenant] = limit
-        fractions = {tenant: used[tenant] / budget for tenant, budget in budgets.items()}
-        labelled = top_names(fractions, metrics.tenants.limit)
-        metrics.tenant_budget.replace({(tenant,): budgets[tenant] for tenant in labelled})
-        metrics.tenant_spent.replace({(tenant,): used[tenant] for tenant in labelled})
-        self._count("tenant", fractions.values())
-
-    def _count(self, owner: str, fractions: Collection[float]) -> None:
-        self._metrics.budgets_exhausted.labels(owner).set(sum(used >= 1 for used in fractions))
-        self._metrics.budgets_short.labels(owner).set(sum(used > _NEARLY_USED for used in fractions))
 
 
 class QueueCollector:

@@ -29,10 +29,10 @@ from batchwright.activities.retention.activity import Retention
 from batchwright.activities.services.authorization import CachedPermissions
 from batchwright.activities.services.batch_costs import BatchCosts
 from batchwright.activities.services.callbacks import CallbackWatch
+from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.activities.services.progress import ProgressReporter
 from batchwright.activities.services.slice_demand import MAX_SLICES
 from batchwright.activities.services.tenant_shares import StoredShares
-from batchwright.activities.services.token_budgets import TokenBudgets
 from batchwright.activities.services.waiting_reasons import WaitingReasons, temporal_reason_signal
 from batchwright.activities.webhooks.activity import WebhookDeliveries
 from batchwright.contracts import temporal_names
@@ -53,6 +53,7 @@ from batchwright.temporal.stored_secrets import StoredSecrets
 from batchwright.temporal.task_queues import describe_queue
 from batchwright.temporal.webhook_start import start_delivery
 from batchwright.webhooks.sender import WebhookSender
+from batchwright.worker.budget_metrics import BudgetCollector
 from batchwright.worker.fleet_metrics import (
     FleetMetricsCollector,
     LiveBatchCollector,
@@ -60,7 +61,6 @@ from batchwright.worker.fleet_metrics import (
     MaintenanceCollector,
     QueueCollector,
     TemporalEndedRuns,
-    TokenBudgetCollector,
 )
 from batchwright.worker.forecasts import ForecastCollector, temporal_forecast_signal
 from batchwright.worker.interceptors import ActivityMetricsInterceptor, WaitingReasonInterceptor
@@ -220,7 +220,7 @@ class InferenceWorkers:
         """
         self._resources = resources
         quotas, groups = resources.database.quotas, resources.database.budget_groups
-        budgets = TokenBudgets(quotas, groups, resources.settings.quotas.tokens_per_day)
+        budgets = DailyBudgets(quotas, groups, resources.settings.quotas.budget)
         window = timedelta(seconds=resources.settings.max_window_seconds) + MAX_START_DELAY
         costs = BatchCosts(resources.database.progress)
         self.permissions = CachedPermissions(quotas, budgets, costs, window)
@@ -297,8 +297,8 @@ def build_fleet_metrics(resources: WorkerResources) -> FleetMetricsCollector:
     lost_runs = LostRunCollector(TemporalEndedRuns(resources.temporal), live, metrics)
     forecasts = ForecastCollector(database, metrics, temporal_forecast_signal(resources.temporal))
     maintenance = MaintenanceCollector(database.retention, database.consistency_checks, metrics)
-    default_budget = resources.settings.quotas.tokens_per_day
-    budgets = TokenBudgetCollector(database.quotas, database.budget_groups, default_budget, metrics)
+    default_budget = resources.settings.quotas.budget
+    budgets = BudgetCollector(database.quotas, database.budget_groups, default_budget, metrics)
     queues = QueueCollector(
         partial(describe_queue, resources.temporal), lambda: registry.known_models | live.models, metrics
     )

@@ -162,8 +162,8 @@ class SliceMetrics:
         amount, self._amount = self._amount, 0
         if amount and self._spent is not None:
             self._spent.inc(amount / AMOUNT_PER_UNIT)
-        if tokens:
-            self._record_usage(tokens)
+        if tokens or amount:
+            self._record_usage(tokens, amount)
 
 
 def _increase(counters: Sequence[CounterSeries], lines: int) -> None:

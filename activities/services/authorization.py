@@ -9,10 +9,9 @@ from typing import Protocol
 
 from batchwright.activities.clock import suspend_aware_clock
 from batchwright.activities.services.batch_costs import BatchCosts
+from batchwright.activities.services.daily_budgets import DailyBudgets, UsedUpBudget
 from batchwright.activities.services.model_access import model_not_allowed
-from batchwright.activities.services.token_budgets import TokenBudgets
 from batchwright.contracts.execution import SliceRequest
-from batchwright.contracts.openai import Quota
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tenants.quota_records import TenantQuotas
 from batchwright.database.tenants.quotas import QuotasTable
@@ -40,21 +39,26 @@ class Permissions(Protocol):
         """
         ...
 
-    def budget_exceeded(self, tenant: str, key_id: str) -> str:
-        """Return a message for the client if a token budget of the batch is used up; empty if no budget is.
+    def budget_exceeded(self, tenant: str, key_id: str, currency: str) -> UsedUpBudget | None:
+        """Return a daily budget of the batch that is used up; None if no budget is.
 
         Args:
             key_id: id of the API key that created the batch; empty if the batch was created without a key.
+            currency: currency of the model's prices; empty if the model has no prices.
         """
         ...
 
-    def record_usage(self, tenant: str, key_id: str, tokens: int) -> None:
-        """Count `tokens` that a batch's lines have used, for the budgets of its tenant and its API key."""
+    def record_usage(self, tenant: str, key_id: str, tokens: int, cost: int) -> None:
+        """Count what a batch's lines have used, for the budgets of its tenant and its API key.
+
+        Args:
+            cost: amount as in `rules/costs.py`.
+        """
         ...
 
 
 class UnrestrictedPermissions(Permissions):
-    """Permissions without limits: every tenant may use every model, and there are no token budgets."""
+    """Permissions without limits: every tenant may use every model, and there are no budgets."""
 
     def may_use(self, tenant: str, model: str) -> bool:
         return True
@@ -62,10 +66,10 @@ class UnrestrictedPermissions(Permissions):
     def is_withdrawn(self, key_id: str) -> bool:
         return False
 
-    def budget_exceeded(self, tenant: str, key_id: str) -> str:
-        return ""
+    def budget_exceeded(self, tenant: str, key_id: str, currency: str) -> None:
+        return None
 
-    def record_usage(self, tenant: str, key_id: str, tokens: int) -> None:
+    def record_usage(self, tenant: str, key_id: str, tokens: int, cost: int) -> None:
         pass
 
 
@@ -78,7 +82,7 @@ class CachedPermissions(Permissions):
     def __init__(
         self,
         table: QuotasTable,
-        budgets: TokenBudgets,
+        budgets: DailyBudgets,
         costs: BatchCosts,
         longest_window: timedelta,
         clock: Callable[[], float] = suspend_aware_clock,
@@ -106,18 +110,18 @@ class CachedPermissions(Permissions):
     def is_withdrawn(self, key_id: str) -> bool:
         return key_id in self._withdrawn
 
-    def budget_exceeded(self, tenant: str, key_id: str) -> str:
-        return self._budgets.exceeded(tenant, key_id)
+    def budget_exceeded(self, tenant: str, key_id: str, currency: str) -> UsedUpBudget | None:
+        return self._budgets.exceeded(tenant, key_id, currency)
 
-    def record_usage(self, tenant: str, key_id: str, tokens: int) -> None:
-        self._budgets.record(tenant, key_id, tokens)
+    def record_usage(self, tenant: str, key_id: str, tokens: int, cost: int) -> None:
+        self._budgets.record(tenant, key_id, tokens, cost)
 
     async def close(self) -> None:
-        """Publish the token usage that this process has not published yet. If this fails, only log it."""
+        """Publish the usage that this process has not published yet. If this fails, only log it."""
         try:
             await self._budgets.publish()
         except DatabaseUnavailable as error:
-            logger.warning("token usage could not be published", extra={"error": str(error)})
+            logger.warning("usage could not be published", extra={"error": str(error)})
 
     async def refresh(self) -> None:
         """Read permissions, revoked keys, budgets and costs of batches again.
@@ -163,6 +167,7 @@ class LineAuthorizer:
     def __init__(self, permissions: Permissions, metrics: Metrics, request: SliceRequest) -> None:
         self._permissions, self._metrics = permissions, metrics
         self._tenant, self._key_id, self._model = request.tenant, request.caller.key_id, request.model
+        self._currency = "" if request.prices is None else request.prices.currency
         self.allowed_version = -1  # -1 until a check allows every line
 
     def denial_reason(self, *, has_job: bool) -> str:
@@ -181,10 +186,10 @@ class LineAuthorizer:
             return ""
         if permissions.is_withdrawn(self._key_id):
             return f"The API key {self._key_id} that created the batch was revoked or has expired."
-        reason = permissions.budget_exceeded(self._tenant, self._key_id)
-        if reason:
-            tenant = self._metrics.tenants(self._tenant)
-            self._metrics.quota_refusals.labels(tenant, Quota.TOKENS_PER_DAY.value).inc()
-        elif version is not None:
+        budget = permissions.budget_exceeded(self._tenant, self._key_id, self._currency)
+        if budget is not None:
+            self._metrics.quota_refusals.labels(self._metrics.tenants(self._tenant), budget.quota.value).inc()
+            return budget.message
+        if version is not None:
             self.allowed_version = version
-        return reason
+        return ""

@@ -236,7 +236,7 @@ class BudgetGroupTarget:
             return None
         for row in await self._groups.all(GroupKind(kind), target.tenant or None):
             if (row.tenant, row.name) == (target.tenant, name):
-                return {"tokens_per_day": row.tokens_per_day, "members": [*row.members]}
+                return row.model_dump(include={"tokens_per_day", "cost_per_day", "members"})
         return None
 
 

@@ -8,6 +8,8 @@ from batchwright.api.openapi import error_responses
 from batchwright.api.schemas.responses import json_response
 from batchwright.contracts.openai import AdmissionPolicy, OverQuota, Quota
 from batchwright.contracts.operator_objects import GroupLimit, LimitObject, LimitsObject
+from batchwright.rules.costs import amount_text
+from batchwright.rules.quotas import BUDGETS, DailyAmounts
 
 
 class LimitRoutes:
@@ -28,7 +30,7 @@ class LimitRoutes:
 async def limits_of(deps: ApiDependencies, tenant: str, key_id: str = "") -> LimitsObject:
     """Return the limits of a tenant and how much of each limit is used.
 
-    If `key_id` is not empty, the token budgets of this API key, its team and its user are included.
+    If `key_id` is not empty, the budgets of this API key, its team and its user are included.
 
     Raises:
         DatabaseUnavailable: the database does not respond.
@@ -40,14 +42,11 @@ async def limits_of(deps: ApiDependencies, tenant: str, key_id: str = "") -> Lim
     return LimitsObject(
         tenant=tenant,
         data=[_limit(quota, limits.of(quota), taken[quota]) for quota in Quota],
-        key=None if key is None else _limit(Quota.TOKENS_PER_DAY, key.limit or 0, key.used),
+        key=[] if key is None else _budget(key.limit, key.used),
         groups=[
-            GroupLimit(
-                kind=found.group.kind,
-                name=found.group.name,
-                **_limit(Quota.TOKENS_PER_DAY, found.limit or 0, found.used).model_dump(),
-            )
+            GroupLimit(kind=found.group.kind, name=found.group.name, **limit.model_dump())
             for found in groups
+            for limit in _budget(found.limit, found.used)
         ],
         models=None if own.models is None else sorted(own.models),
         weight=deps.settings.weight_of(tenant) if own.weight is None else own.weight,
@@ -60,7 +59,15 @@ async def limits_of(deps: ApiDependencies, tenant: str, key_id: str = "") -> Lim
     )
 
 
+def _budget(limit: DailyAmounts, used: DailyAmounts) -> list[LimitObject]:
+    return [_limit(quota, limit.of(quota), used.of(quota)) for quota in BUDGETS]
+
+
 def _limit(quota: Quota, limit: int, used: int) -> LimitObject:
-    if not limit:
-        return LimitObject(quota=quota, limit=None, used=used, left=None)
-    return LimitObject(quota=quota, limit=limit, used=used, left=max(limit - used, 0))
+    shown = amount_text if quota is Quota.COST_PER_DAY else int
+    return LimitObject(
+        quota=quota,
+        limit=shown(limit) if limit else None,
+        used=shown(used),
+        left=shown(max(limit - used, 0)) if limit else None,
+    )

@@ -1,4 +1,4 @@
-"""Validation of token budgets: names, `tokens_per_day` and lists of members."""
+"""Validation of daily budgets: names, amounts and lists of members."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated
@@ -7,12 +7,14 @@ from pydantic import Field, TypeAdapter
 
 from batchwright.api.errors import invalid_value
 from batchwright.api.schemas.json_body import check_text, required_integer, wrong_type
+from batchwright.contracts.prices import parse_decimal
 from batchwright.rules.ids import is_tenant
 from batchwright.rules.quotas import MAX_QUOTA
 
 MAX_MEMBERS = 1_000
 NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 TokensPerDay = Annotated[int, Field(ge=0, le=MAX_QUOTA)]
+_MAX_SHOWN_CHARACTERS = 40  # of a wrong value in an error message
 _LIST = TypeAdapter(list[object])
 
 
@@ -45,6 +47,22 @@ def tokens_per_day_of(fields: Mapping[str, object]) -> int | None:
         message = f"Invalid value for '{name}': expected 0, for no budget, to {MAX_QUOTA}, but got {budget}."
         raise invalid_value(name, message)
     return budget or None
+
+
+def cost_per_day_of(fields: Mapping[str, object]) -> str | None:
+    """Return the field `cost_per_day` as decimal text, `0` for no budget; None if it is null or missing.
+
+    Raises:
+        ApiError: the value is not a number in the allowed range.
+    """
+    name = "cost_per_day"
+    if fields.get(name) is None:
+        return None
+    try:
+        return parse_decimal(fields[name])
+    except ValueError as problem:
+        shown = repr(fields[name])[:_MAX_SHOWN_CHARACTERS]
+        raise invalid_value(name, f"Invalid value for '{name}': {problem}, but it is {shown}.") from None
 
 
 def text_list_of(fields: Mapping[str, object], name: str) -> Sequence[str]:

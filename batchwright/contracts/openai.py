@@ -63,6 +63,7 @@ class Quota(StrEnum):
     ENQUEUED_TOKENS = "enqueued_tokens"
     REQUESTS_PER_MINUTE = "requests_per_minute"
     TOKENS_PER_DAY = "tokens_per_day"
+    COST_PER_DAY = "cost_per_day"
     WEBHOOKS = "webhooks"
 
 
@@ -88,7 +89,7 @@ class HoldKind(StrEnum):
 
 
 class GroupKind(StrEnum):
-    """Kind of a budget group, whose members share a daily token budget.
+    """Kind of a budget group, whose members share daily budgets.
 
     The members of an organization are tenants. The members of a team or a user are API keys of one tenant.
     """

@@ -9,14 +9,17 @@ from batchwright.contracts.execution import ActivityState
 from batchwright.contracts.job_config import JobConfig, ModelKind
 from batchwright.contracts.openai import AdmissionPolicy, BatchStatus, GroupKind, OverQuota, Quota
 from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.prices import DecimalText
 from batchwright.contracts.registry import LoadBalancing, ModelSource, SettingSource
 
 
 class LimitObject(BaseModel):
+    """A limit, and how much of it is used. Amounts of `cost_per_day` are decimal strings."""
+
     quota: Quota
-    limit: int | None = Field(description="null if there is no limit")
-    used: int
-    left: int | None = Field(description="null if there is no limit")
+    limit: int | str | None = Field(description="null if there is no limit")
+    used: int | str
+    left: int | str | None = Field(description="null if there is no limit")
 
 
 class GroupLimit(LimitObject):
@@ -28,7 +31,7 @@ class LimitsObject(BaseModel):
     object: Literal["limits"] = "limits"
     tenant: str
     data: list[LimitObject]
-    key: LimitObject | None = Field(description="budget of the calling API key; null without a key")
+    key: list[LimitObject] = Field(description="budgets of the calling API key; empty without a key")
     groups: list[GroupLimit] = Field(
         description="budgets that are shared: with all tenants of the organization, with all keys of the "
         "calling key's team and user"
@@ -63,6 +66,7 @@ class DefaultQuotas(BaseModel):
     enqueued_tokens: int
     requests_per_minute: int
     tokens_per_day: int
+    cost_per_day: DecimalText
     webhooks: int
 
 
@@ -80,6 +84,7 @@ class QuotaObject(BaseModel):
     enqueued_tokens: int | None
     requests_per_minute: int | None
     tokens_per_day: int | None
+    cost_per_day: DecimalText | None = Field(description="in the currency of the prices")
     webhooks: int | None
     models: list[str] | None
     weight: float | None = Field(description="share of the workers, relative to the weights of other tenants")

@@ -23,10 +23,11 @@ from batchwright.contracts.openai import (
     Usage,
     ValidationError,
 )
-from batchwright.contracts.prices import PriceConfig
+from batchwright.contracts.prices import DecimalText, PriceConfig
 from batchwright.contracts.registry import ModelConfig
 from batchwright.rules.api_keys import Scope, SecretHash, is_usable
-from batchwright.rules.quotas import BudgetGroup
+from batchwright.rules.costs import amount_of
+from batchwright.rules.quotas import BudgetGroup, DailyAmounts
 from batchwright.rules.results.dead_letters import DeadLetter
 
 Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals", "batch_output"]
@@ -245,10 +246,11 @@ class TenantRow(Message):
 
 
 class BudgetGroupRow(Message):
-    """A budget group, whose members share a daily token budget.
+    """A budget group, whose members share daily budgets.
 
     If the group is an organization, `members` are names of tenants, and `tenant` is empty. If it is a team or
-    a user, `members` are ids of API keys of `tenant`. `tokens_per_day` is None if the group has no budget.
+    a user, `members` are ids of API keys of `tenant`. `tokens_per_day` and `cost_per_day`, in the currency of
+    the prices, are None if the group has no such budget.
     """
 
     kind: GroupKind
@@ -256,11 +258,16 @@ class BudgetGroupRow(Message):
     name: str
     created_at: datetime
     tokens_per_day: int | None = None
+    cost_per_day: DecimalText | None = None
     members: list[str]
 
     @property
     def group(self) -> BudgetGroup:
         return BudgetGroup(self.kind, self.tenant, self.name)
+
+    @property
+    def budget(self) -> DailyAmounts:
+        return DailyAmounts(self.tokens_per_day or 0, amount_of(self.cost_per_day or "0"))
 
 
 class ApiKeyRow(Message):
@@ -276,7 +283,12 @@ class ApiKeyRow(Message):
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None
     tokens_per_day: int | None = None  # None or 0: the key has no budget of its own
+    cost_per_day: DecimalText | None = None  # the same, in the currency of the prices
     max_in_flight: int | None = None  # requests in flight in the whole fleet; None: no cap
+
+    @property
+    def budget(self) -> DailyAmounts:
+        return DailyAmounts(self.tokens_per_day or 0, amount_of(self.cost_per_day or "0"))
 
 
 class StoredApiKey(Message):

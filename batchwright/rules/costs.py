@@ -46,9 +46,9 @@ class UnitPrices(NamedTuple):
         )
 
 
-def amount_of(text: str) -> int:
-    """Return a decimal number as an amount. The text has at most 12 decimal places."""
-    return int(Decimal(text).scaleb(_UNIT_PLACES))
+def amount_of(number: str | Decimal) -> int:
+    """Return a decimal number or text as an amount. It has at most 12 decimal places."""
+    return int(Decimal(number).scaleb(_UNIT_PLACES))
 
 
 def amount_text(amount: int) -> str:

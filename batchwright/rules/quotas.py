@@ -6,10 +6,34 @@ from typing import NamedTuple
 from batchwright.contracts.openai import GroupKind, Quota
 
 MAX_QUOTA = 2**53 - 1  # the largest integer that every JSON parser reads exactly
+BUDGETS = (
+    Quota.TOKENS_PER_DAY,
+    Quota.COST_PER_DAY,
+)  # quotas that tenants, API keys and budget groups may have
+
+
+class DailyAmounts(NamedTuple):
+    """Tokens and cost of one day (UTC): either what was used, or a budget, in which 0 means no limit.
+
+    `cost` is an amount as in `rules/costs.py`.
+    """
+
+    tokens: int = 0
+    cost: int = 0
+
+    def of(self, quota: Quota) -> int:
+        """Return the amount that the budget `quota`, one of `BUDGETS`, limits."""
+        return self.cost if quota is Quota.COST_PER_DAY else self.tokens
+
+    def plus(self, other: "DailyAmounts") -> "DailyAmounts":
+        return DailyAmounts(self.tokens + other.tokens, self.cost + other.cost)
 
 
 class QuotaLimits(NamedTuple):
-    """Limits of one tenant, with one field for each quota in the enum `Quota`. 0 means no limit."""
+    """Limits of one tenant, with one field for each quota in the enum `Quota`. 0 means no limit.
+
+    `cost_per_day` is an amount as in `rules/costs.py`.
+    """
 
     live_batches: int = 0
     stored_bytes: int = 0
@@ -17,10 +41,15 @@ class QuotaLimits(NamedTuple):
     enqueued_tokens: int = 0
     requests_per_minute: int = 0
     tokens_per_day: int = 0
+    cost_per_day: int = 0
     webhooks: int = 0
 
     def of(self, quota: Quota) -> int:
         return self._asdict()[quota]
+
+    @property
+    def budget(self) -> DailyAmounts:
+        return DailyAmounts(self.tokens_per_day, self.cost_per_day)
 
     def changed(self, own: Mapping[str, int | None]) -> "QuotaLimits":
         """Return a copy of these limits in which a tenant's own limits replace the default limits.
@@ -123,7 +152,7 @@ def remaining_work(batch: EnqueuedWork, settled: int) -> EnqueuedWork:
 
 
 class BudgetGroup(NamedTuple):
-    """Identity of a group whose members share a daily token budget: an organization, a team or a user.
+    """Identity of a group whose members share daily budgets: an organization, a team or a user.
 
     `tenant` is the tenant of a team or user; empty for an organization.
     """

@@ -4,6 +4,8 @@ from pydantic import Field
 from pydantic_settings import BaseSettings
 
 from batchwright.contracts.openai import Profile
+from batchwright.contracts.prices import DecimalText
+from batchwright.rules.costs import amount_of
 from batchwright.rules.quotas import MAX_QUOTA, QuotaLimits
 from batchwright.settings.levels import TUNING
 
@@ -92,6 +94,12 @@ class LimitSettings(BaseSettings):
         description="Budget of each tenant: tokens that backends report in a day (UTC). `0`: no limit.",
         json_schema_extra=TUNING,
     )
+    max_cost_per_day: DecimalText = Field(
+        "0",
+        description="Budget of each tenant: cost of its lines in a day (UTC), in the currency of the "
+        "registry's prices. `0`: no limit.",
+        json_schema_extra=TUNING,
+    )
     max_webhooks: int = Field(
         20,
         ge=0,
@@ -134,5 +142,6 @@ class LimitSettings(BaseSettings):
             enqueued_tokens=self.max_enqueued_tokens,
             requests_per_minute=self.max_requests_per_minute,
             tokens_per_day=self.max_tokens_per_day,
+            cost_per_day=amount_of(self.max_cost_per_day),
             webhooks=self.max_webhooks,
         )

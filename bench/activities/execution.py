@@ -24,8 +24,8 @@ from batchwright.activities.execution.context import WorkerContext
 from batchwright.activities.execution.lease import Heartbeat, HeartbeatReply
 from batchwright.activities.services.authorization import CachedPermissions
 from batchwright.activities.services.batch_costs import BatchCosts
+from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.activities.services.progress import ProgressReporter
-from batchwright.activities.services.token_budgets import TokenBudgets
 from batchwright.activities.services.waiting_reasons import WaitingReasons
 from batchwright.contracts.batch import WaitingReason
 from batchwright.contracts.execution import ModelRun, SliceRequest, SliceResult
@@ -89,7 +89,7 @@ async def _nobody(batch_id: str, reason: WaitingReason) -> None:
 async def send(directory: Path, url: str, result: IngestResult, in_flight: int) -> SentSlices:
     settings = load(storage_dir=directory, global_in_flight=in_flight, model_in_flight=in_flight)
     routes, database = _SingleBackendRouter(settings, url), MemoryDatabase()
-    budgets = TokenBudgets(database.quotas, database.budget_groups, settings.quotas.tokens_per_day)
+    budgets = DailyBudgets(database.quotas, database.budget_groups, settings.quotas.budget)
     costs = BatchCosts(database.progress)
     permissions = CachedPermissions(database.quotas, budgets, costs, timedelta(days=1))
     tools = WorkerContext(

@@ -13,7 +13,7 @@ from docs.dashboards.panels import (
 )
 
 _M, _T = '{model=~"$model"}', '{tenant=~"$tenant"}'
-_BUDGET = '{quota="tokens_per_day",tenant=~"$tenant"}'
+_BUDGET = '{quota=~"(tokens|cost)_per_day",tenant=~"$tenant"}'
 
 _PROGRESS = PanelRow(
     "Progress",
@@ -257,16 +257,17 @@ _TENANTS = PanelRow(
 )
 
 _BUDGETS = PanelRow(
-    "Budgets of tokens",
+    "Daily budgets",
     [
         Panel(
             "Budget",
-            "Part of today's tokens that is used, of tenants with a budget. At 1 their lines are refused.",
+            "Part of today's tokens or cost that is used, of tenants with a budget. At 1 their lines are "
+            "refused.",
             [
                 PanelQuery(
-                    f"max by (tenant) (batchwright_tenant_tokens_used{_T}) / "
-                    f"(max by (tenant) (batchwright_tenant_token_budget{_T}) > 0)",
-                    "{{tenant}}",
+                    f"max by (tenant, quota) (batchwright_tenant_budget_used{_T}) / "
+                    f"(max by (tenant, quota) (batchwright_tenant_budget{_T}) > 0)",
+                    "{{tenant}} {{quota}}",
                 )
             ],
             "percentunit",
@@ -276,9 +277,9 @@ _BUDGETS = PanelRow(
             "The same of all tenants of an organization together. At 1 the lines of each are refused.",
             [
                 PanelQuery(
-                    "max by (organization) (batchwright_organization_tokens_used) / "
-                    "(max by (organization) (batchwright_organization_token_budget) > 0)",
-                    "{{organization}}",
+                    "max by (organization, quota) (batchwright_organization_budget_used) / "
+                    "(max by (organization, quota) (batchwright_organization_budget) > 0)",
+                    "{{organization}} {{quota}}",
                 )
             ],
             "percentunit",
@@ -294,8 +295,8 @@ _BUDGETS = PanelRow(
             "Budgets of tenants, organizations, teams, users and API keys that have less than a tenth left, "
             "and those that have nothing until 00:00 UTC.",
             [
-                PanelQuery("max by (of) (batchwright_token_budgets_short)", "{{of}}: short"),
-                PanelQuery("max by (of) (batchwright_token_budgets_exhausted)", "{{of}}: used up"),
+                PanelQuery("max by (of, quota) (batchwright_budgets_short)", "{{of}} {{quota}}: short"),
+                PanelQuery("max by (of, quota) (batchwright_budgets_exhausted)", "{{of}} {{quota}}: used up"),
             ],
         ),
     ],

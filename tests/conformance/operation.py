@@ -11,8 +11,9 @@ from openai import AsyncOpenAI, BadRequestError, ConflictError, NotFoundError
 from openai.types import Batch
 from pydantic import BaseModel
 
+from batchwright.api.routes.admin.budget_groups import BudgetGroupObject
 from batchwright.contracts.execution import ActivityState
-from batchwright.contracts.openai import Profile
+from batchwright.contracts.openai import Profile, Quota
 from batchwright.contracts.openai_objects import BatchObject, EstimateObject
 from batchwright.contracts.operator_objects import (
     BatchCountsObject,
@@ -21,6 +22,7 @@ from batchwright.contracts.operator_objects import (
     DeadLetterRetryPage,
     DeletedDeadLetter,
     HoldList,
+    LimitObject,
     LimitsObject,
     OperatorBatch,
     OperatorBatchPage,
@@ -204,6 +206,49 @@ async def control_of_a_batch(api: Api) -> None:
         await admin.post(path + "/abandon", cast_to=httpx.Response)
     await api.client.batches.cancel(batch.id)
     await ended(api.client, batch.id)
+
+
+@TABLE.row(
+    "Operation",
+    "tenants and organizations have daily budgets of cost; a bad one is refused; beyond one, lines end as "
+    "`policy_rejected`",
+)
+async def budgets_of_cost(api: Api) -> None:
+    admin, model, name = operators(api), MODELS[1], token_hex(4)
+    tenant, group = f"tenant-{name}", f"/budget-groups/organization/group-{name}"
+    for path, body in (("/quotas", {"tenant": tenant}), (group, {})):
+        for value in (-1, "much", "0.0000001"):
+            with pytest.raises(BadRequestError) as refused:
+                await admin.put(path, cast_to=httpx.Response, body={**body, "cost_per_day": value})
+            assert refused.value.param == "cost_per_day"
+    await admin.put("/quotas", cast_to=httpx.Response, body={"tenant": tenant, "cost_per_day": "0.30"})
+    body = {"cost_per_day": 1, "members": [tenant]}
+    created_group = exactly(BudgetGroupObject, await admin.put(group, cast_to=httpx.Response, body=body))
+    assert (created_group.cost_per_day, created_group.cost_used) == ("1", "0")
+    await admin.patch(f"/models/{model}", body={"prices": {"request": "0.25"}}, cast_to=httpx.Response)
+    async with api.stack.client(tenant) as client:
+        client.base_url = api.url
+
+        async def limit() -> LimitObject:
+            shown = exactly(LimitsObject, await client.get("/x/limits", cast_to=httpx.Response))
+            return next(each for each in shown.data if each.quota == Quota.COST_PER_DAY)
+
+        async def is_used_up() -> bool:
+            await ended(client, (await created(client, jsonl([chat_line("a", model)]))).id)
+            return (await limit()).left == "0"
+
+        await until(is_used_up)  # workers follow within seconds
+        used = Decimal((await limit()).used)
+        assert (used >= Decimal("0.5"), used % Decimal("0.25")) == (True, 0)
+        batch = await ended(client, (await created(client, jsonl([chat_line("a", model)]))).id)
+        [line] = await lines_of(client, batch.error_file_id)
+        assert line.error is not None
+        assert (line.error.code, "0.3 USD a day" in line.error.message) == ("policy_rejected", True)
+    shown = exactly(BudgetGroupObject, await admin.get(group, cast_to=httpx.Response))
+    assert Decimal(shown.cost_used) >= used
+    await admin.delete(f"/model-configs/{model}", cast_to=httpx.Response)
+    await admin.delete(group, cast_to=httpx.Response)
+    await admin.delete(f"/quotas?tenant={tenant}", cast_to=httpx.Response)
 
 
 @TABLE.row(

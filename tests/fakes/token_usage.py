@@ -2,7 +2,7 @@
 
 from datetime import UTC, date, datetime, timedelta
 
-from batchwright.database.tenants.quota_records import DailyTokens
+from batchwright.database.tenants.quota_records import DailyUsage
 from batchwright.database.tenants.quotas import QuotasTable
 
 
@@ -11,9 +11,9 @@ def this_day() -> date:
 
 
 async def publish_usage(
-    quotas: QuotasTable, worker: str, *spent: DailyTokens, today: date | None = None
+    quotas: QuotasTable, worker: str, *spent: DailyUsage, today: date | None = None
 ) -> None:
     """Publish the token usage of a worker for `today`, and also for the next day, in case midnight passes."""
     today = today or this_day()
     for day in (today, today + timedelta(days=1)):
-        await quotas.publish_tokens(worker, day, spent)
+        await quotas.publish_usage(worker, day, spent)

@@ -1,4 +1,4 @@
-"""/admin/budget-groups: organizations, teams and users, whose members share a token budget; for operators."""
+"""/admin/budget-groups: organizations, teams and users, whose members share budgets; for operators."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -18,6 +18,7 @@ from batchwright.api.schemas.budgets import (
     NAME_PATTERN,
     TokensPerDay,
     checked_name,
+    cost_per_day_of,
     text_list_of,
     tokens_per_day_of,
 )
@@ -25,8 +26,10 @@ from batchwright.api.schemas.json_body import json_body_spec, read_json_object, 
 from batchwright.api.schemas.responses import json_response
 from batchwright.contracts.audit_log import AuditAction
 from batchwright.contracts.openai import GroupKind
+from batchwright.contracts.prices import DecimalText
 from batchwright.database.errors import InOtherOrganization, UnknownBudgetGroup, UnknownTenant
-from batchwright.database.tenants.budget_groups import tokens_by_group
+from batchwright.database.tenants.daily_usage import UsageOfDay
+from batchwright.rules.costs import amount_text
 from batchwright.rules.quotas import BudgetGroup
 
 logger = logging.getLogger(__name__)
@@ -39,6 +42,8 @@ class BudgetGroupObject(BaseModel):
     name: str
     tokens_per_day: int | None = Field(description="token budget; null if there is none")
     tokens_used: int = Field(description="tokens that all its members used today (UTC)")
+    cost_per_day: DecimalText | None = Field(description="budget in the currency of the prices; null if none")
+    cost_used: str = Field(description="cost of the lines of all its members today (UTC)")
     members: list[str] = Field(description="tenants of an organization; key ids of a team or user")
     created_at: datetime
 
@@ -51,11 +56,12 @@ class BudgetGroupList(BaseModel):
 class BudgetGroupUpdate(BaseModel):
     """New values for a budget group. Missing fields stay unchanged.
 
-    If `tokens_per_day` is null or 0, the budget is removed. `members` replaces the whole list. It has the
-    tenants of an organization, or the key ids of a team or user.
+    If `tokens_per_day` or `cost_per_day` is null or 0, that budget is removed. `members` replaces the whole
+    list. It has the tenants of an organization, or the key ids of a team or user.
     """
 
     tokens_per_day: TokensPerDay | None = None
+    cost_per_day: DecimalText | None = Field(None, description="in the currency of the prices")
     members: list[str] = Field([], max_length=MAX_MEMBERS)
 
 
@@ -125,15 +131,21 @@ class BudgetGroupRoutes:
         return json_response(await self._get(_checked_group(kind, tenant, name)))
 
     async def put(self, request: Request, kind: _Kind, name: _Name, tenant: _TenantQuery = None) -> Response:
-        """Create a budget group, or change its budget and its members."""
+        """Create a budget group, or change its budgets and its members."""
         group = _checked_group(kind, tenant, name)
         fields = await read_json_object(request)
         reject_unknown(fields, BudgetGroupUpdate.model_fields)
-        budget, members = tokens_per_day_of(fields), await self._parse_members(group, fields)
+        tokens, cost = tokens_per_day_of(fields), cost_per_day_of(fields)
+        members = await self._parse_members(group, fields)
         try:
-            created = await self._groups.create(group, budget, self._clock())
-            if not created and "tokens_per_day" in fields:
-                await self._groups.limit(group, budget)
+            first_cost = None if cost == "0" else cost
+            created = await self._groups.create(group, tokens, self._clock(), cost_per_day=first_cost)
+            if not created:
+                await self._groups.limit(
+                    group,
+                    tokens_per_day=(tokens or 0) if "tokens_per_day" in fields else None,
+                    cost_per_day=(cost or "0") if "cost_per_day" in fields else None,
+                )
             if "members" in fields:
                 await self._groups.add(group, members, only=True)
         except UnknownTenant:
@@ -187,11 +199,15 @@ class BudgetGroupRoutes:
 
     async def _list(self, kind: GroupKind | None, tenant: str | None) -> Sequence[BudgetGroupObject]:
         today, rows = self._clock().astimezone(UTC).date(), await self._groups.all(kind, tenant)
+        used = UsageOfDay(await self._quotas.usage_of_others("", today))
         return [
             BudgetGroupObject(
-                tenant=row.tenant or None, tokens_used=used, **row.model_dump(exclude={"tenant"})
+                tenant=row.tenant or None,
+                tokens_used=used.of_group(row).tokens,
+                cost_used=amount_text(used.of_group(row).cost),
+                **row.model_dump(exclude={"tenant"}),
             )
-            for row, used in await tokens_by_group(self._quotas, rows, today)
+            for row in rows
         ]
 
 

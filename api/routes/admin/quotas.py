@@ -14,7 +14,7 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import invalid_value
 from batchwright.api.openapi import error_responses, pattern_schema
 from batchwright.api.routes.limits import limits_of
-from batchwright.api.schemas.budgets import NAME_PATTERN, checked_name
+from batchwright.api.schemas.budgets import NAME_PATTERN, checked_name, cost_per_day_of
 from batchwright.api.schemas.json_body import (
     check_text,
     json_body_spec,
@@ -29,6 +29,7 @@ from batchwright.contracts.audit_log import AuditAction
 from batchwright.contracts.batch import MAX_PRIORITY, MIN_PRIORITY
 from batchwright.contracts.openai import AdmissionPolicy, OverQuota, Quota
 from batchwright.contracts.operator_objects import DefaultQuotas, LimitsObject, QuotaList, QuotaObject
+from batchwright.contracts.prices import DecimalText
 from batchwright.rules.dispatch.fair_share import MAX_WEIGHT, MIN_WEIGHT
 from batchwright.rules.quotas import MAX_QUOTA
 
@@ -51,7 +52,7 @@ class QuotaUpdate(BaseModel):
     over the quota of enqueued lines or tokens: it fails (the default) or waits. `admission` is what happens
     to a batch that cannot be done within its completion window: it is accepted (the default) or refused.
     `backend_requests_per_minute` and `backend_tokens_per_minute` limit what all workers together send to
-    backends for the tenant.
+    backends for the tenant. `cost_per_day` is in the currency of the prices.
     """
 
     tenant: str = Field(pattern=NAME_PATTERN)
@@ -61,6 +62,7 @@ class QuotaUpdate(BaseModel):
     enqueued_tokens: _Limit | None = None
     requests_per_minute: _Limit | None = None
     tokens_per_day: _Limit | None = None
+    cost_per_day: DecimalText | None = None
     webhooks: _Limit | None = None
     models: list[_Model] | None = Field(None, max_length=_MAX_MODELS)
     weight: float | None = Field(None, ge=MIN_WEIGHT, le=MAX_WEIGHT)
@@ -117,8 +119,12 @@ class QuotaRoutes:
         reject_unknown(fields, QuotaUpdate.model_fields)
         tenant = checked_name(required_text(fields, "tenant"), "tenant")
         changes: dict[str, object] = {
-            quota.value: _parse_limit(fields, quota) for quota in Quota if quota in fields
+            quota.value: _parse_limit(fields, quota)
+            for quota in Quota
+            if quota in fields and quota is not Quota.COST_PER_DAY
         }
+        if "cost_per_day" in fields:
+            changes["cost_per_day"] = cost_per_day_of(fields)
         if "models" in fields:
             changes["models"] = _parse_models(fields["models"])
         if "weight" in fields:
@@ -145,7 +151,10 @@ class QuotaRoutes:
         return await self._quota_list()
 
     async def _quota_list(self) -> Response:
-        defaults = DefaultQuotas.model_validate(self._deps.settings.quotas._asdict())
+        limits = self._deps.settings.quotas._asdict()
+        defaults = DefaultQuotas.model_validate(
+            {**limits, "cost_per_day": self._deps.settings.max_cost_per_day}
+        )
         data = [
             QuotaObject(
                 tenant=row.tenant,

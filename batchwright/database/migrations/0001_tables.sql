@@ -31,7 +31,8 @@ CREATE TABLE api_keys (
     expires_at     timestamptz,
     revoked_at     timestamptz,
     last_used_at   timestamptz,
-    tokens_per_day bigint      CHECK (tokens_per_day >= 0), -- its own budget; null: none
+    tokens_per_day bigint      CHECK (tokens_per_day >= 0), -- its own budgets; null: none
+    cost_per_day   numeric     CHECK (cost_per_day >= 0),   -- in the currency of the prices
     max_in_flight  bigint      CHECK (max_in_flight > 0)    -- requests in flight in the whole fleet; null: no cap
 );
 CREATE INDEX api_keys_by_tenant ON api_keys (tenant, created_at);
@@ -45,13 +46,14 @@ CREATE TABLE sessions (
 );
 CREATE INDEX sessions_by_expiry ON sessions (expires_at);
 
--- A group whose members share a budget of tokens per day: an organization of tenants, or a team or a user with API
--- keys of one tenant.
+-- A group whose members share budgets of tokens and of cost per day: an organization of tenants, or a team or a user
+-- with API keys of one tenant.
 CREATE TABLE budget_groups (
     kind           text        NOT NULL CHECK (kind IN ('organization', 'team', 'user')),
     tenant         text        NOT NULL, -- of a team or user; empty for an organization
     name           text        NOT NULL,
     tokens_per_day bigint      CHECK (tokens_per_day > 0), -- null: no budget
+    cost_per_day   numeric     CHECK (cost_per_day > 0),   -- in the currency of the prices; null: no budget
     created_at     timestamptz NOT NULL,
     PRIMARY KEY (kind, tenant, name),
     CHECK ((kind = 'organization') = (tenant = ''))
@@ -78,6 +80,7 @@ CREATE TABLE quotas (
     enqueued_tokens     bigint      CHECK (enqueued_tokens >= 0),
     requests_per_minute bigint      CHECK (requests_per_minute >= 0),
     tokens_per_day      bigint      CHECK (tokens_per_day >= 0),
+    cost_per_day        numeric     CHECK (cost_per_day >= 0), -- in the currency of the prices
     webhooks            bigint      CHECK (webhooks >= 0),
     models              text[],     -- the models that the tenant may use; null: all
     weight              double precision CHECK (weight BETWEEN 0.001 AND 1000), -- its share; null: as in the settings
@@ -109,17 +112,18 @@ CREATE UNLOGGED TABLE admissions (
     PRIMARY KEY (tenant, id)
 );
 
--- Tokens that backends reported for successful lines, by UTC day and worker process. Each process writes its own
--- totals, until the day after.
-CREATE TABLE spent_tokens (
-    tenant text   NOT NULL,
-    key_id text   NOT NULL, -- the API key that created the batch; empty: none
-    day    date   NOT NULL,
-    worker text   NOT NULL,
-    tokens bigint NOT NULL CHECK (tokens >= 0),
+-- Tokens that backends reported for successful lines, and the cost of these lines, by UTC day and worker process. Each
+-- process writes its own totals, until the day after.
+CREATE TABLE daily_usage (
+    tenant text    NOT NULL,
+    key_id text    NOT NULL, -- the API key that created the batch; empty: none
+    day    date    NOT NULL,
+    worker text    NOT NULL,
+    tokens bigint  NOT NULL CHECK (tokens >= 0),
+    cost   numeric NOT NULL CHECK (cost >= 0), -- in the currency of the prices
     PRIMARY KEY (tenant, key_id, day, worker)
 ) WITH (fillfactor = 70);
-CREATE INDEX spent_tokens_by_day ON spent_tokens (day);
+CREATE INDEX daily_usage_by_day ON daily_usage (day);
 
 
 -- ------------------------------------------------------------------------------------------------ files and uploads

@@ -1,21 +1,21 @@
 -- name: insert
 -- A repeat finds the row and changes nothing.
 INSERT INTO api_keys (id, tenant, prefix, salt, hash, scopes, label, created_at, expires_at, tokens_per_day,
-                      max_in_flight)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+                      max_in_flight, cost_per_day)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::numeric)
 ON CONFLICT (id) DO NOTHING
 RETURNING id
 
 -- name: find
 SELECT k.id, k.tenant, k.prefix, k.scopes, k.label, k.created_at, k.expires_at, k.revoked_at, k.last_used_at,
-       k.tokens_per_day, k.max_in_flight, k.salt, k.hash, t.disabled_at
+       k.tokens_per_day, k.cost_per_day, k.max_in_flight, k.salt, k.hash, t.disabled_at
 FROM api_keys k JOIN tenants t ON t.name = k.tenant
 WHERE k.prefix = $1
 
 -- name: all
 -- Keys of all tenants if $1 is null.
 SELECT id, tenant, prefix, scopes, label, created_at, expires_at, revoked_at, last_used_at, tokens_per_day,
-       max_in_flight
+       cost_per_day, max_in_flight
 FROM api_keys
 WHERE $1::text IS NULL OR tenant = $1
 ORDER BY tenant COLLATE "C", created_at, id
@@ -24,16 +24,17 @@ ORDER BY tenant COLLATE "C", created_at, id
 -- A key that is revoked already keeps its time.
 UPDATE api_keys SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1 OR prefix = $1
 RETURNING id, tenant, prefix, scopes, label, created_at, expires_at, revoked_at, last_used_at, tokens_per_day,
-          max_in_flight
+          cost_per_day, max_in_flight
 
 -- name: limit
 -- null keeps a limit, 0 removes it.
 UPDATE api_keys SET
     tokens_per_day = nullif(coalesce($2::bigint, tokens_per_day), 0),
-    max_in_flight = nullif(coalesce($3::bigint, max_in_flight), 0)
+    max_in_flight = nullif(coalesce($3::bigint, max_in_flight), 0),
+    cost_per_day = nullif(coalesce($4::text::numeric, cost_per_day), 0)
 WHERE id = $1 OR prefix = $1
 RETURNING id, tenant, prefix, scopes, label, created_at, expires_at, revoked_at, last_used_at, tokens_per_day,
-          max_in_flight
+          cost_per_day, max_in_flight
 
 -- name: record_uses
 -- A repeat within a minute changes nothing.

@@ -3,13 +3,14 @@ SELECT name FROM tenants WHERE name = $1
 
 -- name: create
 -- A repeat finds the row and inserts nothing.
-INSERT INTO budget_groups (kind, tenant, name, tokens_per_day, created_at) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO budget_groups (kind, tenant, name, tokens_per_day, created_at, cost_per_day)
+VALUES ($1, $2, $3, $4, $5, $6::text::numeric)
 ON CONFLICT (kind, tenant, name) DO NOTHING
 RETURNING name
 
 -- name: all
 -- Groups of every kind if $1 is null, and of every tenant if $2 is null.
-SELECT g.kind, g.tenant, g.name, g.created_at, g.tokens_per_day,
+SELECT g.kind, g.tenant, g.name, g.created_at, g.tokens_per_day, g.cost_per_day,
        array_remove(array_agg(m.member ORDER BY m.member COLLATE "C"), NULL) AS members
 FROM budget_groups g
 LEFT JOIN budget_group_members m ON m.kind = g.kind AND m.tenant = g.tenant AND m.name = g.name
@@ -18,32 +19,39 @@ GROUP BY g.kind, g.tenant, g.name
 ORDER BY g.kind COLLATE "C", g.tenant COLLATE "C", g.name COLLATE "C"
 
 -- name: limited
-SELECT g.kind, g.tenant, g.name, g.created_at, g.tokens_per_day,
+SELECT g.kind, g.tenant, g.name, g.created_at, g.tokens_per_day, g.cost_per_day,
        array_remove(array_agg(m.member ORDER BY m.member COLLATE "C"), NULL) AS members
 FROM budget_groups g
 LEFT JOIN budget_group_members m ON m.kind = g.kind AND m.tenant = g.tenant AND m.name = g.name
-WHERE g.tokens_per_day IS NOT NULL
+WHERE num_nonnulls(g.tokens_per_day, g.cost_per_day) > 0
 GROUP BY g.kind, g.tenant, g.name
 
 -- name: budgets_of
 -- The usage of a group is the sum over its current members: tenants of an organization, keys of a team or user.
-SELECT g.kind, g.tenant, g.name, g.tokens_per_day, coalesce(CASE g.kind
-    WHEN 'organization' THEN (
-        SELECT sum(s.tokens) FROM spent_tokens s JOIN budget_group_members m ON m.member = s.tenant
-        WHERE m.kind = g.kind AND m.tenant = g.tenant AND m.name = g.name
-          AND s.day = (now() AT TIME ZONE 'utc')::date)
-    ELSE (
-        SELECT sum(s.tokens) FROM spent_tokens s JOIN budget_group_members m ON m.member = s.key_id
-        WHERE m.kind = g.kind AND m.tenant = g.tenant AND m.name = g.name AND s.tenant = g.tenant
-          AND s.day = (now() AT TIME ZONE 'utc')::date)
-    END, 0)::bigint AS tokens
+SELECT g.kind, g.tenant, g.name, g.tokens_per_day, g.cost_per_day, used.tokens, used.cost
 FROM budget_group_members o
 JOIN budget_groups g ON g.kind = o.kind AND g.tenant = o.tenant AND g.name = o.name
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(found.tokens), 0)::bigint AS tokens, coalesce(sum(found.cost), 0) AS cost
+    FROM (
+        SELECT u.tokens, u.cost FROM budget_group_members m JOIN daily_usage u ON u.tenant = m.member
+        WHERE g.kind = 'organization' AND m.kind = g.kind AND m.tenant = g.tenant AND m.name = g.name
+          AND u.day = (now() AT TIME ZONE 'utc')::date
+        UNION ALL
+        SELECT u.tokens, u.cost FROM budget_group_members m JOIN daily_usage u ON u.key_id = m.member
+        WHERE g.kind <> 'organization' AND m.kind = g.kind AND m.tenant = g.tenant AND m.name = g.name
+          AND u.tenant = g.tenant AND u.day = (now() AT TIME ZONE 'utc')::date
+    ) found
+) used
 WHERE (o.kind = 'organization' AND o.member = $1) OR (o.kind <> 'organization' AND o.tenant = $1 AND o.member = $2)
 ORDER BY g.kind COLLATE "C"
 
 -- name: limit
-UPDATE budget_groups SET tokens_per_day = $4 WHERE kind = $1 AND tenant = $2 AND name = $3
+-- null keeps a budget, 0 removes it.
+UPDATE budget_groups SET
+    tokens_per_day = nullif(coalesce($4::bigint, tokens_per_day), 0),
+    cost_per_day = nullif(coalesce($5::text::numeric, cost_per_day), 0)
+WHERE kind = $1 AND tenant = $2 AND name = $3
 RETURNING name
 
 -- name: lock

@@ -17,7 +17,7 @@ UPDATE quotas SET
     live_batches = $2, stored_bytes = $3, enqueued_lines = $4, enqueued_tokens = $5, requests_per_minute = $6,
     models = $7, changed_at = $8, tokens_per_day = $9, weight = $10, max_in_flight = $11,
     max_priority = $12, over_quota = $13, backend_requests_per_minute = $14, backend_tokens_per_minute = $15,
-    admission = $16, webhooks = $17
+    admission = $16, webhooks = $17, cost_per_day = $18::text::numeric
 WHERE tenant = $1
 
 -- name: clear
@@ -169,13 +169,16 @@ DELETE FROM admissions WHERE tenant = $1 AND id = $2
 
 -- name: key_budgets
 -- Revoked keys are included, because their batches continue.
-SELECT id, tokens_per_day FROM api_keys WHERE tokens_per_day IS NOT NULL
+SELECT tenant, id, tokens_per_day, cost_per_day FROM api_keys
+WHERE num_nonnulls(tokens_per_day, cost_per_day) > 0
 
 -- name: key_budget
-SELECT k.tokens_per_day, coalesce((
-    SELECT sum(s.tokens) FROM spent_tokens s
-    WHERE s.tenant = k.tenant AND s.key_id = k.id AND s.day = (now() AT TIME ZONE 'utc')::date), 0)::bigint AS tokens
-FROM api_keys k WHERE k.tenant = $1 AND k.id = $2
+SELECT k.tokens_per_day, k.cost_per_day, used.tokens, used.cost
+FROM api_keys k CROSS JOIN LATERAL (
+    SELECT coalesce(sum(u.tokens), 0)::bigint AS tokens, coalesce(sum(u.cost), 0) AS cost FROM daily_usage u
+    WHERE u.tenant = k.tenant AND u.key_id = k.id AND u.day = (now() AT TIME ZONE 'utc')::date
+) used
+WHERE k.tenant = $1 AND k.id = $2
 
 -- name: withdrawn_keys
 -- $1 is the earliest creation time of a running batch. Without it the list would grow forever.
@@ -184,23 +187,24 @@ SELECT id FROM api_keys WHERE revoked_at >= $1 OR expires_at BETWEEN $1 AND now(
 -- name: webhooks
 SELECT count(*) FROM webhook_endpoints WHERE tenant = $1 AND batch_id = ''
 
--- name: spent_today
-SELECT coalesce(sum(tokens), 0)::bigint AS tokens FROM spent_tokens
+-- name: used_today
+SELECT coalesce(sum(tokens), 0)::bigint AS tokens, coalesce(sum(cost), 0) AS cost FROM daily_usage
 WHERE tenant = $1 AND day = (now() AT TIME ZONE 'utc')::date
 
--- name: publish_tokens
+-- name: publish_usage
 -- The numbers are totals of one worker, so a repeat changes nothing.
-INSERT INTO spent_tokens AS s (tenant, key_id, day, worker, tokens)
-SELECT reported.tenant, reported.key_id, $2, $1, reported.tokens
-FROM unnest($3::text[], $4::text[], $5::bigint[]) AS reported (tenant, key_id, tokens)
+INSERT INTO daily_usage AS s (tenant, key_id, day, worker, tokens, cost)
+SELECT reported.tenant, reported.key_id, $2, $1, reported.tokens, reported.cost::numeric
+FROM unnest($3::text[], $4::text[], $5::bigint[], $6::text[]) AS reported (tenant, key_id, tokens, cost)
 ORDER BY reported.tenant, reported.key_id
-ON CONFLICT (tenant, key_id, day, worker) DO UPDATE SET tokens = greatest(s.tokens, excluded.tokens)
+ON CONFLICT (tenant, key_id, day, worker) DO UPDATE SET
+    tokens = greatest(s.tokens, excluded.tokens), cost = greatest(s.cost, excluded.cost)
 
--- name: delete_tokens
+-- name: delete_usage
 -- A repeat finds nothing.
-DELETE FROM spent_tokens WHERE day < $1
+DELETE FROM daily_usage WHERE day < $1
 
--- name: tokens_of_others
-SELECT tenant, key_id, sum(tokens)::bigint AS tokens FROM spent_tokens
+-- name: usage_of_others
+SELECT tenant, key_id, sum(tokens)::bigint AS tokens, sum(cost) AS cost FROM daily_usage
 WHERE day = $2 AND worker <> $1
 GROUP BY tenant, key_id

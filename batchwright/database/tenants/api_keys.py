@@ -48,7 +48,12 @@ class ApiKeysTable(Protocol):
         ...
 
     async def limit(
-        self, key: str, *, tokens_per_day: int | None = None, max_in_flight: int | None = None
+        self,
+        key: str,
+        *,
+        tokens_per_day: int | None = None,
+        cost_per_day: str | None = None,
+        max_in_flight: int | None = None,
     ) -> ApiKeyRow | None:
         """Change limits of an API key, and return the key. Return None if there is no such key.
 
@@ -57,6 +62,7 @@ class ApiKeysTable(Protocol):
         Args:
             key: id or prefix of the key.
             tokens_per_day: daily token budget of the key.
+            cost_per_day: daily budget of the key in the currency of the prices, as decimal text.
             max_in_flight: number of the key's requests that may be in flight at the same time, over all
                 workers.
         """
@@ -103,6 +109,7 @@ class PostgresApiKeys(ApiKeysTable):
                     key.expires_at,
                     key.tokens_per_day,
                     key.max_in_flight,
+                    key.cost_per_day,
                 )
                 if inserted is not None:
                     for group in sorted(groups):
@@ -122,9 +129,15 @@ class PostgresApiKeys(ApiKeysTable):
         return None if record is None else _key(record)
 
     async def limit(
-        self, key: str, *, tokens_per_day: int | None = None, max_in_flight: int | None = None
+        self,
+        key: str,
+        *,
+        tokens_per_day: int | None = None,
+        cost_per_day: str | None = None,
+        max_in_flight: int | None = None,
     ) -> ApiKeyRow | None:
-        record = await self._connections.fetchrow(self._sql.limit, key, tokens_per_day, max_in_flight)
+        limits = (tokens_per_day, max_in_flight, cost_per_day)
+        record = await self._connections.fetchrow(self._sql.limit, key, *limits)
         return None if record is None else _key(record)
 
     async def record_uses(self, uses: Mapping[str, datetime]) -> None:

@@ -1,10 +1,9 @@
 """Tables of budget groups: organizations with tenants as members, and teams and users with API keys."""
 
-from collections import Counter
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from batchwright.contracts.openai import GroupKind
@@ -13,32 +12,31 @@ from batchwright.database.errors import InOtherOrganization, UnknownApiKey, Unkn
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import BudgetGroupRow
 from batchwright.database.sql import queries
-from batchwright.database.tenants.quotas import QuotasTable, tokens_by_key
-from batchwright.rules.quotas import BudgetGroup
+from batchwright.database.tenants.daily_usage import parse_budget, parse_used
+from batchwright.rules.quotas import BudgetGroup, DailyAmounts
 
 
 class GroupBudget(NamedTuple):
-    """Daily token budget of a group, and the number of tokens that its members have used today.
-
-    `limit` is None if the group has no budget.
-    """
+    """Daily budget of a group, and what its members have used today."""
 
     group: BudgetGroup
-    limit: int | None
-    used: int
+    limit: DailyAmounts
+    used: DailyAmounts
 
 
 class BudgetGroupsTable(Protocol):
-    """Budget groups. The members of a group share a daily token budget.
+    """Budget groups. The members of a group share its daily budgets.
 
     A tenant belongs to at most one organization. An API key belongs to at most one team and one user.
     """
 
-    async def create(self, group: BudgetGroup, tokens_per_day: int | None, at: datetime) -> bool:
+    async def create(
+        self, group: BudgetGroup, tokens_per_day: int | None, at: datetime, *, cost_per_day: str | None = None
+    ) -> bool:
         """Create a group and return True. Return False if the group exists already.
 
-        `tokens_per_day` is None if the group has no budget. Raises UnknownTenant if the group belongs to a
-        tenant that does not exist.
+        A budget that is None does not exist. `cost_per_day` is decimal text in the currency of the prices.
+        Raises UnknownTenant if the group belongs to a tenant that does not exist.
         """
         ...
 
@@ -58,7 +56,7 @@ class BudgetGroupsTable(Protocol):
         ...
 
     async def budgets_of(self, tenant: str, key_id: str = "") -> list[GroupBudget]:
-        """Return the budgets against which the tokens of a batch count, at most one for each kind of group.
+        """Return the budgets against which the usage of a batch counts, at most one for each kind of group.
 
         Args:
             tenant: tenant of the batch.
@@ -66,10 +64,13 @@ class BudgetGroupsTable(Protocol):
         """
         ...
 
-    async def limit(self, group: BudgetGroup, tokens_per_day: int | None) -> None:
-        """Set the daily token budget of a group; None removes it.
+    async def limit(
+        self, group: BudgetGroup, *, tokens_per_day: int | None = None, cost_per_day: str | None = None
+    ) -> None:
+        """Change the daily budgets of a group. For each budget, None means no change, and 0 removes it.
 
-        Raises UnknownBudgetGroup if there is no such group.
+        `cost_per_day` is decimal text in the currency of the prices. Raises UnknownBudgetGroup if there is no
+        such group.
         """
         ...
 
@@ -129,11 +130,14 @@ class PostgresBudgetGroups(BudgetGroupsTable):
         self._connections = connections
         self._sql = queries(BudgetGroupQueries, "budget_groups")
 
-    async def create(self, group: BudgetGroup, tokens_per_day: int | None, at: datetime) -> bool:
+    async def create(
+        self, group: BudgetGroup, tokens_per_day: int | None, at: datetime, *, cost_per_day: str | None = None
+    ) -> bool:
         async with self._connections.session() as session:
             if group.tenant and await session.fetchrow(self._sql.tenant_exists, group.tenant) is None:
                 raise UnknownTenant(group.tenant)
-            return await session.fetchrow(self._sql.create, *group, tokens_per_day, at) is not None
+            row = (*group, tokens_per_day, at, cost_per_day)
+            return await session.fetchrow(self._sql.create, *row) is not None
 
     async def all(self, kind: GroupKind | None = None, tenant: str | None = None) -> list[BudgetGroupRow]:
         records = await self._connections.fetch(self._sql.all, kind, tenant)
@@ -146,12 +150,18 @@ class PostgresBudgetGroups(BudgetGroupsTable):
     async def budgets_of(self, tenant: str, key_id: str = "") -> list[GroupBudget]:
         records = await self._connections.fetch(self._sql.budgets_of, tenant, key_id)
         return [
-            GroupBudget(BudgetGroup(GroupKind(kind), of, name), limit, used)
-            for kind, of, name, limit, used in records
+            GroupBudget(
+                BudgetGroup(GroupKind(record["kind"]), record["tenant"], record["name"]),
+                parse_budget(record),
+                parse_used(record),
+            )
+            for record in records
         ]
 
-    async def limit(self, group: BudgetGroup, tokens_per_day: int | None) -> None:
-        if await self._connections.fetchrow(self._sql.limit, *group, tokens_per_day) is None:
+    async def limit(
+        self, group: BudgetGroup, *, tokens_per_day: int | None = None, cost_per_day: str | None = None
+    ) -> None:
+        if await self._connections.fetchrow(self._sql.limit, *group, tokens_per_day, cost_per_day) is None:
             raise UnknownBudgetGroup(group)
 
     async def add(self, group: BudgetGroup, members: Sequence[str], *, only: bool = False) -> None:
@@ -200,22 +210,3 @@ class PostgresBudgetGroups(BudgetGroupsTable):
                 raise UnknownApiKey(group.tenant, member)
             if groups[member] != group.name:
                 raise InOtherOrganization(member, groups[member])
-
-
-async def tokens_by_group(
-    table: QuotasTable, groups: Collection[BudgetGroupRow], day: date
-) -> list[tuple[BudgetGroupRow, int]]:
-    """Return each group with the number of tokens that its present members used on `day`.
-
-    Raises DatabaseUnavailable if the database does not answer.
-    """
-    by_key, by_tenant = await tokens_by_key(table, day), Counter[str]()
-    for (tenant, _), tokens in by_key.items():
-        by_tenant[tenant] += tokens
-
-    def used(row: BudgetGroupRow) -> int:
-        if row.kind is GroupKind.ORGANIZATION:
-            return sum(by_tenant[tenant] for tenant in row.members)
-        return sum(by_key[row.tenant, key] for key in row.members)
-
-    return [(row, used(row)) for row in groups]

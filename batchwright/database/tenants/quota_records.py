@@ -7,14 +7,16 @@ from typing import NamedTuple
 from batchwright.contracts.batch import MAX_PRIORITY
 from batchwright.contracts.message import Message
 from batchwright.contracts.openai import AdmissionPolicy, OverQuota
-from batchwright.rules.quotas import QuotaLimits
+from batchwright.contracts.prices import DecimalText
+from batchwright.rules.costs import amount_of
+from batchwright.rules.quotas import DailyAmounts, QuotaLimits
 
 
 class TenantQuotas(Message):
     """Quotas and other limits that were set for one tenant. A limit that was not set is None.
 
-    The first seven fields, `live_batches` to `webhooks`, are quotas. If one is None, the configured quota
-    applies. In these seven fields, `0` means no limit.
+    The first eight fields, `live_batches` to `webhooks`, are quotas. If one is None, the configured quota
+    applies. In these eight fields, `0` means no limit.
 
     Attributes:
         models: models that the tenant may use; None for all.
@@ -35,6 +37,7 @@ class TenantQuotas(Message):
     enqueued_tokens: int | None = None
     requests_per_minute: int | None = None
     tokens_per_day: int | None = None
+    cost_per_day: DecimalText | None = None  # in the currency of the prices
     webhooks: int | None = None
     models: frozenset[str] | None = None
     weight: float | None = None
@@ -51,7 +54,10 @@ class TenantQuotas(Message):
         return MAX_PRIORITY if self.max_priority is None else self.max_priority
 
     def limits(self, defaults: QuotaLimits) -> QuotaLimits:
-        return defaults.changed(self.model_dump(include=set(QuotaLimits._fields)))
+        own = self.model_dump(include=set(QuotaLimits._fields))
+        if self.cost_per_day is not None:
+            own["cost_per_day"] = amount_of(self.cost_per_day)
+        return defaults.changed(own)
 
     def may_use(self, model: str) -> bool:
         return self.models is None or model in self.models
@@ -97,7 +103,10 @@ class KeyCap(NamedTuple):
 
 
 class QuotaUsage(NamedTuple):
-    """How much of each quota a tenant uses at present. There is one field for each member of `Quota`."""
+    """How much of each quota a tenant uses at present. There is one field for each member of `Quota`.
+
+    `cost_per_day` is an amount as in `rules/costs.py`.
+    """
 
     live_batches: int
     stored_bytes: int
@@ -105,28 +114,28 @@ class QuotaUsage(NamedTuple):
     enqueued_tokens: int
     requests_per_minute: int
     tokens_per_day: int
+    cost_per_day: int
     webhooks: int
 
 
-class DailyTokens(NamedTuple):
-    """Number of tokens that batches of one tenant and one API key used in one day.
+class DailyUsage(NamedTuple):
+    """Tokens and cost of the lines of one tenant and one API key on one day.
 
-    `key_id` is empty for batches that were created without an API key.
+    `key_id` is empty for batches that were created without an API key. `cost` is an amount as in
+    `rules/costs.py`.
     """
 
     tenant: str
     key_id: str
     tokens: int
+    cost: int = 0
 
 
 class KeyBudget(NamedTuple):
-    """Daily token budget of an API key, and the number of tokens that the key has used today.
+    """Daily budget of an API key, and what the key has used today."""
 
-    `limit` is None if the key has no budget.
-    """
-
-    limit: int | None
-    used: int
+    limit: DailyAmounts
+    used: DailyAmounts
 
 
 class RequestCount(NamedTuple):

@@ -4,7 +4,6 @@ The numbers of enqueued lines and tokens are not stored. They are computed from 
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,8 +16,9 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.sql import queries
 from batchwright.database.tables.batches import PostgresBatches
+from batchwright.database.tenants.daily_usage import parse_budget, parse_used
 from batchwright.database.tenants.quota_records import (
-    DailyTokens,
+    DailyUsage,
     KeyBudget,
     KeyCap,
     QuotaRow,
@@ -27,7 +27,8 @@ from batchwright.database.tenants.quota_records import (
     TenantQuotas,
     TenantShare,
 )
-from batchwright.rules.quotas import EnqueuedWork, QuotaExcess, QuotaLimits, queue_behind
+from batchwright.rules.costs import amount_of, amount_text
+from batchwright.rules.quotas import DailyAmounts, EnqueuedWork, QuotaExcess, QuotaLimits, queue_behind
 
 
 class QuotasTable(Protocol):
@@ -130,12 +131,12 @@ class QuotasTable(Protocol):
         """
         ...
 
-    async def key_budgets(self) -> dict[str, int]:
-        """Return the daily token budgets of all API keys that have a budget, by key id."""
+    async def key_budgets(self) -> dict[tuple[str, str], DailyAmounts]:
+        """Return the daily budgets of all API keys that have a budget, by tenant and key id."""
         ...
 
     async def key_budget(self, tenant: str, key_id: str) -> KeyBudget | None:
-        """Return the daily budget of an API key, and the tokens that the key has used today.
+        """Return the daily budget of an API key, and what the key has used today.
 
         Return None if the tenant has no such key.
         """
@@ -145,17 +146,17 @@ class QuotasTable(Protocol):
         """Return the ids of the API keys that were revoked or have expired at the time `since` or later."""
         ...
 
-    async def publish_tokens(self, worker: str, day: date, spent: Sequence[DailyTokens]) -> None:
-        """Store how many tokens the worker `worker` has counted on `day`, by tenant and API key.
+    async def publish_usage(self, worker: str, day: date, spent: Sequence[DailyUsage]) -> None:
+        """Store the tokens and the cost that the worker `worker` has counted on `day`, by tenant and API key.
 
         A stored number is only replaced by a greater one.
         """
         ...
 
-    async def delete_tokens(self, before: date) -> None: ...
+    async def delete_usage(self, before: date) -> None: ...
 
-    async def tokens_of_others(self, worker: str, day: date) -> list[DailyTokens]:
-        """Return the tokens that all workers except `worker` counted on a day, by tenant and API key.
+    async def usage_of_others(self, worker: str, day: date) -> list[DailyUsage]:
+        """Return what all workers except `worker` counted on a day, by tenant and API key.
 
         If `worker` is empty, no worker is left out.
         """
@@ -192,10 +193,10 @@ class QuotaQueries:
     key_budgets: str
     key_budget: str
     withdrawn_keys: str
-    publish_tokens: str
-    delete_tokens: str
-    tokens_of_others: str
-    spent_today: str
+    publish_usage: str
+    delete_usage: str
+    usage_of_others: str
+    used_today: str
     webhooks: str
     forget_admissions: str
     admit_batch: str
@@ -245,6 +246,7 @@ class PostgresQuotas(QuotasTable):
                 own.backend_tokens_per_minute,
                 own.admission,
                 own.webhooks,
+                own.cost_per_day,
             )
             return own
 
@@ -263,7 +265,7 @@ class PostgresQuotas(QuotasTable):
         async with self._connections.session() as session:
             enqueued = await self._enqueued(session, tenant, but="")
             counted = await session.fetchrow(self._sql.requests, tenant)
-            spent = await session.fetchrow(self._sql.spent_today, tenant)
+            spent = await session.fetchrow(self._sql.used_today, tenant)
             webhooks = await session.fetchrow(self._sql.webhooks, tenant)
         return QuotaUsage(
             live_batches=await self._batches.count_live(tenant),
@@ -272,6 +274,7 @@ class PostgresQuotas(QuotasTable):
             enqueued_tokens=enqueued.tokens,
             requests_per_minute=0 if counted is None else counted["requests"],
             tokens_per_day=0 if spent is None else spent["tokens"],
+            cost_per_day=0 if spent is None else amount_of(spent["cost"]),
             webhooks=0 if webhooks is None else webhooks["count"],
         )
 
@@ -368,30 +371,31 @@ class PostgresQuotas(QuotasTable):
         assert record is not None, "the statement returns the row it writes"
         return RequestCount(record["requests"], record["seconds_left"])
 
-    async def key_budgets(self) -> dict[str, int]:
+    async def key_budgets(self) -> dict[tuple[str, str], DailyAmounts]:
         records = await self._connections.fetch(self._sql.key_budgets)
-        return {record["id"]: record["tokens_per_day"] for record in records}
+        return {(record["tenant"], record["id"]): parse_budget(record) for record in records}
 
     async def key_budget(self, tenant: str, key_id: str) -> KeyBudget | None:
         record = await self._connections.fetchrow(self._sql.key_budget, tenant, key_id)
-        return None if record is None else KeyBudget(record["tokens_per_day"], record["tokens"])
+        return None if record is None else KeyBudget(parse_budget(record), parse_used(record))
 
     async def withdrawn_keys(self, since: datetime) -> frozenset[str]:
         records = await self._connections.fetch(self._sql.withdrawn_keys, since)
         return frozenset(record["id"] for record in records)
 
-    async def publish_tokens(self, worker: str, day: date, spent: Sequence[DailyTokens]) -> None:
+    async def publish_usage(self, worker: str, day: date, spent: Sequence[DailyUsage]) -> None:
         if not spent:
             return
-        tenants, key_ids, tokens = map(list, zip(*spent, strict=True))
-        await self._connections.execute(self._sql.publish_tokens, worker, day, tenants, key_ids, tokens)
+        tenants, key_ids, tokens, costs = map(list, zip(*spent, strict=True))
+        costs = [amount_text(cost) for cost in costs]
+        await self._connections.execute(self._sql.publish_usage, worker, day, tenants, key_ids, tokens, costs)
 
-    async def delete_tokens(self, before: date) -> None:
-        await self._connections.execute(self._sql.delete_tokens, before)
+    async def delete_usage(self, before: date) -> None:
+        await self._connections.execute(self._sql.delete_usage, before)
 
-    async def tokens_of_others(self, worker: str, day: date) -> list[DailyTokens]:
-        records = await self._connections.fetch(self._sql.tokens_of_others, worker, day)
-        return [DailyTokens(record["tenant"], record["key_id"], record["tokens"]) for record in records]
+    async def usage_of_others(self, worker: str, day: date) -> list[DailyUsage]:
+        records = await self._connections.fetch(self._sql.usage_of_others, worker, day)
+        return [DailyUsage(record["tenant"], record["key_id"], *parse_used(record)) for record in records]
 
     async def _enqueued(self, session: Session, tenant: str, but: str) -> EnqueuedWork:
         record = await session.fetchrow(self._sql.enqueued, tenant, but)
@@ -402,14 +406,3 @@ def _parse_quotas(record: Row) -> TenantQuotas:
     return TenantQuotas.model_validate(
         {name: value for name, value in record.items() if name not in ("tenant", "changed_at")}
     )
-
-
-async def tokens_by_key(table: QuotasTable, day: date) -> Counter[tuple[str, str]]:
-    """Return how many tokens were used on `day` by (tenant, key id), added up over all workers.
-
-    Raises DatabaseUnavailable if the database does not answer.
-    """
-    used = Counter[tuple[str, str]]()
-    for spent in await table.tokens_of_others("", day):
-        used[spent.tenant, spent.key_id] += spent.tokens
-    return used

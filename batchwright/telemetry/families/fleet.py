@@ -93,35 +93,37 @@ class FleetMetrics:
 
     def _create_budgets(self, create: MetricFactory) -> None:
         self.tenant_budget = create.gauge(
-            "tenant_token_budget",
-            "Daily token budget of a tenant, for the tenants that have used most of theirs",
-            ["tenant"],
+            "tenant_budget",
+            "Daily budget of a tenant, for the tenants that have used most of theirs: tokens, or cost in the "
+            "unit of the currency",
+            ["tenant", "quota"],
         )
-        self.tenant_spent = create.gauge(
-            "tenant_tokens_used",
-            "Tokens used today (UTC) by a tenant, for the tenants that have used most of their budget",
-            ["tenant"],
+        self.tenant_budget_used = create.gauge(
+            "tenant_budget_used",
+            "What a tenant has used of its budget today (UTC), for the tenants that have used most of theirs",
+            ["tenant", "quota"],
         )
         self.organization_budget = create.gauge(
-            "organization_token_budget",
-            "Daily token budget of an organization, for the organizations that have used most of theirs",
-            ["organization"],
+            "organization_budget",
+            "Daily budget of an organization, for the organizations that have used most of theirs: tokens, "
+            "or cost in the unit of the currency",
+            ["organization", "quota"],
         )
-        self.organization_spent = create.gauge(
-            "organization_tokens_used",
-            "Tokens used today (UTC) by the tenants of an organization, for the organizations that have used "
-            "most of their budget",
-            ["organization"],
+        self.organization_budget_used = create.gauge(
+            "organization_budget_used",
+            "What the tenants of an organization have used of its budget today (UTC), for the organizations "
+            "that have used most of theirs",
+            ["organization", "quota"],
         )
         self.budgets_exhausted = create.gauge(
-            "token_budgets_exhausted",
-            "Token budgets used up today, by owner: `tenant`, `organization`, `team`, `user` or `key`",
-            ["of"],
+            "budgets_exhausted",
+            "Daily budgets used up today, by owner: `tenant`, `organization`, `team`, `user` or `key`",
+            ["of", "quota"],
         )
         self.budgets_short = create.gauge(
-            "token_budgets_short",
-            "Token budgets of which more than 90 % is used today, including those that are used up",
-            ["of"],
+            "budgets_short",
+            "Daily budgets of which more than 90 % is used today, including those that are used up",
+            ["of", "quota"],
         )
 
 

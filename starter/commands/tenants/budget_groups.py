@@ -1,4 +1,4 @@
-"""`batchwright budget-groups`: manages organizations, teams and users that share a token budget."""
+"""`batchwright budget-groups`: manages organizations, teams and users that share daily budgets."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -13,15 +13,19 @@ from batchwright.database.database import Database
 from batchwright.database.errors import UnknownBudgetGroup
 from batchwright.database.records import ApiKeyRow, BudgetGroupRow
 from batchwright.database.tables.audit_log import AuditTarget
-from batchwright.database.tenants.budget_groups import tokens_by_group
-from batchwright.rules.quotas import BudgetGroup
+from batchwright.database.tenants.daily_usage import UsageOfDay
+from batchwright.rules.costs import amount_of, amount_text
+from batchwright.rules.quotas import BudgetGroup, DailyAmounts
 from batchwright.starter.commands.tenants.budget_output import (
     FirstBudget,
+    FirstCostBudget,
     NewBudget,
+    NewCostBudget,
     budget_text,
     check_name,
+    checked_cost,
     id_or_prefix,
-    usage_text,
+    usage_texts,
 )
 from batchwright.starter.diagnostics.connections import query_database
 from batchwright.starter.options import JsonLine
@@ -39,7 +43,7 @@ from batchwright.starter.recorded_command import CommandRefused, recorded_comman
 
 _Result = TypeVar("_Result")
 budget_groups = typer.Typer(
-    help="Create and change groups that share a token budget.",
+    help="Create and change groups that share daily budgets.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -63,12 +67,17 @@ _Tenant = Annotated[
 
 
 class BudgetGroupOutput(BudgetGroupRow):
-    """A budget group: tenants or API keys that together may use a number of tokens per day.
+    """A budget group: tenants or API keys that share daily budgets.
 
-    `used` is the number of tokens that the members have used today.
+    `tokens_used` and `cost_used` are what the members have used today.
     """
 
-    used: int
+    tokens_used: int
+    cost_used: str
+
+    @property
+    def used(self) -> DailyAmounts:
+        return DailyAmounts(self.tokens_used, amount_of(self.cost_used))
 
 
 class BudgetGroupsOutput(BaseModel):
@@ -77,7 +86,7 @@ class BudgetGroupsOutput(BaseModel):
 
 @budget_groups.callback()
 def commands() -> None:
-    """Create and change groups that share a token budget per day.
+    """Create and change groups that share daily budgets of tokens and cost.
 
     Members of an organization are tenants. Members of a team or a user are API keys of one tenant.
     """
@@ -89,6 +98,7 @@ def create(
     name: _Name,
     tenant: _Tenant = None,
     tokens_per_day: FirstBudget = None,
+    cost_per_day: FirstCostBudget = None,
     json: JsonLine = False,
 ) -> None:
     """Create a group.
@@ -96,10 +106,12 @@ def create(
     `batchwright budget-groups add` adds members to it.
     """
     check_name(name, "a group's")
-    group = _group(kind, tenant, name)
+    group, cost = _group(kind, tenant, name), checked_cost(cost_per_day)
+    cost = None if cost == "0" else cost
 
     async def make(database: Database) -> BudgetGroupOutput:
-        if not await database.budget_groups.create(group, tokens_per_day, datetime.now(UTC)):
+        now = datetime.now(UTC)
+        if not await database.budget_groups.create(group, tokens_per_day, now, cost_per_day=cost):
             subject = f"Tenant {tenant!r} has" if tenant else "There is"
             article = "an" if kind is GroupKind.ORGANIZATION else "a"
             message = f"{subject} {article} {kind} {name!r} already."
@@ -128,11 +140,11 @@ def list_groups(
         remedy = "`batchwright budget-groups create KIND NAME` creates one."
         stderr().print(f"{subject} {kind or 'budget group'}; {remedy}", markup=False)
         return
-    table = column_table("kind", "tenant", "name", "tokens today", "members")
+    table = column_table("kind", "tenant", "name", "tokens today", "cost today", "members")
     for one in found:
         is_organization = one.kind is GroupKind.ORGANIZATION
         members = ", ".join(one.members) if is_organization else f"{len(one.members)} keys"
-        table.add_row(one.kind, one.tenant, one.name, usage_text(one.used, one.tokens_per_day), members)
+        table.add_row(one.kind, one.tenant, one.name, *usage_texts(one.used, one.budget), members)
     stdout().print(table)
 
 
@@ -151,9 +163,14 @@ def show(kind: _Kind, name: _Name, tenant: _Tenant = None, json: JsonLine = Fals
     table = property_table()
     table.add_row(kind, f"{name} of {tenant}" if tenant else name)
     table.add_row("created", local_time(found.created_at))
-    table.add_row("tokens today", usage_text(found.used, found.tokens_per_day))
-    if found.tokens_per_day:
-        table.add_row("left", str(max(found.tokens_per_day - found.used, 0)))
+    used, budget = found.used, found.budget
+    tokens, cost = usage_texts(used, budget)
+    table.add_row("tokens today", tokens)
+    if budget.tokens:
+        table.add_row("left", str(max(budget.tokens - used.tokens, 0)))
+    table.add_row("cost today", cost)
+    if budget.cost:
+        table.add_row("left", amount_text(max(budget.cost - used.cost, 0)))
     if kind is GroupKind.ORGANIZATION:
         members = found.members
     else:
@@ -166,18 +183,21 @@ def show(kind: _Kind, name: _Name, tenant: _Tenant = None, json: JsonLine = Fals
 def limit(
     kind: _Kind,
     name: _Name,
-    tokens_per_day: NewBudget,
+    tokens_per_day: NewBudget = None,
+    cost_per_day: NewCostBudget = None,
     tenant: _Tenant = None,
     json: JsonLine = False,
 ) -> None:
-    """Set or remove the token budget of a group.
+    """Set or remove budgets of a group.
 
-    It takes effect within seconds. Lines beyond the budget fail with `policy_rejected`.
+    They take effect within seconds. Lines beyond a budget fail with `policy_rejected`.
     """
-    group = _group(kind, tenant, name)
+    if tokens_per_day is None and cost_per_day is None:
+        stop("There is nothing to change: give --tokens-per-day or --cost-per-day.")
+    group, cost = _group(kind, tenant, name), checked_cost(cost_per_day)
 
     async def change(database: Database) -> BudgetGroupOutput:
-        await database.budget_groups.limit(group, tokens_per_day or None)
+        await database.budget_groups.limit(group, tokens_per_day=tokens_per_day, cost_per_day=cost)
         return await _load(database, group)
 
     _print(_recorded(AuditAction.BUDGET_GROUP_SET, group, change), json)
@@ -240,7 +260,7 @@ def _recorded(
         async def read() -> JsonValue:
             for row in await database.budget_groups.all(group.kind, group.tenant or None):
                 if row.group == group:
-                    return {"tokens_per_day": row.tokens_per_day, "members": [*row.members]}
+                    return row.model_dump(include={"tokens_per_day", "cost_per_day", "members"})
             return None
 
         id = f"{group.kind}/{group.name}"
@@ -276,9 +296,11 @@ async def _member_ids(database: Database, group: BudgetGroup, members: list[str]
 
 async def _all(database: Database, kind: GroupKind | None, tenant: str | None) -> list[BudgetGroupOutput]:
     rows, today = await database.budget_groups.all(kind, tenant), datetime.now(UTC).date()
+    usage = UsageOfDay(await database.quotas.usage_of_others("", today))
     return [
-        BudgetGroupOutput(**row.model_dump(), used=tokens)
-        for row, tokens in await tokens_by_group(database.quotas, rows, today)
+        BudgetGroupOutput(**row.model_dump(), tokens_used=used.tokens, cost_used=amount_text(used.cost))
+        for row in rows
+        for used in (usage.of_group(row),)
     ]
 
 
@@ -305,4 +327,4 @@ def _print(found: BudgetGroupOutput, json: bool) -> None:
         members = f"Tenants: {', '.join(found.members) or 'none'}."
     else:
         members = f"Keys: {len(found.members)}."
-    stderr().print(f"{_title(found.group)} has {budget_text(found.tokens_per_day)}. {members}", markup=False)
+    stderr().print(f"{_title(found.group)} has {budget_text(found.budget)}. {members}", markup=False)

@@ -1,11 +1,13 @@
-"""Options and texts that all commands for token budgets share."""
+"""Options and texts that all commands for budgets share."""
 
 from typing import Annotated
 
 import typer
 
+from batchwright.contracts.prices import parse_decimal
+from batchwright.rules.costs import amount_text
 from batchwright.rules.ids import is_tenant
-from batchwright.rules.quotas import MAX_QUOTA
+from batchwright.rules.quotas import MAX_QUOTA, DailyAmounts
 from batchwright.starter.output import stop
 
 _BUDGET = "Tokens per day in UTC"
@@ -17,8 +19,15 @@ def _count(least: int, help: str, metavar: str | None = None) -> object:
     return typer.Option(min=least, max=MAX_QUOTA, metavar=metavar, help=help, show_default=False)
 
 
+def _cost(default: str) -> object:
+    text = f"Cost per day in UTC, in the currency of the prices. {default}"
+    return typer.Option("--cost-per-day", metavar="AMOUNT", help=text, show_default=False)
+
+
 FirstBudget = Annotated[int | None, _count(1, f"{_BUDGET}. [none]")]
-NewBudget = Annotated[int, _count(0, f"{_BUDGET}; 0 removes the budget.")]
+NewBudget = Annotated[int | None, _count(0, f"{_BUDGET}; 0 removes the budget.")]
+FirstCostBudget = Annotated[str | None, _cost("[none]")]
+NewCostBudget = Annotated[str | None, _cost("0 removes the budget.")]
 FirstCap = Annotated[int | None, _count(1, f"{_CAP} [no cap]", "N")]
 NewCap = Annotated[int | None, _count(0, f"{_CAP} 0 removes the cap.", "N")]
 
@@ -36,13 +45,31 @@ def check_name(name: str, owner: str) -> None:
         )
 
 
-def budget_text(tokens_per_day: int | None, none: str = "no budget") -> str:
-    return f"{tokens_per_day} tokens a day" if tokens_per_day else none
+def checked_cost(text: str | None) -> str | None:
+    """Return a budget of cost as decimal text; None if none was given.
+
+    If it is not a number that a budget may have, the command ends with an error.
+    """
+    try:
+        return None if text is None else parse_decimal(text)
+    except ValueError as problem:
+        stop(f"--cost-per-day: {problem}, but it is {text!r}.")
 
 
-def usage_text(tokens: int, tokens_per_day: int | None) -> str:
-    """Return the tokens used today as text, such as `500 of 1000`; only the number if there is no budget."""
-    return f"{tokens} of {tokens_per_day}" if tokens_per_day else str(tokens)
+def budget_text(budget: DailyAmounts, none: str = "no budget") -> str:
+    """Return a budget as text, such as `500 tokens and a cost of 2.5 a day`."""
+    parts = [f"{budget.tokens} tokens"] if budget.tokens else []
+    parts += [f"a cost of {amount_text(budget.cost)}"] if budget.cost else []
+    return f"{' and '.join(parts)} a day" if parts else none
+
+
+def usage_texts(used: DailyAmounts, budget: DailyAmounts) -> tuple[str, str]:
+    """Return tokens and cost of today as texts, such as `500 of 1000`; without a budget, only the number."""
+    cost = amount_text(used.cost)
+    return (
+        f"{used.tokens} of {budget.tokens}" if budget.tokens else str(used.tokens),
+        f"{cost} of {amount_text(budget.cost)}" if budget.cost else cost,
+    )
 
 
 def id_or_prefix(key: str) -> str:

@@ -1,6 +1,5 @@
 """`batchwright keys`: creates, lists, changes and revokes API keys, directly in the database."""
 
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Annotated
@@ -13,16 +12,20 @@ from batchwright.contracts.openai import GroupKind
 from batchwright.database.database import Database
 from batchwright.database.records import ApiKeyRow
 from batchwright.database.tables.audit_log import AuditTarget
-from batchwright.database.tenants.quotas import tokens_by_key
+from batchwright.database.tenants.daily_usage import UsageOfDay
 from batchwright.rules.api_keys import Scope, hash_secret, new_key, new_key_id, parse_lifetime
-from batchwright.rules.quotas import MAX_QUOTA, BudgetGroup
+from batchwright.rules.quotas import BudgetGroup
 from batchwright.starter.commands.tenants.budget_output import (
     FirstBudget,
     FirstCap,
+    FirstCostBudget,
+    NewBudget,
     NewCap,
+    NewCostBudget,
     budget_text,
+    checked_cost,
     id_or_prefix,
-    usage_text,
+    usage_texts,
 )
 from batchwright.starter.diagnostics.connections import query_database
 from batchwright.starter.options import JsonLine
@@ -38,7 +41,9 @@ from batchwright.starter.output import (
 from batchwright.starter.recorded_command import CommandRefused, recorded_command
 
 _MAX_LABEL_CHARACTERS = 200
-_AUDITED_FIELDS = {"scopes", "label", "expires_at", "revoked_at", "tokens_per_day", "max_in_flight"}
+_AUDITED_FIELDS = {
+    *("scopes", "label", "expires_at", "revoked_at", "tokens_per_day", "cost_per_day", "max_in_flight")
+}
 _Key = Annotated[
     str, typer.Argument(metavar="KEY", help="Id of the key, or its prefix bw_...", show_default=False)
 ]
@@ -89,6 +94,7 @@ def create(
     ] = "",
     label: Annotated[str, typer.Option("--label", help="Purpose of the key.", show_default=False)] = "",
     tokens_per_day: FirstBudget = None,
+    cost_per_day: FirstCostBudget = None,
     max_in_flight: FirstCap = None,
     team: Annotated[
         str | None,
@@ -116,6 +122,7 @@ def create(
         created_at=now,
         expires_at=_expiry(now, expires_in),
         tokens_per_day=tokens_per_day,
+        cost_per_day=checked_cost(cost_per_day),
         max_in_flight=max_in_flight,
     )
     names = {GroupKind.TEAM: team, GroupKind.USER: user}
@@ -144,7 +151,7 @@ def list_keys(
 
     Revoked and expired keys are included.
     """
-    found, spent = query_database(lambda database: _listed(database, tenant))
+    found, usage = query_database(lambda database: _listed(database, tenant))
     if json:
         return print_json(KeysOutput(keys=found))
     if not found:
@@ -155,12 +162,13 @@ def list_keys(
     has_teams, has_users = any(row.team for row in found), any(row.user for row in found)
     has_caps = any(row.max_in_flight for row in found)
     kinds = [*(["team"] if has_teams else []), *(["user"] if has_users else [])]
-    caps = ["in flight"] if has_caps else []
-    table = column_table(
-        "tenant", *kinds, "key", "scopes", "state", "last used", "tokens today", *caps, "label", whole="key"
-    )
+    used = {row.id: usage.of_key(row.tenant, row.id) for row in found}
+    has_costs = any(row.budget.cost or used[row.id].cost for row in found)
+    extra = [*(["cost today"] if has_costs else []), *(["in flight"] if has_caps else [])]
+    columns = ["tenant", *kinds, "key", "scopes", "state", "last used", "tokens today", *extra, "label"]
+    table = column_table(*columns, whole="key")
     for row in found:
-        scopes = ",".join(row.scopes)
+        scopes, (tokens, cost) = ",".join(row.scopes), usage_texts(used[row.id], row.budget)
         table.add_row(
             row.tenant,
             *([row.team or ""] if has_teams else []),
@@ -169,7 +177,8 @@ def list_keys(
             scopes,
             _state(row),
             local_time(row.last_used_at),
-            usage_text(spent[row.tenant, row.id], row.tokens_per_day),
+            tokens,
+            *([cost] if has_costs else []),
             *([f"{row.max_in_flight or ''}"] if has_caps else []),
             escaped(row.label),
         )
@@ -179,32 +188,29 @@ def list_keys(
 @keys.command("limit")
 def limit(
     key: _Key,
-    tokens_per_day: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=MAX_QUOTA, help="Tokens per day in UTC; 0 removes the budget.", show_default=False
-        ),
-    ] = None,
+    tokens_per_day: NewBudget = None,
+    cost_per_day: NewCostBudget = None,
     max_in_flight: NewCap = None,
     json: JsonLine = False,
 ) -> None:
-    """Set or remove the token budget or the cap of a key.
+    """Set or remove the budgets or the cap of a key.
 
-    The cap is on its requests in flight. Both take effect within seconds. Lines beyond the budget fail with
+    The cap is on its requests in flight. All take effect within seconds. Lines beyond a budget fail with
     `policy_rejected`, lines beyond the cap wait.
     """
-    if tokens_per_day is None and max_in_flight is None:
-        stop("There is nothing to change: give --tokens-per-day or --max-in-flight.")
+    if tokens_per_day is None and cost_per_day is None and max_in_flight is None:
+        stop("There is nothing to change: give --tokens-per-day, --cost-per-day or --max-in-flight.")
+    cost = checked_cost(cost_per_day)
 
     async def change(database: Database) -> ApiKeyRow | None:
         return await database.api_keys.limit(
-            id_or_prefix(key), tokens_per_day=tokens_per_day, max_in_flight=max_in_flight
+            id_or_prefix(key), tokens_per_day=tokens_per_day, cost_per_day=cost, max_in_flight=max_in_flight
         )
 
     row = _recorded(AuditAction.KEY_LIMIT, id_or_prefix(key), change)
     if json:
         return print_json(row)
-    has = budget_text(row.tokens_per_day, "no budget of its own")
+    has = budget_text(row.budget, "no budget of its own")
     if row.max_in_flight is not None:
         has += f" and at most {row.max_in_flight} requests in flight"
     stderr().print(f"{_shown(row)} has {has}.", markup=False)
@@ -226,9 +232,9 @@ def revoke(
     stderr().print(f"Revoked {_shown(row)}.", markup=False)
 
 
-async def _listed(database: Database, tenant: str | None) -> tuple[list[KeyOutput], Counter[tuple[str, str]]]:
-    """Return the keys of `tenant` (None for all tenants), and the tokens used today, by tenant and key id."""
-    spent = await tokens_by_key(database.quotas, datetime.now(UTC).date())
+async def _listed(database: Database, tenant: str | None) -> tuple[list[KeyOutput], UsageOfDay]:
+    """Return the keys of `tenant` (None for all tenants), and what was used today."""
+    usage = UsageOfDay(await database.quotas.usage_of_others("", datetime.now(UTC).date()))
     groups = await database.budget_groups.all(tenant=tenant)
     names = {(group.kind, key): group.name for group in groups for key in group.members}
     keys = [
@@ -239,7 +245,7 @@ async def _listed(database: Database, tenant: str | None) -> tuple[list[KeyOutpu
         )
         for row in await database.api_keys.all(tenant)
     ]
-    return keys, spent
+    return keys, usage
 
 
 def _shown(row: ApiKeyRow) -> str:

@@ -10,6 +10,7 @@ from batchwright.contracts.batch import MAX_PRIORITY, MIN_PRIORITY
 from batchwright.contracts.openai import AdmissionPolicy, OverQuota
 from batchwright.contracts.operator_objects import DefaultQuotas, QuotaList, QuotaObject
 from batchwright.rules.quotas import MAX_QUOTA
+from batchwright.starter.commands.tenants.budget_output import checked_cost
 from batchwright.starter.options import Json, Tenant, Url, operator_client
 from batchwright.starter.output import column_table, escaped, print_json, stderr, stdout, stop
 
@@ -86,6 +87,9 @@ def set_quotas(
     enqueued_tokens: Annotated[str | None, _limit("enqueued-tokens", "Prompt tokens of these lines")] = None,
     requests_per_minute: Annotated[str | None, _limit("requests-per-minute", "Requests a minute")] = None,
     tokens_per_day: Annotated[str | None, _limit("tokens-per-day", "Tokens per day in UTC")] = None,
+    cost_per_day: Annotated[
+        str | None, _limit("cost-per-day", "Cost per day in UTC, in the currency of the prices")
+    ] = None,
     webhooks: Annotated[str | None, _limit("webhooks", "Webhooks for all batches")] = None,
     weight: Annotated[
         str | None,
@@ -167,6 +171,7 @@ def set_quotas(
     }
     changes: dict[str, object] = {name: _number(text) for name, text in given.items() if text is not None}
     others: dict[str, tuple[str | None, Callable[[str], object]]] = {
+        "cost_per_day": (cost_per_day, _cost),
         "weight": (weight, _weight),
         "max_in_flight": (max_in_flight, _cap),
         "backend_requests_per_minute": (backend_requests_per_minute, _cap),
@@ -210,6 +215,10 @@ def _number(text: str) -> int | None:
     if not (text.isascii() and text.isdigit()):
         stop(f"{text!r} is not a whole number such as 1000; 0: no limit, `{_DEFAULT}` that of the settings.")
     return _integer(text)
+
+
+def _cost(text: str) -> str | None:
+    return None if text == _DEFAULT else checked_cost(text)
 
 
 def _weight(text: str) -> float | None:
@@ -282,7 +291,7 @@ def _own(row: QuotaObject) -> str:
     """Return the tenant's own quotas as text, such as "live_batches 10, enqueued_lines no limit"."""
     limits = row.model_dump(include=set(DefaultQuotas.model_fields))
     own = {name: limit for name, limit in limits.items() if limit is not None}
-    texts = [f"{name} {limit or 'no limit'}" for name, limit in own.items()]
+    texts = [f"{name} {'no limit' if limit in (0, '0') else limit}" for name, limit in own.items()]
     for name in ("backend_requests_per_minute", "backend_tokens_per_minute"):
         if (rate := getattr(row, name)) is not None:
             texts.append(f"{name} {rate}")

@@ -1,11 +1,13 @@
-"""Workers whose tenants have token budgets. Several workers can share one database."""
+"""Workers whose tenants have daily budgets. Several workers can share one database."""
 
 from datetime import UTC, date, datetime, timedelta
 
 from batchwright.activities.services.authorization import CachedPermissions
 from batchwright.activities.services.batch_costs import BatchCosts
-from batchwright.activities.services.token_budgets import TokenBudgets
+from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.contracts.execution import SliceRequest
+from batchwright.rules.costs import amount_of
+from batchwright.rules.quotas import DailyAmounts
 from tests.activities.execution.fixture import ExecutionFixture, line_of, ok, plan_slice
 from tests.fakes.budget_groups import organization
 from tests.fakes.memory_database import MemoryDatabase
@@ -31,22 +33,34 @@ class Clock:
 
 
 class BudgetedWorker:
-    """A worker with fake dependencies whose tenants have a token budget per day.
+    """A worker with fake dependencies whose tenants have daily budgets.
 
     Args:
         database: Holds the budgets. Several workers may share it.
         name: Name under which the worker publishes its token usage.
         budget: Tokens per day of each tenant. 0 means no budget.
+        cost: Cost per day of each tenant, as decimal text. 0 means no budget.
     """
 
-    def __init__(self, database: MemoryDatabase, name: str, budget: int = 0, **settings: object) -> None:
+    def __init__(
+        self, database: MemoryDatabase, name: str, budget: int = 0, cost: str = "0", **settings: object
+    ) -> None:
         self.execution, self.clock = ExecutionFixture(ok, **settings), Clock()
-        self.budgets = TokenBudgets(
-            database.quotas, database.budget_groups, budget, worker=name, clock=self.clock
+        self.budgets = DailyBudgets(
+            database.quotas,
+            database.budget_groups,
+            DailyAmounts(budget, amount_of(cost)),
+            worker=name,
+            clock=self.clock,
         )
         self.known = self.execution.context.permissions = CachedPermissions(
             database.quotas, self.budgets, BatchCosts(database.progress), WINDOW
         )
+
+    def refusal(self, tenant: str, key_id: str, currency: str = "") -> str:
+        """Return the message about a budget that is used up; empty if none is."""
+        found = self.known.budget_exceeded(tenant, key_id, currency)
+        return "" if found is None else found.message
 
     async def plan(self, lines: int) -> list[int]:
         await self.known.refresh()

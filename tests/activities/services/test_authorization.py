@@ -13,7 +13,7 @@ import pytest
 from batchwright.activities.clock import suspend_aware_clock
 from batchwright.activities.services.authorization import MAX_AGE_SECONDS, CachedPermissions, Permissions
 from batchwright.activities.services.batch_costs import BatchCosts
-from batchwright.activities.services.token_budgets import TokenBudgets
+from batchwright.activities.services.daily_budgets import DailyBudgets, UsedUpBudget
 from batchwright.contracts.batch import Caller
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ApiKeyRow
@@ -51,15 +51,15 @@ class StatedPermissions(Permissions):
     def is_withdrawn(self, key_id: str) -> bool:
         return bool(key_id) and key_id == self.withdrawn
 
-    def budget_exceeded(self, tenant: str, key_id: str) -> str:
-        return ""
+    def budget_exceeded(self, tenant: str, key_id: str, currency: str) -> UsedUpBudget | None:
+        return None
 
-    def record_usage(self, tenant: str, key_id: str, tokens: int) -> None:
+    def record_usage(self, tenant: str, key_id: str, tokens: int, cost: int) -> None:
         assert tenant == TENANT
 
 
 def known_of(database: MemoryDatabase, clock: Callable[[], float] = time.monotonic) -> CachedPermissions:
-    budgets = TokenBudgets(database.quotas, database.budget_groups, 0)
+    budgets = DailyBudgets(database.quotas, database.budget_groups)
     return CachedPermissions(
         database.quotas, budgets, BatchCosts(database.progress), timedelta(days=1), clock
     )
@@ -241,7 +241,7 @@ async def test_permissions_age_while_the_machine_is_suspended(monkeypatch: pytes
 
     monkeypatch.setattr(time, "clock_gettime", clock_gettime)
     database = MemoryDatabase()
-    budgets = TokenBudgets(database.quotas, database.budget_groups, 0)
+    budgets = DailyBudgets(database.quotas, database.budget_groups)
     known = CachedPermissions(database.quotas, budgets, BatchCosts(database.progress), timedelta(days=1))
     await known.refresh()
     assert known.fresh_until > suspend_aware_clock()

@@ -4,7 +4,7 @@ import json
 
 from batchwright.contracts.batch import Caller
 from batchwright.database.records import ApiKeyRow
-from batchwright.database.tenants.quota_records import DailyTokens
+from batchwright.database.tenants.quota_records import DailyUsage
 from batchwright.rules.api_keys import Scope, SecretHash
 from batchwright.rules.quotas import BudgetGroup
 from tests.activities.execution.fixture import TENANT, request
@@ -32,8 +32,8 @@ async def test_all_keys_of_a_user_share_its_budget_and_no_other_key_does() -> No
     await a_group(database, ALICE, 17, KEY, "key_2")
     await a_group(database, BOB, 1000, "key_3")
     await a_group(database, user(TENANT, "idle"), 1)
-    spent = [DailyTokens(TENANT, "key_2", 7), DailyTokens(TENANT, "key_3", 90), DailyTokens(TENANT, "", 90)]
-    await database.quotas.publish_tokens("b", Clock().today, [*spent, DailyTokens("other", KEY, 90)])
+    spent = [DailyUsage(TENANT, "key_2", 7), DailyUsage(TENANT, "key_3", 90), DailyUsage(TENANT, "", 90)]
+    await database.quotas.publish_usage("b", Clock().today, [*spent, DailyUsage("other", KEY, 90)])
     worker = BudgetedWorker(database, "a", model_in_flight=1)
     offsets = await worker.plan(4)
     assert await worker.counts(request(caller=Caller(key_id=KEY))) == (2, 2)  # beside the 7 of its other key
@@ -43,9 +43,9 @@ async def test_all_keys_of_a_user_share_its_budget_and_no_other_key_does() -> No
     }
     refused = {"tenant": TENANT, "quota": "tokens_per_day"}
     assert worker.execution.counted("batchwright_quota_refusals_total", **refused) == 2
-    assert worker.known.budget_exceeded(TENANT, "key_2")
+    assert worker.refusal(TENANT, "key_2")
     for tenant, key in ((TENANT, "key_3"), (TENANT, ""), (TENANT, "key_9"), ("other", KEY)):
-        assert worker.known.budget_exceeded(tenant, key) == ""
+        assert worker.refusal(tenant, key) == ""
 
 
 async def test_a_key_moved_to_another_user_takes_its_usage_of_today_along_on_every_worker() -> None:
@@ -56,18 +56,18 @@ async def test_a_key_moved_to_another_user_takes_its_usage_of_today_along_on_eve
     worker.budgets.record(TENANT, KEY, 10)
     for looking in (worker, other):
         await looking.known.refresh()
-        assert looking.known.budget_exceeded(TENANT, KEY)
-        assert looking.known.budget_exceeded(TENANT, "key_2") == ""
+        assert looking.refusal(TENANT, KEY)
+        assert looking.refusal(TENANT, "key_2") == ""
     await database.budget_groups.add(BOB, [KEY])
     await database.budget_groups.add(ALICE, ["key_2"])
     for looking in (worker, other):
         await looking.known.refresh()
-        assert "user bob" in looking.known.budget_exceeded(TENANT, KEY)
-        assert looking.known.budget_exceeded(TENANT, "key_2") == ""
+        assert "user bob" in looking.refusal(TENANT, KEY)
+        assert looking.refusal(TENANT, "key_2") == ""
     await database.budget_groups.delete(BOB)
     for looking in (worker, other):
         await looking.known.refresh()
-        assert looking.known.budget_exceeded(TENANT, KEY) == ""
+        assert looking.refusal(TENANT, KEY) == ""
     await database.budget_groups.delete(ALICE)
     await worker.known.refresh()
     assert worker.known.version is not None  # nobody has a budget any more
@@ -80,11 +80,11 @@ async def test_a_revoked_key_still_counts_for_its_user_and_usage_starts_at_zero_
     worker.budgets.record(TENANT, KEY, 10)
     await database.api_keys.revoke(KEY, START)
     await worker.known.refresh()
-    assert worker.known.budget_exceeded(TENANT, "key_2")
+    assert worker.refusal(TENANT, "key_2")
     worker.clock.now += DAY
-    assert worker.known.budget_exceeded(TENANT, "key_2") == ""
+    assert worker.refusal(TENANT, "key_2") == ""
     worker.budgets.record(TENANT, "key_2", 10)
-    assert worker.known.budget_exceeded(TENANT, KEY)
+    assert worker.refusal(TENANT, KEY)
 
 
 async def test_the_budgets_of_the_user_and_the_organization_both_apply() -> None:
@@ -94,13 +94,13 @@ async def test_the_budgets_of_the_user_and_the_organization_both_apply() -> None
     worker = BudgetedWorker(database, "a")
     await worker.known.refresh()
     worker.budgets.record(TENANT, KEY, 10)
-    assert "user alice" in worker.known.budget_exceeded(TENANT, KEY)
-    assert worker.known.budget_exceeded(TENANT, "") == ""
+    assert "user alice" in worker.refusal(TENANT, KEY)
+    assert worker.refusal(TENANT, "") == ""
     worker.budgets.record(TENANT, "", 20)
-    assert "organization group" in worker.known.budget_exceeded(TENANT, "")
-    await database.budget_groups.limit(ALICE, None)
+    assert "organization group" in worker.refusal(TENANT, "")
+    await database.budget_groups.limit(ALICE, tokens_per_day=0)
     await worker.known.refresh()
-    assert "organization group" in worker.known.budget_exceeded(TENANT, KEY)
+    assert "organization group" in worker.refusal(TENANT, KEY)
 
 
 async def test_a_key_counts_for_both_its_team_and_its_user() -> None:
@@ -111,10 +111,10 @@ async def test_a_key_counts_for_both_its_team_and_its_user() -> None:
     worker = BudgetedWorker(database, "a")
     await worker.known.refresh()
     worker.budgets.record(TENANT, KEY, 10)
-    assert "user alice" in worker.known.budget_exceeded(TENANT, KEY)
-    assert worker.known.budget_exceeded(TENANT, "key_2") == ""
+    assert "user alice" in worker.refusal(TENANT, KEY)
+    assert worker.refusal(TENANT, "key_2") == ""
     worker.budgets.record(TENANT, "key_2", 5)
-    assert "the team search" in worker.known.budget_exceeded(TENANT, "key_2")
+    assert "the team search" in worker.refusal(TENANT, "key_2")
     await database.budget_groups.delete(ALICE)
     await worker.known.refresh()
-    assert "the team search" in worker.known.budget_exceeded(TENANT, KEY)
+    assert "the team search" in worker.refusal(TENANT, KEY)

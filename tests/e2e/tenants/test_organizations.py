@@ -26,7 +26,7 @@ async def output_of(stack: Stack, *arguments: str) -> str:
 async def shared(stack: Stack, tenant: str) -> GroupLimit:
     async with http_client() as http:
         answer = await http.get(f"{stack.now.api}/v1/x/limits", headers={"X-Tenant": tenant})
-    [limit] = LimitsObject.model_validate_json(answer.raise_for_status().content).groups
+    limit, _ = LimitsObject.model_validate_json(answer.raise_for_status().content).groups
     return limit
 
 
@@ -57,7 +57,7 @@ async def test_a_budget_used_up_by_one_tenant_of_an_organization_is_refused_to_t
         limit = await shared(stack, "red")
         assert (limit.name, limit.limit, limit.left) == ("group", 1, 0)
         [found] = BudgetGroupsOutput.model_validate_json(await output_of(stack, "list")).budget_groups
-        assert (found.name, found.members, found.used) == ("group", ["blue", "red"], limit.used)
+        assert (found.name, found.members, found.tokens_used) == ("group", ["blue", "red"], limit.used)
         await ran(stack, "alone")
 
         async with http_client() as http:

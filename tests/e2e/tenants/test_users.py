@@ -33,11 +33,11 @@ async def new_key(stack: Stack, *options: str) -> str:
     return json.loads(await output_of(stack, "keys", "create", TENANT, *options))["secret_key"]
 
 
-async def left(stack: Stack, key: str) -> tuple[str, int | None, int, int | None]:
+async def left(stack: Stack, key: str) -> tuple[str, int | str | None, int | str, int | str | None]:
     """Return the limits of the key's user: name, budget, tokens used, and tokens left."""
     async with http_client() as http:
         answer = await http.get(f"{stack.now.api}/v1/x/limits", headers={"Authorization": f"Bearer {key}"})
-    [user] = LimitsObject.model_validate_json(answer.raise_for_status().content).groups
+    user, _ = LimitsObject.model_validate_json(answer.raise_for_status().content).groups
     return user.name, user.limit, user.used, user.left
 
 
@@ -74,7 +74,7 @@ async def test_two_keys_of_a_user_share_its_budget_and_the_key_of_another_user_c
         async def is_listed() -> bool:
             output = await on_groups(stack, "list")
             found = BudgetGroupsOutput.model_validate_json(output).budget_groups
-            return [(row.name, row.used, len(row.members)) for row in found] == [
+            return [(row.name, row.tokens_used, len(row.members)) for row in found] == [
                 ("alice", used, 2),
                 ("bob", of_others, 1),
             ]

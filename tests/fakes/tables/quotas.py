@@ -1,14 +1,13 @@
 """Fake table of quotas, in memory. It passes the tests of the PostgreSQL table."""
 
 import time
-from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import UTC, date, datetime, timedelta
 
 from batchwright.contracts.openai import BatchStatus, Quota
 from batchwright.database.records import BatchRow, WorkerHeartbeat
 from batchwright.database.tenants.quota_records import (
-    DailyTokens,
+    DailyUsage,
     KeyBudget,
     KeyCap,
     QuotaRow,
@@ -19,9 +18,16 @@ from batchwright.database.tenants.quota_records import (
 )
 from batchwright.database.tenants.quotas import QuotasTable
 from batchwright.rules.batch_states import LIVE_STATES
-from batchwright.rules.quotas import EnqueuedWork, QuotaExcess, QuotaLimits, queue_behind, remaining_work
+from batchwright.rules.quotas import (
+    DailyAmounts,
+    EnqueuedWork,
+    QuotaExcess,
+    QuotaLimits,
+    queue_behind,
+    remaining_work,
+)
 from batchwright.rules.worker_stats import running_models
-from tests.fakes.tables.rows import Key, Rows, slices, spent_today
+from tests.fakes.tables.rows import Key, Rows, slices, used_today
 
 _MINUTE = 60.0
 
@@ -87,7 +93,8 @@ class MemoryQuotas(QuotasTable):
             enqueued_lines=lines,
             enqueued_tokens=tokens,
             requests_per_minute=requests if time.monotonic() - began < _MINUTE else 0,
-            tokens_per_day=spent_today(self._rows, tenant),
+            tokens_per_day=used_today(self._rows, tenant).tokens,
+            cost_per_day=used_today(self._rows, tenant).cost,
             webhooks=sum(
                 endpoint.tenant == tenant and not endpoint.batch_id
                 for endpoint in self._rows.webhook_endpoints.values()
@@ -177,14 +184,14 @@ class MemoryQuotas(QuotasTable):
         self._rows.admissions[key] = (quota, amount, now)
         return True
 
-    async def key_budgets(self) -> dict[str, int]:
+    async def key_budgets(self) -> dict[tuple[str, str], DailyAmounts]:
         keys = [found.key for found in self._rows.enter().api_keys.values()]
-        return {key.id: key.tokens_per_day for key in keys if key.tokens_per_day is not None}
+        return {(key.tenant, key.id): key.budget for key in keys if any(key.budget)}
 
     async def key_budget(self, tenant: str, key_id: str) -> KeyBudget | None:
         keys = [found.key for found in self._rows.enter().api_keys.values()]
         row = next((key for key in keys if (key.tenant, key.id) == (tenant, key_id)), None)
-        return row and KeyBudget(row.tokens_per_day, spent_today(self._rows, tenant, key_id))
+        return row and KeyBudget(row.budget, used_today(self._rows, tenant, key_id))
 
     async def withdrawn_keys(self, since: datetime) -> frozenset[str]:
         keys, now = [found.key for found in self._rows.enter().api_keys.values()], datetime.now(UTC)
@@ -192,23 +199,24 @@ class MemoryQuotas(QuotasTable):
         expired = {key.id for key in keys if key.expires_at is not None and since <= key.expires_at <= now}
         return frozenset(revoked | expired)
 
-    async def publish_tokens(self, worker: str, day: date, spent: Sequence[DailyTokens]) -> None:
-        rows = self._rows.enter().spent
-        for of, key_id, tokens in spent:
+    async def publish_usage(self, worker: str, day: date, spent: Sequence[DailyUsage]) -> None:
+        rows = self._rows.enter().used
+        for of, key_id, tokens, cost in spent:
             key = (of, key_id, day, worker)
-            rows[key] = max(rows.get(key, 0), tokens)
+            before = rows.get(key, DailyAmounts())
+            rows[key] = DailyAmounts(max(before.tokens, tokens), max(before.cost, cost))
 
-    async def delete_tokens(self, before: date) -> None:
-        rows = self._rows.enter().spent
+    async def delete_usage(self, before: date) -> None:
+        rows = self._rows.enter().used
         for key in [key for key in rows if key[2] < before]:
             del rows[key]
 
-    async def tokens_of_others(self, worker: str, day: date) -> list[DailyTokens]:
-        sums = Counter[tuple[str, str]]()
-        for (tenant, key_id, on, by), tokens in self._rows.enter().spent.items():
+    async def usage_of_others(self, worker: str, day: date) -> list[DailyUsage]:
+        sums: dict[tuple[str, str], DailyAmounts] = {}
+        for (tenant, key_id, on, by), used in self._rows.enter().used.items():
             if on == day and by != worker:
-                sums[tenant, key_id] += tokens
-        return [DailyTokens(*key, tokens) for key, tokens in sums.items()]
+                sums[tenant, key_id] = sums.get((tenant, key_id), DailyAmounts()).plus(used)
+        return [DailyUsage(*key, *used) for key, used in sums.items()]
 
     async def count_request(self, tenant: str) -> RequestCount:
         now = time.monotonic()

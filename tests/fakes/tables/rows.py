@@ -32,7 +32,7 @@ from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
 from batchwright.database.tenants.quota_records import QuotaRow
 from batchwright.rules.batch_states import LIVE_STATES
 from batchwright.rules.dispatch.queue_forecast import ModelSpeed
-from batchwright.rules.quotas import BudgetGroup, EnqueuedWork
+from batchwright.rules.quotas import BudgetGroup, DailyAmounts, EnqueuedWork
 from batchwright.rules.results.token_usage import total_usage
 from batchwright.rules.worker_stats import UpstreamTraffic
 
@@ -84,7 +84,7 @@ class Rows:
         self.attempts: dict[tuple[str, str, str], int] = {}  # bytes below a prefix of ingestion
         self.admissions: dict[Key, tuple[Quota, int, float]] = {}  # how much of which, since when
         self.requests: dict[str, tuple[float, int]] = {}  # when the minute began, how many since
-        self.spent: dict[tuple[str, str, date, str], int] = {}  # tenant, key's id, day, worker
+        self.used: dict[tuple[str, str, date, str], DailyAmounts] = {}  # tenant, key's id, day, worker
         self.beats: dict[str, WorkerHeartbeat] = {}
         self.traffic: dict[str, list[UpstreamTraffic]] = {}  # of the workers that beat
         self.callbacks: dict[str, tuple[ReceivedCallback | None, datetime]] = {}  # None: emptied
@@ -152,13 +152,12 @@ class Rows:
         return any((row.tenant, row.template.input_file_id) == (file.tenant, file.id) for row in rows)
 
 
-def spent_today(rows: Rows, tenant: str, key_id: str | None = None) -> int:
-    today = datetime.now(UTC).date()
-    return sum(
-        tokens
-        for (of, by, day, _), tokens in rows.spent.items()
-        if (of, day) == (tenant, today) and key_id in (None, by)
-    )
+def used_today(rows: Rows, tenant: str, key_id: str | None = None) -> DailyAmounts:
+    today, found = datetime.now(UTC).date(), DailyAmounts()
+    for (of, by, day, _), used in rows.used.items():
+        if (of, day) == (tenant, today) and key_id in (None, by):
+            found = found.plus(used)
+    return found
 
 
 def position(ids: list[str], after: str | None) -> int:

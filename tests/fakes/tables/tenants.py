@@ -11,8 +11,8 @@ from batchwright.database.tenants.budget_groups import BudgetGroupsTable, GroupB
 from batchwright.database.tenants.sessions import SessionsTable
 from batchwright.database.tenants.tenants import TenantsTable
 from batchwright.rules.api_keys import SecretHash
-from batchwright.rules.quotas import BudgetGroup
-from tests.fakes.tables.rows import Rows, spent_today
+from batchwright.rules.quotas import BudgetGroup, DailyAmounts
+from tests.fakes.tables.rows import Rows, used_today
 
 
 class MemoryTenants(TenantsTable):
@@ -48,10 +48,13 @@ class MemoryBudgetGroups(BudgetGroupsTable):
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
-    async def create(self, group: BudgetGroup, tokens_per_day: int | None, at: datetime) -> bool:
+    async def create(
+        self, group: BudgetGroup, tokens_per_day: int | None, at: datetime, *, cost_per_day: str | None = None
+    ) -> bool:
         if group.tenant and group.tenant not in self._rows.enter().tenants:
             raise UnknownTenant(group.tenant)
-        fresh = BudgetGroupRow(**group._asdict(), created_at=at, tokens_per_day=tokens_per_day, members=[])
+        budget = {"tokens_per_day": tokens_per_day, "cost_per_day": cost_per_day}
+        fresh = BudgetGroupRow.model_validate({**group._asdict(), **budget, "created_at": at, "members": []})
         return self._rows.enter().budget_groups.setdefault(group, fresh) is fresh
 
     async def all(self, kind: GroupKind | None = None, tenant: str | None = None) -> list[BudgetGroupRow]:
@@ -59,23 +62,31 @@ class MemoryBudgetGroups(BudgetGroupsTable):
         return [row for row in rows if kind in (None, row.kind) and tenant in (None, row.tenant)]
 
     async def limited(self) -> list[BudgetGroupRow]:
-        return [row for row in await self.all() if row.tokens_per_day is not None]
+        return [row for row in await self.all() if any(row.budget)]
 
     async def budgets_of(self, tenant: str, key_id: str = "") -> list[GroupBudget]:
         return [
-            GroupBudget(row.group, row.tokens_per_day, self._used(row))
+            GroupBudget(row.group, row.budget, self._used(row))
             for row in await self.all()
             if (tenant if row.kind is GroupKind.ORGANIZATION else key_id) in row.members
             and row.tenant in ("", tenant)
         ]
 
-    def _used(self, row: BudgetGroupRow) -> int:
-        if row.kind is GroupKind.ORGANIZATION:
-            return sum(spent_today(self._rows, tenant) for tenant in row.members)
-        return sum(spent_today(self._rows, row.tenant, key) for key in row.members)
+    def _used(self, row: BudgetGroupRow) -> DailyAmounts:
+        used = DailyAmounts()
+        for member in row.members:
+            of = (member,) if row.kind is GroupKind.ORGANIZATION else (row.tenant, member)
+            used = used.plus(used_today(self._rows, *of))
+        return used
 
-    async def limit(self, group: BudgetGroup, tokens_per_day: int | None) -> None:
-        self._put(group, tokens_per_day=tokens_per_day)
+    async def limit(
+        self, group: BudgetGroup, *, tokens_per_day: int | None = None, cost_per_day: str | None = None
+    ) -> None:
+        if tokens_per_day is not None:
+            self._put(group, tokens_per_day=tokens_per_day or None)
+        if cost_per_day is not None:
+            self._put(group, cost_per_day=None if cost_per_day == "0" else cost_per_day)
+        self._get(group)
 
     async def add(self, group: BudgetGroup, members: Sequence[str], *, only: bool = False) -> None:
         row = self._get(group)
@@ -150,10 +161,21 @@ class MemoryApiKeys(ApiKeysTable):
         return None
 
     async def limit(
-        self, key: str, *, tokens_per_day: int | None = None, max_in_flight: int | None = None
+        self,
+        key: str,
+        *,
+        tokens_per_day: int | None = None,
+        cost_per_day: str | None = None,
+        max_in_flight: int | None = None,
     ) -> ApiKeyRow | None:
-        limits = {"tokens_per_day": tokens_per_day, "max_in_flight": max_in_flight}
-        changes = {name: limit or None for name, limit in limits.items() if limit is not None}
+        limits = {
+            "tokens_per_day": tokens_per_day,
+            "cost_per_day": cost_per_day,
+            "max_in_flight": max_in_flight,
+        }
+        changes = {
+            name: None if limit in (0, "0") else limit for name, limit in limits.items() if limit is not None
+        }
         for found in self._rows.enter().api_keys.values():
             if key in (found.key.id, found.key.prefix):
                 return self._put(found, **changes)

@@ -7,8 +7,9 @@ import pytest
 
 from batchwright.database.database import Database
 from batchwright.database.tables.audit_log import AuditFilters
-from batchwright.database.tenants.quota_records import DailyTokens
+from batchwright.database.tenants.quota_records import DailyUsage
 from batchwright.rules.api_keys import Scope, parse_key, secret_matches
+from batchwright.rules.quotas import DailyAmounts
 from batchwright.rules.worker_stats import FRESH_AGE
 from batchwright.starter.stack.ports import free_port
 from tests.fakes.token_usage import publish_usage
@@ -63,11 +64,11 @@ async def test_a_key_has_a_budget_and_shows_its_usage_of_today(
     created = json.loads(
         (await operator("keys", "create", "blue", "--tokens-per-day", "50", "--json")).stdout[0]
     )
-    await publish_usage(database.quotas, "w", DailyTokens("blue", created["id"], 20))
+    await publish_usage(database.quotas, "w", DailyUsage("blue", created["id"], 20))
     assert "20 of 50" in " ".join((await operator("keys", "list")).stdout)
     raised = await operator("keys", "limit", created["prefix"], "--tokens-per-day", "90")
     assert (raised.code, "90 tokens a day" in raised.stderr) == (0, True)
-    assert await database.quotas.key_budgets() == {created["id"]: 90}
+    assert await database.quotas.key_budgets() == {("blue", created["id"]): DailyAmounts(90)}
     taken_back = json.loads(
         (await operator("keys", "limit", created["id"], "--tokens-per-day", "0", "--json")).stdout[0]
     )
@@ -106,7 +107,7 @@ async def test_a_user_is_created_changed_shown_and_deleted(operator: Operator, d
         for user in ("alice", "bob")
     ]
     ids = [key["id"] for key in new_keys]
-    await publish_usage(database.quotas, "w", *(DailyTokens("blue", id, 20) for id in ids))
+    await publish_usage(database.quotas, "w", *(DailyUsage("blue", id, 20) for id in ids))
     given = await operator("budget-groups", "add", *alice, f"bw_{new_keys[1]['prefix']}_...")
     assert (given.code, given.stderr) == (0, "alice of blue has 50 tokens a day. Keys: 2.\n")
     assert "40 of 50" in " ".join((await operator("budget-groups", "list", "--tenant", "blue")).stdout)
@@ -116,7 +117,7 @@ async def test_a_user_is_created_changed_shown_and_deleted(operator: Operator, d
     assert all(f"bw_{key['prefix']}_..." in shown for key in new_keys)
     assert "10" in shown
     of_all = json.loads((await operator("budget-groups", "list", "--json")).stdout[0])["budget_groups"]
-    assert [(row["name"], row["used"], row["members"]) for row in of_all] == [
+    assert [(row["name"], row["tokens_used"], row["members"]) for row in of_all] == [
         ("alice", 40, ids),
         ("bob", 0, []),
     ]
@@ -129,10 +130,34 @@ async def test_a_user_is_created_changed_shown_and_deleted(operator: Operator, d
     again = await operator("budget-groups", "remove", *alice, ids[1])
     assert (again.code, again.stderr) == (1, f"Not in the user alice: {ids[1]!r}.\n")
     none = await operator("budget-groups", "limit", *alice, "--tokens-per-day", "0", "--json")
-    assert json.loads(none.stdout[0]).items() >= {"used": 20, "members": ids[:1]}.items()
+    assert json.loads(none.stdout[0]).items() >= {"tokens_used": 20, "members": ids[:1]}.items()
     assert (await operator("budget-groups", "delete", *alice)).code == 0
     assert [(row.name, row.members) for row in await database.budget_groups.all()] == [("bob", [])]
     assert len(await database.api_keys.all("blue")) == 2
+
+
+async def test_groups_and_keys_have_budgets_of_cost(operator: Operator, database: Database) -> None:
+    await operator("tenants", "create", "blue")
+    alice = ("user", "alice", "--tenant", "blue")
+    created = await operator("budget-groups", "create", *alice, "--cost-per-day", "2.50")
+    assert (created.code, created.stderr) == (0, "alice of blue has a cost of 2.5 a day. Keys: 0.\n")
+    new = await operator("keys", "create", "blue", "--user", "alice", "--cost-per-day", "1", "--json")
+    key = json.loads(new.stdout[0])
+    assert (key["cost_per_day"], key["tokens_per_day"]) == ("1", None)
+    await publish_usage(database.quotas, "w", DailyUsage("blue", key["id"], 20, 3 * 10**11))
+    assert "0.3 of 2.5" in " ".join((await operator("budget-groups", "list")).stdout)
+    assert "2.2" in " ".join((await operator("budget-groups", "show", *alice)).stdout)
+    assert "0.3 of" in " ".join((await operator("keys", "list")).stdout)
+    both = await operator("budget-groups", "limit", *alice, "--tokens-per-day", "90")
+    assert both.stderr == "alice of blue has 90 tokens and a cost of 2.5 a day. Keys: 1.\n"
+    none = await operator("budget-groups", "limit", *alice, "--cost-per-day", "0", "--json")
+    assert json.loads(none.stdout[0]).items() >= {"cost_per_day": None, "cost_used": "0.3"}.items()
+    raised = await operator("keys", "limit", key["id"], "--cost-per-day", "4")
+    assert "has a cost of 4 a day" in raised.stderr
+    for command in (("budget-groups", "limit", *alice), ("keys", "limit", key["id"])):
+        assert "There is nothing to change" in (await operator(*command)).stderr
+        wrong = await operator(*command, "--cost-per-day=-1")
+        assert (wrong.code, "it is '-1'" in wrong.stderr) == (3, True)
 
 
 async def test_a_key_is_created_for_a_team_and_a_user(operator: Operator) -> None:
@@ -170,15 +195,18 @@ async def test_an_organization_is_created_changed_shown_and_deleted(
 ) -> None:
     group = ("organization", "group")
     created = await operator("budget-groups", "create", *group, "--tokens-per-day", "50", "--json")
-    assert json.loads(created.stdout[0]).items() >= {"name": "group", "tokens_per_day": 50, "used": 0}.items()
+    assert (
+        json.loads(created.stdout[0]).items()
+        >= {"name": "group", "tokens_per_day": 50, "tokens_used": 0}.items()
+    )
     added = await operator("budget-groups", "add", *group, "red", "blue")
     assert (added.code, added.stderr) == (0, "group has 50 tokens a day. Tenants: blue, red.\n")
-    await publish_usage(database.quotas, "w", DailyTokens("blue", "", 20), DailyTokens("red", "key", 5))
+    await publish_usage(database.quotas, "w", DailyUsage("blue", "", 20), DailyUsage("red", "key", 5))
     listed = " ".join((await operator("budget-groups", "list")).stdout)
     assert "25 of 50" in listed
     assert "blue, red" in listed
     [row] = json.loads((await operator("budget-groups", "list", "--json")).stdout[0])["budget_groups"]
-    assert (row["used"], row["members"]) == (25, ["blue", "red"])
+    assert (row["tokens_used"], row["members"]) == (25, ["blue", "red"])
     await operator("budget-groups", "create", "organization", "other")
     taken = await operator("budget-groups", "add", "organization", "other", "blue")
     assert taken.code == 1
@@ -227,7 +255,11 @@ WRONG = [
     ("keys create red --expires-in soon", 3, "'soon' is not a duration such as 12h or 90d"),
     ("keys create red --scope all", 3, ""),
     ("keys create red --max-in-flight 0", 3, ""),
-    ("keys limit key_1", 3, "There is nothing to change: give --tokens-per-day or --max-in-flight."),
+    (
+        "keys limit key_1",
+        3,
+        "There is nothing to change: give --tokens-per-day, --cost-per-day or --max-in-flight.",
+    ),
     ("keys limit key_1 --max-in-flight=-1", 3, ""),
     ("keys limit key_1 --max-in-flight many", 3, ""),
     ("budget-groups create organization a/b", 3, "'a/b' cannot be a group's name"),

@@ -47,6 +47,12 @@ def test_quotas_are_set_shown_and_removed(cli: Cli) -> None:
     back = cli.run("quotas", "set", "blue", "--live-batches", "default", "--all-models", COLUMNS="200")
     assert rows(back.stdout)[1][3:] == ["all", "enqueued_lines no limit, tokens_per_day 1000"]
     assert rows(cli.run("quotas", "set", "blue", "--no-models").stdout)[1][3] == "none"
+    costs = cli.run("quotas", "set", "blue", "--cost-per-day", "2.50", COLUMNS="200")
+    assert rows(costs.stdout)[1][4].endswith("tokens_per_day 1000, cost_per_day 2.5")
+    free = cli.run("quotas", "set", "blue", "--cost-per-day", "0", COLUMNS="200")
+    assert rows(free.stdout)[1][4].endswith("tokens_per_day 1000, cost_per_day no limit")
+    wrong = cli.run("quotas", "set", "blue", "--cost-per-day=-1")
+    assert (wrong.exit_code, "at most 6 decimal places, but it is '-1'" in wrong.stderr) == (3, True)
     cleared = cli.run("quotas", "clear", "blue")
     assert (cleared.stdout, "nothing was taken back" in cleared.stderr) == ("", False)
     again = cli.run("quotas", "clear", "blue")

@@ -43,12 +43,12 @@ COUNTS = {
     "batchwright_request_tokens",
     "batchwright_tenant_jobs",
     "batchwright_tenant_lines_left",
-    "batchwright_organization_token_budget",
-    "batchwright_organization_tokens_used",
-    "batchwright_tenant_token_budget",
-    "batchwright_tenant_tokens_used",
-    "batchwright_token_budgets_exhausted",
-    "batchwright_token_budgets_short",
+    "batchwright_organization_budget",
+    "batchwright_organization_budget_used",
+    "batchwright_tenant_budget",
+    "batchwright_tenant_budget_used",
+    "batchwright_budgets_exhausted",
+    "batchwright_budgets_short",
     "batchwright_total_workers",
 }
 

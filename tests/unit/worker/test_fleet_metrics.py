@@ -9,8 +9,10 @@ from batchwright.contracts.batch import BatchOrder, ModelCounts
 from batchwright.contracts.consistency import DifferenceCount
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
+from batchwright.rules.quotas import DailyAmounts
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal.task_queues import QueueReport
+from batchwright.worker.budget_metrics import BudgetCollector
 from batchwright.worker.fleet_metrics import (
     EndedRunLookup,
     FleetMetricsCollector,
@@ -18,7 +20,6 @@ from batchwright.worker.fleet_metrics import (
     LostRunCollector,
     MaintenanceCollector,
     QueueCollector,
-    TokenBudgetCollector,
 )
 from tests.fakes.memory_database import MemoryDatabase
 from tests.integration.database.rows import after, an_order, slice_progress
@@ -70,7 +71,7 @@ class FleetFixture:
         live = LiveBatchCollector(self.database.fleet, self.metrics)
         self.runs = EndedRuns()
         groups = self.database.budget_groups
-        self.budgets = TokenBudgetCollector(self.database.quotas, groups, 0, self.metrics)
+        self.budgets = BudgetCollector(self.database.quotas, groups, DailyAmounts(), self.metrics)
         maintenance = MaintenanceCollector(
             self.database.retention, self.database.consistency_checks, self.metrics
         )

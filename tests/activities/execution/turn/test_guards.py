@@ -9,7 +9,9 @@ import pytest
 from batchwright.activities.execution.lease import HeartbeatReply
 from batchwright.activities.execution.result_writer import ResultWriter, SegmentNames
 from batchwright.activities.services.authorization import LineAuthorizer
+from batchwright.activities.services.daily_budgets import UsedUpBudget
 from batchwright.contracts.errors import Failure
+from batchwright.contracts.openai import Quota
 from batchwright.contracts.registry import GatewayConfig, ModelConfig
 from batchwright.inference.memory_budget import MemoryBudget
 from batchwright.rules.results.segments import RecordKind, SegmentRecord
@@ -116,7 +118,8 @@ async def test_a_line_with_a_running_job_does_not_let_other_lines_bypass_revoked
     if takes_away == "key":
         said.withdrawn = KEY
     else:
-        said.budget_exceeded = lambda tenant, key_id: "The budget is used up."
+        used_up = UsedUpBudget(Quota.TOKENS_PER_DAY, "The budget is used up.")
+        said.budget_exceeded = lambda tenant, key_id, currency: used_up
     caller = request().caller.model_copy(update={"key_id": KEY})
     authorizer = LineAuthorizer(said, execution.metrics, request(caller=caller))
     assert authorizer.denial_reason(has_job=True) == ""

@@ -10,10 +10,11 @@ from batchwright.contracts.openai import GroupKind
 from batchwright.database.database import Database
 from batchwright.database.errors import InOtherOrganization, UnknownApiKey, UnknownBudgetGroup, UnknownTenant
 from batchwright.database.records import ApiKeyRow, BudgetGroupRow
-from batchwright.database.tenants.budget_groups import GroupBudget, tokens_by_group
-from batchwright.database.tenants.quota_records import DailyTokens
+from batchwright.database.tenants.budget_groups import GroupBudget
+from batchwright.database.tenants.daily_usage import UsageOfDay
+from batchwright.database.tenants.quota_records import DailyUsage
 from batchwright.rules.api_keys import Scope, SecretHash
-from batchwright.rules.quotas import BudgetGroup
+from batchwright.rules.quotas import BudgetGroup, DailyAmounts
 from tests.fakes.budget_groups import organization, team, user
 from tests.fakes.token_usage import publish_usage, this_day
 from tests.integration.database.rows import START, after
@@ -57,12 +58,12 @@ async def test_tenants_of_an_organization_share_its_budget(any_database: Databas
     assert await groups.all() == [empty, group]
     assert await groups.limited() == [group]
     await publish_usage(
-        quotas, "a", DailyTokens("t", "", 10), DailyTokens("t", "key", 5), DailyTokens("v", "", 7)
+        quotas, "a", DailyUsage("t", "", 10), DailyUsage("t", "key", 5), DailyUsage("v", "", 7)
     )
-    await publish_usage(quotas, "b", DailyTokens("u", "", 20))
-    await quotas.publish_tokens("b", this_day() - timedelta(days=1), [DailyTokens("u", "", 1000)])
+    await publish_usage(quotas, "b", DailyUsage("u", "", 20))
+    await quotas.publish_usage("b", this_day() - timedelta(days=1), [DailyUsage("u", "", 1000)])
     for tenant in ("t", "u"):
-        assert await groups.budgets_of(tenant) == [GroupBudget(GROUP, 100, 35)]
+        assert await groups.budgets_of(tenant) == [GroupBudget(GROUP, DailyAmounts(100), DailyAmounts(35))]
     assert await groups.budgets_of("v") == []
 
 
@@ -71,21 +72,21 @@ async def test_an_organization_is_changed_and_deleted_and_its_tenants_stay(any_d
     await groups.create(GROUP, None, START)
     await quotas.change("t", {"tokens_per_day": 9}, START)
     await groups.add(GROUP, ["t", "u"])
-    await groups.limit(GROUP, 50)
-    assert await groups.budgets_of("t") == [GroupBudget(GROUP, 50, 0)]
+    await groups.limit(GROUP, tokens_per_day=50)
+    assert await groups.budgets_of("t") == [GroupBudget(GROUP, DailyAmounts(50), DailyAmounts())]
     assert await groups.remove(GROUP, ["u", "v"]) == {"u"}
     assert await groups.remove(GROUP, ["u"]) == set()
     [row] = await groups.all()
     assert (row.tokens_per_day, row.members) == (50, ["t"])
-    await groups.limit(GROUP, None)
-    assert await groups.budgets_of("t") == [GroupBudget(GROUP, None, 0)]
+    await groups.limit(GROUP, tokens_per_day=0)
+    assert await groups.budgets_of("t") == [GroupBudget(GROUP, DailyAmounts(), DailyAmounts())]
     await quotas.clear("t")  # its own quotas go, where it belongs to stays
     assert await groups.budgets_of("t") != []
     await groups.delete(GROUP)
     assert (await groups.all(), await groups.budgets_of("t")) == ([], [])
     for change in (
         groups.delete(GROUP),
-        groups.limit(none, 50),
+        groups.limit(none, tokens_per_day=50),
         groups.add(none, ["t"]),
         groups.remove(none, ["t"]),
     ):
@@ -149,14 +150,14 @@ async def test_a_key_belongs_to_a_team_and_a_user_and_its_tenant_to_an_organizat
     await publish_usage(
         any_database.quotas,
         "w",
-        DailyTokens("t", "a1", 10),
-        DailyTokens("t", "b1", 7),
-        DailyTokens("u", "a1", 90),
+        DailyUsage("t", "a1", 10),
+        DailyUsage("t", "b1", 7),
+        DailyUsage("u", "a1", 90),
     )
     assert await groups.budgets_of("t", "a1") == [
-        GroupBudget(GROUP, 1000, 17),
-        GroupBudget(search, 1000, 10),
-        GroupBudget(ALICE, 100, 10),
+        GroupBudget(GROUP, DailyAmounts(1000), DailyAmounts(17)),
+        GroupBudget(search, DailyAmounts(1000), DailyAmounts(10)),
+        GroupBudget(ALICE, DailyAmounts(100), DailyAmounts(10)),
     ]
     assert [budget.group for budget in await groups.budgets_of("t", "b1")] == [GROUP, ads, BOB]
     assert await keys_of(any_database) == {"alice": ["a1", "a2"], "bob": ["b1"]}
@@ -169,20 +170,22 @@ async def test_keys_of_a_user_share_its_usage_and_no_other_user_or_tenant_does(
     await a_key(any_database, "n1")
     groups, quotas = any_database.budget_groups, any_database.quotas
     await publish_usage(
-        quotas, "w", DailyTokens("t", "a1", 10), DailyTokens("t", "b1", 7), DailyTokens("t", "n1", 90)
+        quotas, "w", DailyUsage("t", "a1", 10), DailyUsage("t", "b1", 7), DailyUsage("t", "n1", 90)
     )
     await publish_usage(
-        quotas, "x", DailyTokens("t", "a1", 3), DailyTokens("t", "a2", 20), DailyTokens("u", "u1", 50)
+        quotas, "x", DailyUsage("t", "a1", 3), DailyUsage("t", "a2", 20), DailyUsage("u", "u1", 50)
     )
-    await quotas.publish_tokens("x", this_day() - timedelta(days=1), [DailyTokens("t", "a1", 1000)])
+    await quotas.publish_usage("x", this_day() - timedelta(days=1), [DailyUsage("t", "a1", 1000)])
     for key in ("a1", "a2"):
-        assert await groups.budgets_of("t", key) == [GroupBudget(ALICE, 100, 33)]
-    assert await groups.budgets_of("t", "b1") == [GroupBudget(BOB, None, 7)]
-    assert await groups.budgets_of("u", "u1") == [GroupBudget(ALICE_OF_U, 100, 50)]
+        assert await groups.budgets_of("t", key) == [GroupBudget(ALICE, DailyAmounts(100), DailyAmounts(33))]
+    assert await groups.budgets_of("t", "b1") == [GroupBudget(BOB, DailyAmounts(), DailyAmounts(7))]
+    assert await groups.budgets_of("u", "u1") == [
+        GroupBudget(ALICE_OF_U, DailyAmounts(100), DailyAmounts(50))
+    ]
     for tenant, key in (("t", "n1"), ("u", "a1"), ("t", "u1"), ("t", "none")):
         assert await groups.budgets_of(tenant, key) == []
-    found = await tokens_by_group(quotas, await groups.all(), this_day())
-    assert [(row.tenant, row.name, tokens) for row, tokens in found] == [
+    usage = UsageOfDay(await quotas.usage_of_others("", this_day()))
+    assert [(row.tenant, row.name, usage.of_group(row).tokens) for row in await groups.all()] == [
         ("t", "alice", 33),
         ("t", "bob", 7),
         ("u", "alice", 50),
@@ -195,11 +198,11 @@ async def test_a_key_moved_to_another_user_takes_its_usage_of_today_along(
     await two_users(any_database)
     groups, quotas = any_database.budget_groups, any_database.quotas
     await publish_usage(
-        quotas, "w", DailyTokens("t", "a1", 10), DailyTokens("t", "a2", 20), DailyTokens("t", "b1", 7)
+        quotas, "w", DailyUsage("t", "a1", 10), DailyUsage("t", "a2", 20), DailyUsage("t", "b1", 7)
     )
     await groups.add(BOB, ["a1"])
-    assert await groups.budgets_of("t", "a1") == [GroupBudget(BOB, None, 17)]
-    assert await groups.budgets_of("t", "a2") == [GroupBudget(ALICE, 100, 20)]
+    assert await groups.budgets_of("t", "a1") == [GroupBudget(BOB, DailyAmounts(), DailyAmounts(17))]
+    assert await groups.budgets_of("t", "a2") == [GroupBudget(ALICE, DailyAmounts(100), DailyAmounts(20))]
     assert await groups.remove(ALICE, ["a2", "b1"]) == {"a2"}
     assert await groups.budgets_of("t", "a2") == []
     assert await keys_of(any_database) == {"alice": [], "bob": ["a1", "b1"]}
@@ -207,9 +210,11 @@ async def test_a_key_moved_to_another_user_takes_its_usage_of_today_along(
 
 async def test_a_revoked_key_still_counts_for_its_user(any_database: Database) -> None:
     await two_users(any_database)
-    await publish_usage(any_database.quotas, "w", DailyTokens("t", "a1", 10), DailyTokens("t", "a2", 20))
+    await publish_usage(any_database.quotas, "w", DailyUsage("t", "a1", 10), DailyUsage("t", "a2", 20))
     await any_database.api_keys.revoke("a1", after(2))
-    assert await any_database.budget_groups.budgets_of("t", "a2") == [GroupBudget(ALICE, 100, 30)]
+    assert await any_database.budget_groups.budgets_of("t", "a2") == [
+        GroupBudget(ALICE, DailyAmounts(100), DailyAmounts(30))
+    ]
     assert (await keys_of(any_database))["alice"] == ["a1", "a2"]
 
 
@@ -247,11 +252,11 @@ async def test_a_user_can_be_given_exactly_the_named_keys_of_its_tenant(any_data
 async def test_a_user_is_limited_and_deleted_and_its_keys_stay(any_database: Database) -> None:
     await two_users(any_database)
     groups = any_database.budget_groups
-    await groups.limit(BOB, 50)
+    await groups.limit(BOB, tokens_per_day=50)
     with pytest.raises(UnknownBudgetGroup):
-        await groups.limit(user("u", "bob"), 50)
-    assert await groups.budgets_of("t", "b1") == [GroupBudget(BOB, 50, 0)]
-    await groups.limit(ALICE, None)
+        await groups.limit(user("u", "bob"), tokens_per_day=50)
+    assert await groups.budgets_of("t", "b1") == [GroupBudget(BOB, DailyAmounts(50), DailyAmounts())]
+    await groups.limit(ALICE, tokens_per_day=0)
     assert ALICE not in [row.group for row in await groups.limited()]
     await groups.delete(ALICE)
     with pytest.raises(UnknownBudgetGroup):
@@ -295,3 +300,20 @@ async def test_users_that_take_keys_from_each_other_concurrently_do_not_deadlock
         )
         found = await keys_of(any_database)
         assert sorted(found["alice"] + found["bob"]) == names
+
+
+async def test_a_group_has_a_budget_of_cost_beside_that_of_tokens(any_database: Database) -> None:
+    groups, quotas = any_database.budget_groups, any_database.quotas
+    await groups.create(GROUP, None, START, cost_per_day="12.345678")
+    await groups.add(GROUP, ["t", "u"])
+    [row] = await groups.limited()
+    assert (row.tokens_per_day, row.cost_per_day) == (None, "12.345678")
+    await publish_usage(quotas, "a", DailyUsage("t", "", 10, 1), DailyUsage("u", "key", 5, 10**21))
+    expected = GroupBudget(GROUP, DailyAmounts(0, 12_345678 * 10**6), DailyAmounts(15, 10**21 + 1))
+    assert await groups.budgets_of("t") == [expected]
+    await groups.limit(GROUP, tokens_per_day=7)
+    [row] = await groups.all()
+    assert (row.tokens_per_day, row.cost_per_day) == (7, "12.345678")
+    await groups.limit(GROUP, cost_per_day="0")
+    [row] = await groups.all()
+    assert (row.tokens_per_day, row.cost_per_day) == (7, None)

@@ -12,7 +12,7 @@ from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection
 from batchwright.database.records import ApiKeyRow, UploadRow
 from batchwright.database.tenants.quota_records import (
-    DailyTokens,
+    DailyUsage,
     KeyBudget,
     KeyCap,
     QuotaUsage,
@@ -21,7 +21,7 @@ from batchwright.database.tenants.quota_records import (
 )
 from batchwright.inference.send_limits import NO_RATES, FleetRate, Rates
 from batchwright.rules.api_keys import Scope, SecretHash
-from batchwright.rules.quotas import EnqueuedWork, QuotaExcess, QuotaLimits
+from batchwright.rules.quotas import DailyAmounts, EnqueuedWork, QuotaExcess, QuotaLimits
 from batchwright.rules.worker_stats import running_slice_stats
 from tests.fakes.token_usage import publish_usage, this_day
 from tests.integration.database.rows import (
@@ -173,22 +173,22 @@ async def test_the_usage_of_workers_is_summed_and_a_repeated_report_counts_once(
     quotas, today = any_database.quotas, this_day()
     yesterday = today - timedelta(days=1)
     for _ in range(2):
-        usage = (DailyTokens("t", "", 10), DailyTokens("t", "key_1", 5), DailyTokens("u", "", 7))
+        usage = (DailyUsage("t", "", 10), DailyUsage("t", "key_1", 5), DailyUsage("u", "", 7))
         await publish_usage(quotas, "a", *usage, today=today)
-    await publish_usage(quotas, "a", DailyTokens("t", "", 9), today=today)  # what was overtaken
+    await publish_usage(quotas, "a", DailyUsage("t", "", 9), today=today)  # what was overtaken
     await publish_usage(quotas, "a", today=today)
-    await publish_usage(quotas, "b", DailyTokens("t", "key_1", 100), today=today)
-    await quotas.publish_tokens("a", yesterday, [DailyTokens("t", "", 1000)])
-    assert sorted(await quotas.tokens_of_others("b", today)) == [
-        DailyTokens("t", "", 10),
-        DailyTokens("t", "key_1", 5),
-        DailyTokens("u", "", 7),
+    await publish_usage(quotas, "b", DailyUsage("t", "key_1", 100), today=today)
+    await quotas.publish_usage("a", yesterday, [DailyUsage("t", "", 1000)])
+    assert sorted(await quotas.usage_of_others("b", today)) == [
+        DailyUsage("t", "", 10),
+        DailyUsage("t", "key_1", 5),
+        DailyUsage("u", "", 7),
     ]
-    assert await quotas.tokens_of_others("a", today) == [DailyTokens("t", "key_1", 100)]
-    assert sum(spent.tokens for spent in await quotas.tokens_of_others("", today)) == 122
+    assert await quotas.usage_of_others("a", today) == [DailyUsage("t", "key_1", 100)]
+    assert sum(spent.tokens for spent in await quotas.usage_of_others("", today)) == 122
     assert [(await quotas.used(tenant)).tokens_per_day for tenant in ("t", "u", "v")] == [115, 7, 0]
-    await quotas.delete_tokens(today)
-    assert await quotas.tokens_of_others("", yesterday) == []
+    await quotas.delete_usage(today)
+    assert await quotas.usage_of_others("", yesterday) == []
     assert (await quotas.used("t")).tokens_per_day == 115
 
 
@@ -197,17 +197,23 @@ async def test_a_key_has_its_own_budget_until_it_is_removed(any_database: Databa
     row = ApiKeyRow(id="key_1", tenant="t", prefix="abc", scopes=[Scope.READ], created_at=START)
     await any_database.api_keys.insert(row, SecretHash(b"salt", b"hash"))
     quotas, keys = any_database.quotas, any_database.api_keys
-    assert await quotas.key_budget("t", "key_1") == KeyBudget(None, 0)
+    assert await quotas.key_budget("t", "key_1") == KeyBudget(DailyAmounts(), DailyAmounts())
     assert (await quotas.key_budgets(), await keys.limit("key_2", tokens_per_day=1)) == ({}, None)
     assert await keys.limit("abc", tokens_per_day=50) == row.model_copy(update={"tokens_per_day": 50})
-    await publish_usage(quotas, "a", DailyTokens("t", "key_1", 20), DailyTokens("t", "", 1))
+    await publish_usage(quotas, "a", DailyUsage("t", "key_1", 20), DailyUsage("t", "", 1))
     assert (await quotas.key_budgets(), await quotas.key_budget("t", "key_1")) == (
-        {"key_1": 50},
-        KeyBudget(50, 20),
+        {("t", "key_1"): DailyAmounts(50)},
+        KeyBudget(DailyAmounts(50), DailyAmounts(20)),
     )
     assert await quotas.key_budget("u", "key_1") is None
     assert [one.tokens_per_day for one in await keys.all("t")] == [50]
-    await keys.limit("key_1", tokens_per_day=0)
+    await keys.limit("key_1", tokens_per_day=0, cost_per_day="0.5")
+    await publish_usage(quotas, "b", DailyUsage("t", "key_1", 0, 3))
+    assert await quotas.key_budgets() == {("t", "key_1"): DailyAmounts(0, 5 * 10**11)}
+    assert await quotas.key_budget("t", "key_1") == KeyBudget(
+        DailyAmounts(0, 5 * 10**11), DailyAmounts(20, 3)
+    )
+    await keys.limit("key_1", cost_per_day="0")
     assert await quotas.key_budgets() == {}
 
 
@@ -295,7 +301,7 @@ async def test_every_end_of_a_batch_releases_its_remaining_quota(any_database: D
 
 
 async def test_used_returns_the_usage_of_one_tenant_by_quota(any_database: Database) -> None:
-    assert await any_database.quotas.used("t") == QuotaUsage(0, 0, 0, 0, 0, 0, 0)
+    assert await any_database.quotas.used("t") == QuotaUsage(0, 0, 0, 0, 0, 0, 0, 0)
     await any_database.files.insert(a_file("file-1", bytes=100))
     await any_database.files.insert(a_file("file-2", bytes=7, expires_at=LONG_AGO))
     await any_database.files.insert(a_file("file-3", tenant="u", bytes=7))
@@ -303,7 +309,8 @@ async def test_used_returns_the_usage_of_one_tenant_by_quota(any_database: Datab
     await any_database.quotas.count_request("t")
     of_a_batch = an_endpoint("webhook_2", batch_id="batch_1")
     await create(any_database, an_endpoint(), of_a_batch, an_endpoint("webhook_3", tenant="u"))
-    assert await any_database.quotas.used("t") == QuotaUsage(1, 100, 5, 50, 1, 0, 1)
+    await publish_usage(any_database.quotas, "w", DailyUsage("t", "", 9, 7))
+    assert await any_database.quotas.used("t") == QuotaUsage(1, 100, 5, 50, 1, 9, 7, 1)
 
 
 async def test_a_pending_upload_counts_as_it_was_announced(any_database: Database) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from batchwright.contracts.operator_objects import LimitsObject
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.tenants.quota_records import DailyTokens
+from batchwright.database.tenants.quota_records import DailyUsage
 from batchwright.rules.api_keys import ApiKey, Scope, new_key
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.api_keys import create_key
@@ -54,12 +54,12 @@ async def test_a_batch_has_the_id_of_its_key_and_limits_show_what_is_left_of_its
     [order] = api.temporal.orders.values()
     [row] = await api.database.api_keys.all("blue")
     assert order.policy.caller.key_id == row.id
-    await api.database.api_keys.limit(row.id, tokens_per_day=100)
-    spent = (DailyTokens("blue", row.id, 30), DailyTokens("blue", "key_other", 50))
+    await api.database.api_keys.limit(row.id, tokens_per_day=100, cost_per_day="2")
+    spent = (DailyUsage("blue", row.id, 30, 15 * 10**11), DailyUsage("blue", "key_other", 50, 10**12))
     await publish_usage(api.database.quotas, "w", *spent)
     limits = read(await respond(api, key, path="/v1/x/limits"), LimitsObject)
-    assert limits.key is not None
-    assert (limits.key.limit, limits.key.used, limits.key.left) == (100, 30, 70)
+    tokens, cost = [(one.limit, one.used, one.left) for one in limits.key]
+    assert (tokens, cost) == ((100, 30, 70), ("2", "1.5", "0.5"))
 
 
 async def test_without_a_key_the_official_client_raises_an_authentication_error(api: ApiFixture) -> None:

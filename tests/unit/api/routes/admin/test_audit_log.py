@@ -123,7 +123,7 @@ async def test_every_act_of_operators_shows_what_it_changed(api: ApiFixture) -> 
     ]
     assert (found[2].before, found[3].before, found[3].after) == (None, hold, None)
     assert (found[4].after, found[5].before, found[5].after) == ({"models": ["a", "b"]},) * 2 + (None,)
-    assert found[7].before == {"tokens_per_day": 9, "members": ["red"]}
+    assert found[7].before == {"tokens_per_day": 9, "cost_per_day": None, "members": ["red"]}
     assert [entry.target.tenant for entry in found[12:17]] == ["red"] * 5
     changed = {"status": "validating", "max_cost": None, "files_pending": False}
     assert states(found[12])[:2] == ({**changed, "priority": 3}, {**changed, "priority": 5})

@@ -11,9 +11,9 @@ from batchwright.api.routes.admin.budget_groups import (
     BudgetGroupObject,
     DeletedBudgetGroup,
 )
-from batchwright.contracts.openai import GroupKind
+from batchwright.contracts.openai import GroupKind, Quota
 from batchwright.contracts.operator_objects import LimitsObject
-from batchwright.database.tenants.quota_records import DailyTokens
+from batchwright.database.tenants.quota_records import DailyUsage
 from batchwright.rules.quotas import MAX_QUOTA
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.api_keys import create_key
@@ -47,8 +47,8 @@ async def keys(api: ApiFixture, tenant: str, count: int) -> list[str]:
 
 async def test_an_organization_is_created_shown_with_the_usage_of_its_tenants_and_deleted() -> None:
     async with open_api() as api:
-        spent = [DailyTokens("blue", "", 30), DailyTokens("red", "key", 5), DailyTokens("free", "", 900)]
-        await api.database.quotas.publish_tokens("w", datetime.now(UTC).date(), spent)
+        spent = [DailyUsage("blue", "", 30), DailyUsage("red", "key", 5), DailyUsage("free", "", 900)]
+        await api.database.quotas.publish_usage("w", datetime.now(UTC).date(), spent)
         created = read(await put(api, ACME, tokens_per_day=90, members=["red", "blue"]), BudgetGroupObject)
         assert (created.kind, created.tenant, created.name) == (GroupKind.ORGANIZATION, None, "acme")
         assert (created.tokens_per_day, created.tokens_used, created.members) == (90, 35, ["blue", "red"])
@@ -67,12 +67,12 @@ async def test_a_team_or_user_is_created_shown_with_the_usage_of_its_keys_and_de
     async with open_api() as api:
         one, two, other = await keys(api, "blue", 3)
         spent = [
-            DailyTokens("blue", one, 30),
-            DailyTokens("blue", two, 5),
-            DailyTokens("blue", other, 900),
-            DailyTokens("blue", "", 7),
+            DailyUsage("blue", one, 30),
+            DailyUsage("blue", two, 5),
+            DailyUsage("blue", other, 900),
+            DailyUsage("blue", "", 7),
         ]
-        await api.database.quotas.publish_tokens("w", datetime.now(UTC).date(), spent)
+        await api.database.quotas.publish_usage("w", datetime.now(UTC).date(), spent)
         path = f"{kind}/alice?tenant=blue"
         created = read(await put(api, path, tokens_per_day=90, members=[one, two]), BudgetGroupObject)
         assert (created.kind, created.tenant, created.name) == (kind, "blue", "alice")
@@ -117,6 +117,22 @@ async def test_a_field_that_is_not_sent_stays_and_members_replace_all_tenants() 
         assert await changed(api, ACME, tokens_per_day=7, members=[]) == (7, [])
         assert await changed(api, ACME, tokens_per_day=None) == (None, [])
         assert await changed(api, OTHER, members=["blue"]) == (None, ["blue"])
+
+
+async def test_the_budget_of_cost_is_exact_and_stays_if_it_is_not_sent() -> None:
+    async with open_api() as api:
+        spent = [DailyUsage("blue", "", 30, 1), DailyUsage("red", "key", 5, 10**12)]
+        await api.database.quotas.publish_usage("w", datetime.now(UTC).date(), spent)
+        await put(api, ACME, tokens_per_day=90, cost_per_day="2.500", members=["blue", "red"])
+        for body in ({}, {"tokens_per_day": 80}):
+            found = read(await put(api, ACME, **body), BudgetGroupObject)
+            assert (found.cost_per_day, found.cost_used) == ("2.5", "1.000000000001")
+        found = read(await put(api, ACME, cost_per_day=3), BudgetGroupObject)
+        assert (found.tokens_per_day, found.cost_per_day) == (80, "3")
+        for none in (0, None):
+            found = read(await put(api, ACME, cost_per_day=none), BudgetGroupObject)
+            assert (found.tokens_per_day, found.cost_per_day) == (80, None)
+        assert read(await put(api, OTHER, cost_per_day=0), BudgetGroupObject).cost_per_day is None
 
 
 async def test_a_field_that_is_not_sent_stays_and_keys_move_from_their_previous_user() -> None:
@@ -194,6 +210,10 @@ BUDGETS = [
     ({"tokens_per_day": -1}, "invalid_value", "tokens_per_day"),
     ({"tokens_per_day": MAX_QUOTA + 1}, "invalid_value", "tokens_per_day"),
     ({"tokens_per_day": "9"}, "invalid_type", "tokens_per_day"),
+    ({"cost_per_day": -1}, "invalid_value", "cost_per_day"),
+    ({"cost_per_day": "much"}, "invalid_value", "cost_per_day"),
+    ({"cost_per_day": 1e-7}, "invalid_value", "cost_per_day"),
+    ({"cost_per_day": True}, "invalid_value", "cost_per_day"),
     ({"members": None}, "invalid_type", "members"),
     ({"members": "blue"}, "invalid_type", "members"),
     ({"members": ["a"] * 1001}, "invalid_value", "members"),
@@ -229,16 +249,15 @@ async def test_limits_show_the_remaining_budget_of_the_user_of_the_key() -> None
         key = await create_key(api.database, "blue", user="alice")
         other_key = await create_key(api.database, "blue")
         [id] = (await api.database.budget_groups.all())[0].members
-        await api.database.budget_groups.limit(user("blue", "alice"), 100)
-        await publish_usage(
-            api.database.quotas, "w", DailyTokens("blue", id, 30), DailyTokens("blue", "", 50)
-        )
+        await api.database.budget_groups.limit(user("blue", "alice"), tokens_per_day=100)
+        await publish_usage(api.database.quotas, "w", DailyUsage("blue", id, 30), DailyUsage("blue", "", 50))
         answers = [
             await api.http.get("/v1/x/limits", headers={"Authorization": f"Bearer {of.text}"})
             for of in (key, other_key)
         ]
         mine, theirs = [read(answer, LimitsObject) for answer in answers]
     assert theirs.groups == []
-    [alice] = mine.groups
-    assert (alice.kind, alice.name) == (GroupKind.USER, "alice")
+    alice, of_cost = mine.groups
+    assert (alice.kind, alice.name) == (of_cost.kind, of_cost.name) == (GroupKind.USER, "alice")
     assert (alice.limit, alice.used, alice.left) == (100, 30, 70)
+    assert (of_cost.quota, of_cost.limit, of_cost.used) == (Quota.COST_PER_DAY, None, "0")

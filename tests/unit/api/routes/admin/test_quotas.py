@@ -11,7 +11,7 @@ from batchwright.contracts.openai_objects import BatchObject, ModelPage
 from batchwright.contracts.operator_objects import LimitsObject, QuotaList
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import IdempotencyClaim
-from batchwright.database.tenants.quota_records import DailyTokens
+from batchwright.database.tenants.quota_records import DailyUsage
 from batchwright.rules.quotas import EnqueuedWork, QuotaLimits
 from batchwright.temporal import TemporalUnavailable
 from tests.fakes.api import LINE, ApiFixture, error_of, open_api, read
@@ -33,7 +33,7 @@ async def send(api: ApiFixture, size: int, **headers: str) -> httpx.Response:
     )
 
 
-async def limits(api: ApiFixture, tenant: str = "default") -> dict[Quota, tuple[int | None, int, int | None]]:
+async def limits(api: ApiFixture, tenant: str = "default") -> dict[Quota, tuple[int | str | None, ...]]:
     answer = await api.http.get("/v1/x/limits", headers={"X-Tenant": tenant})
     return {one.quota: (one.limit, one.used, one.left) for one in read(answer, LimitsObject).data}
 
@@ -55,6 +55,7 @@ async def test_limits_show_limit_usage_and_remainder() -> None:
             Quota.ENQUEUED_TOKENS: (None, 44, None),
             Quota.REQUESTS_PER_MINUTE: (None, 0, None),
             Quota.TOKENS_PER_DAY: (None, 0, None),
+            Quota.COST_PER_DAY: (None, "0", None),
             Quota.WEBHOOKS: (20, 0, 20),
         }
         assert (await limits(api, "another"))[Quota.ENQUEUED_LINES] == (10, 0, 10)
@@ -63,14 +64,40 @@ async def test_limits_show_limit_usage_and_remainder() -> None:
 async def test_limits_show_the_remaining_budget_of_the_day() -> None:
     async with open_api(max_tokens_per_day=1000) as api:
         await publish_usage(
-            api.database.quotas, "w", DailyTokens("default", "", 300), DailyTokens("other", "", 9)
+            api.database.quotas, "w", DailyUsage("default", "", 300), DailyUsage("other", "", 9)
         )
         assert (await limits(api))[Quota.TOKENS_PER_DAY] == (1000, 300, 700)
         await put(api, tokens_per_day=200)
         assert (await limits(api))[Quota.TOKENS_PER_DAY] == (200, 300, 0)
         await put(api, tokens_per_day=0)
         assert (await limits(api))[Quota.TOKENS_PER_DAY] == (None, 300, None)
-        assert read(await api.http.get("/v1/x/limits"), LimitsObject).key is None
+        assert read(await api.http.get("/v1/x/limits"), LimitsObject).key == []
+
+
+async def test_limits_show_the_remaining_budget_of_cost_with_every_digit() -> None:
+    async with open_api(max_cost_per_day="1.5") as api:
+        spent = DailyUsage("default", "", 300, 10**12 + 1)
+        await publish_usage(api.database.quotas, "w", spent, DailyUsage("other", "", 9, 9))
+        assert (await limits(api))[Quota.COST_PER_DAY] == ("1.5", "1.000000000001", "0.499999999999")
+        await put(api, cost_per_day="0.25")
+        assert (await limits(api))[Quota.COST_PER_DAY] == ("0.25", "1.000000000001", "0")
+        for none in (0, "0.0"):
+            await put(api, cost_per_day=none)
+            assert (await limits(api))[Quota.COST_PER_DAY] == (None, "1.000000000001", None)
+        shown = read(await api.http.get("/admin/quotas"), QuotaList)
+        assert (shown.defaults.cost_per_day, shown.data[0].cost_per_day) == ("1.5", "0")
+        await put(api, cost_per_day=None)
+        assert (await limits(api))[Quota.COST_PER_DAY][0] == "1.5"
+
+
+@pytest.mark.parametrize("wrong", [-1, "-0.5", "much", "1e-7", 1_000_000_001, True, [1]])
+async def test_a_budget_of_cost_that_is_negative_or_no_number_is_refused_with_its_value(
+    wrong: object,
+) -> None:
+    async with open_api() as api:
+        refused = await api.http.put("/admin/quotas", json={"tenant": "default", "cost_per_day": wrong})
+        assert (refused.status_code, error_of(refused).param) == (400, "cost_per_day")
+        assert f"but it is {wrong!r}" in error_of(refused).message
 
 
 async def test_limits_show_the_budget_of_the_organization_of_the_tenant() -> None:
@@ -79,14 +106,15 @@ async def test_limits_show_the_budget_of_the_organization_of_the_tenant() -> Non
         assert read(await api.http.get("/v1/x/limits"), LimitsObject).groups == []
         await groups.create(group, 1000, datetime.now(UTC))
         await groups.add(group, ["default", "other"])
-        await publish_usage(quotas, "w", DailyTokens("default", "", 300), DailyTokens("other", "", 9))
-        [shared] = read(await api.http.get("/v1/x/limits"), LimitsObject).groups
+        await publish_usage(quotas, "w", DailyUsage("default", "", 300), DailyUsage("other", "", 9))
+        shared, of_cost = read(await api.http.get("/v1/x/limits"), LimitsObject).groups
+        assert (of_cost.name, of_cost.quota) == ("group", Quota.COST_PER_DAY)
         assert (shared.kind, shared.name, shared.quota) == ("organization", "group", Quota.TOKENS_PER_DAY)
         assert (shared.limit, shared.used, shared.left) == (1000, 309, 691)
         of_other = read(await api.http.get("/admin/quotas/other"), LimitsObject)
-        assert of_other.groups == [shared]
-        await groups.limit(group, None)
-        [shared] = read(await api.http.get("/v1/x/limits"), LimitsObject).groups
+        assert of_other.groups == [shared, of_cost]
+        await groups.limit(group, tokens_per_day=0)
+        shared, _ = read(await api.http.get("/v1/x/limits"), LimitsObject).groups
         assert (shared.limit, shared.used, shared.left) == (None, 309, None)
 
 

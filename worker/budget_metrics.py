@@ -1,0 +1,92 @@
+"""Metrics of daily budgets, which control workers refresh together with the metrics of the fleet."""
+
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from batchwright.contracts.openai import GroupKind, Quota
+from batchwright.database.tenants.budget_groups import BudgetGroupsTable
+from batchwright.database.tenants.daily_usage import UsageOfDay
+from batchwright.database.tenants.quotas import QuotasTable
+from batchwright.rules.costs import AMOUNT_PER_UNIT
+from batchwright.rules.quotas import BUDGETS, DailyAmounts, QuotaLimits
+from batchwright.telemetry.labels import top_names
+from batchwright.telemetry.metrics import Metrics
+from batchwright.telemetry.prometheus.metric_types import Gauge
+
+_NEARLY_USED = 0.9  # fraction of a budget above which alerts fire
+
+
+class BudgetCollector:
+    """Sets the metrics of daily budgets: the usage today, and the numbers of nearly and fully used budgets.
+
+    The tenants and organizations that have used the greatest part of their budgets get series of their own.
+    Teams, users and keys are only counted by their usage, because their names and ids must not become labels.
+    `default` is the budget of tenants without a budget of their own.
+    """
+
+    def __init__(
+        self, table: QuotasTable, groups: BudgetGroupsTable, default: DailyAmounts, metrics: Metrics
+    ) -> None:
+        self._table, self._groups, self._metrics = table, groups, metrics
+        self._defaults = QuotaLimits(tokens_per_day=default.tokens, cost_per_day=default.cost)
+
+    async def refresh(self, now: datetime) -> None:
+        """Read the budgets and today's usage, and set their gauges.
+
+        Raises:
+            DatabaseUnavailable: the database does not respond. The gauges keep their values.
+        """
+        default, metrics = self._defaults.budget, self._metrics
+        own = {row.tenant: row.own.limits(self._defaults).budget for row in await self._table.all()}
+        keys, groups = await self._table.key_budgets(), await self._groups.limited()
+        has_limits = groups or any(map(any, (default, *own.values(), *keys.values())))
+        day = now.astimezone(UTC).date()
+        usage = UsageOfDay(await self._table.usage_of_others("", day) if has_limits else ())
+        owners = {
+            kind: {
+                row.group: _BudgetUse(row.budget, usage.of_group(row)) for row in groups if row.kind is kind
+            }
+            for kind in GroupKind
+        }
+        organizations = {group.name: use for group, use in owners[GroupKind.ORGANIZATION].items()}
+        tenants = {
+            tenant: _BudgetUse(own.get(tenant, default), usage.of_tenant(tenant))
+            for tenant in usage.tenants | own.keys()
+        }
+        self._show(organizations, metrics.organization_budget, metrics.organization_budget_used)
+        self._show(tenants, metrics.tenant_budget, metrics.tenant_budget_used)
+        for kind, uses in owners.items():
+            self._count(kind, uses.values())
+        self._count("tenant", tenants.values())
+        self._count("key", [_BudgetUse(limit, usage.of_key(*key)) for key, limit in keys.items()])
+
+    def _show(self, uses: Mapping[str, "_BudgetUse"], budget: Gauge, used: Gauge) -> None:
+        """Set the gauges of those owners that have used the greatest part of their budgets."""
+        shown: dict[tuple[str, Quota], _BudgetUse] = {}
+        for quota in BUDGETS:
+            parts = {name: use.part(quota) for name, use in uses.items() if use.limit.of(quota)}
+            shown |= {(name, quota): uses[name] for name in top_names(parts, self._metrics.tenants.limit)}
+        budget.replace({key: _in_units(use.limit, key[1]) for key, use in shown.items()})
+        used.replace({key: _in_units(use.used, key[1]) for key, use in shown.items()})
+
+    def _count(self, owner: str, uses: Collection["_BudgetUse"]) -> None:
+        for quota in BUDGETS:
+            parts = [use.part(quota) for use in uses if use.limit.of(quota)]
+            self._metrics.budgets_exhausted.labels(owner, quota).set(sum(part >= 1 for part in parts))
+            self._metrics.budgets_short.labels(owner, quota).set(sum(part > _NEARLY_USED for part in parts))
+
+
+class _BudgetUse(NamedTuple):
+    """A budget, and what its owner has used today."""
+
+    limit: DailyAmounts
+    used: DailyAmounts
+
+    def part(self, quota: Quota) -> float:
+        return self.used.of(quota) / self.limit.of(quota)
+
+
+def _in_units(amounts: DailyAmounts, quota: Quota) -> float:
+    """Return the number of tokens, or the cost in the unit of the currency."""
+    return amounts.cost / AMOUNT_PER_UNIT if quota is Quota.COST_PER_DAY else amounts.tokens
