@@ -34,6 +34,7 @@ FOLLOWED = [
     Followed("receive-webhooks.md", here={"https://example.com/hook": "http://127.0.0.1:9099/hook"}),
     Followed("use-the-anthropic-clients.md"),
     Followed("schedules.md"),
+    Followed("python-client.md"),
     Followed("use-a-folder.md"),
     Followed("run-with-compose.md"),
     Followed("deduplicate-requests.md", python=_FILE),

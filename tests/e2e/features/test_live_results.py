@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
+from batchwright.client import AsyncBatches, Request
 from tests.clients import http_client
-from tests.e2e.batches import chat_line, ended, until
+from tests.e2e.batches import CHAT, chat_line, ended, until
 from tests.e2e.stack import MODELS, Stack
 from tests.integration.starter.commands import batchwright
 
@@ -43,3 +44,31 @@ async def test_results_of_a_running_batch_are_the_beginning_of_its_file(stack: S
         followed = await following
     assert output.count(b"\n") == len(lines)
     assert (early + rest, "".join(f"{line}\n" for line in followed.stdout).encode()) == (output, output)
+
+
+async def test_the_python_client_yields_results_of_a_running_batch_and_retries_failed_ones(
+    stack: Stack,
+) -> None:
+    """The backend rejects the line `bad`, and holds the model of the line `held`."""
+    first, held = MODELS[:2]
+    bodies = {
+        name: {
+            "model": held if name == "held" else first,
+            "messages": [{"role": "user", "content": name}],
+            "user": "sim:400 python" if name == "bad" else "python",
+        }
+        for name in ("good", "bad", "held", "last")
+    }
+    async with stack.client() as client, stack.backend.hold(held) as hold:
+        requests = [Request(*each) for each in bodies.items()]
+        job = await AsyncBatches(client).submit(requests, endpoint=CHAT, x_batchwright={"priority": 2})
+        found = list[tuple[str, int | None]]()
+        async for result in job.results():
+            found.append((result.custom_id, result.status_code))
+            if result.custom_id == "bad":
+                assert job.batch.status == "in_progress"
+                await hold.release()
+        again = await job.retry_failed(["http_400"])
+        retried = [result.custom_id async for result in again.results()]
+    assert found == [("good", 200), ("bad", 400), ("held", 200), ("last", 200)]
+    assert (job.batch.status, retried) == ("completed", ["bad"])

@@ -1,0 +1,32 @@
+"""Python client for what Batchwright has beyond OpenAI's API, on top of the official `openai` client.
+
+`Batches` and `AsyncBatches` submit lists and tables, follow a batch, yield its results in input order while
+it runs, and retry its failed lines. Everything else is done with the official client.
+"""
+
+try:
+    import openai as _openai  # noqa: F401  (only to name the remedy if it is missing)
+except ModuleNotFoundError as error:
+    if error.name != "openai":
+        raise
+    raise ModuleNotFoundError(
+        "batchwright.client needs the official client: pip install 'batchwright[client]'.", name="openai"
+    ) from None
+
+from batchwright.client.async_batches import AsyncBatches, AsyncJob
+from batchwright.client.batches import Batches, Job
+from batchwright.client.requests import Request, table
+from batchwright.client.results import LineError, RequestFailed, Result, ResultsMissing
+
+__all__ = [
+    "AsyncBatches",
+    "AsyncJob",
+    "Batches",
+    "Job",
+    "LineError",
+    "Request",
+    "RequestFailed",
+    "Result",
+    "ResultsMissing",
+    "table",
+]

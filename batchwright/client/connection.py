@@ -1,0 +1,110 @@
+"""Streams of the API, as both clients read them: lines, events, and when to connect again."""
+
+import json
+from urllib.parse import quote
+
+import httpx
+import httpx2
+from openai import APIConnectionError, APIStatusError
+from openai.types import Batch
+
+# Errors of requests. While a response is read, they are those of the library that sent the request.
+ERRORS = (APIConnectionError, APIStatusError, httpx.RequestError, httpx2.RequestError)
+# The API sends something at least every 15 s; a connection that is silent for longer is dead.
+EVENTS_TIMEOUT_SECONDS = 35.0
+RESULTS_TIMEOUT_SECONDS = 120.0
+RECONNECT_SECONDS = 2.0  # pause after a stream that the API has ended; the first one after an error
+_MAX_PAUSE_SECONDS = 30.0
+_MAX_FAILURES = 30  # in a row: about 15 minutes
+_ENDED = ("completed", "failed", "expired", "cancelled")
+
+
+def batch_path(batch_id: str, below: str) -> str:
+    """Return the path of a batch, relative to the official client's base URL, followed by `below`."""
+    return f"/batches/{quote(batch_id, safe='')}{below}"
+
+
+def has_ended(batch: Batch) -> bool:
+    """Return True if the batch has ended and its files are written."""
+    extension = (batch.model_extra or {}).get("x_batchwright")
+    return batch.status in _ENDED and not (
+        isinstance(extension, dict) and extension.get("files_pending")  # pyright: ignore[reportUnknownMemberType]
+    )
+
+
+class Patience:
+    """Decides whether and when to connect again after an error."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+
+    def reset(self) -> None:
+        """Record that the API has sent something."""
+        self._failures = 0
+
+    def pause_after(self, error: Exception) -> float:
+        """Return the number of seconds after which to connect again.
+
+        Raises:
+            Exception: `error` itself, if it is not transient, or the 30th in a row without data from the API.
+        """
+        self._failures += 1
+        is_rejected = isinstance(error, APIStatusError) and not (
+            error.status_code in (408, 429) or error.status_code >= 500
+        )
+        if is_rejected or self._failures >= _MAX_FAILURES:
+            raise error
+        return min(RECONNECT_SECONDS * 2 ** (self._failures - 1), _MAX_PAUSE_SECONDS)
+
+
+class Lines:
+    """Divides pieces of a response into lines. Only a line feed ends a line, because JSON may have others."""
+
+    def __init__(self) -> None:
+        self._pieces = list[bytes]()
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Return the lines that are complete with this piece, without their line feeds."""
+        first, *others = piece.split(b"\n")
+        self._pieces.append(first)
+        if not others:
+            return []
+        lines = [b"".join(self._pieces), *others]
+        self._pieces = [lines.pop()]
+        return lines
+
+    def rest(self) -> bytes:
+        """Return the last line if no line feed ended it; otherwise nothing."""
+        return b"".join(self._pieces)
+
+
+class Events:
+    """Reads the event stream of one batch, over any number of connections."""
+
+    def __init__(self) -> None:
+        self._lines = Lines()
+        self._data = b""
+        self._id: str | None = None
+
+    def connect(self) -> dict[str, str]:
+        """Prepare for a new connection. Return the headers with which it continues after the last event."""
+        self._lines, self._data = Lines(), b""
+        return {} if self._id is None else {"Last-Event-ID": self._id}
+
+    def feed(self, piece: bytes) -> Batch | None:
+        """Return the batch of the last event that is complete with this piece; None if there is none."""
+        batch = None
+        for line in self._lines.feed(piece):
+            name, _, value = line.partition(b": ")
+            if name == b"data":
+                self._data = value
+            elif name == b"id":  # the API sends it last, so the event is complete
+                self._id = value.decode()
+                batch = as_batch(self._data)
+        return batch
+
+
+def as_batch(data: bytes) -> Batch:
+    """Return the batch in the data of an event. As in the official client, its fields are not validated."""
+    fields: dict[str, object] = json.loads(data)
+    return Batch.construct(**fields)

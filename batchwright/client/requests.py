@@ -1,0 +1,113 @@
+"""Requests of a batch: from a list or a table to the lines of an input file, and back to their custom ids."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import IO, NamedTuple, TypeVar
+from uuid import uuid4
+
+import msgspec
+
+from batchwright.rules.json_text import replace_lone_surrogates
+
+MAX_BYTES_IN_MEMORY = 16 * 1024 * 1024  # of an input file; a larger one is written to a temporary file
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+Body = Mapping[str, object]
+Row = TypeVar("Row", bound=Mapping[str, object])
+
+
+class Request(NamedTuple):
+    """One request of a batch, with a custom id of your choice.
+
+    Attributes:
+        custom_id: names the request and its result; unique in the batch.
+        body: JSON object that is sent to the backend.
+    """
+
+    custom_id: str
+    body: Body
+
+
+def table(
+    rows: Iterable[Row], body: Callable[[Row], Body], *, id_column: str | None = None
+) -> Iterator[Request | Body]:
+    """Yield one request for each row of a table, in the order of the rows.
+
+    Args:
+        rows: mappings from column to value, such as those of `csv.DictReader` or
+            `DataFrame.to_dict("records")`.
+        body: returns the body of the request for a row.
+        id_column: column with the custom ids; None numbers the requests.
+
+    Raises:
+        KeyError: a row does not have the column `id_column`.
+    """
+    for row in rows:
+        yield body(row) if id_column is None else Request(str(row[id_column]), body(row))
+
+
+class Submission:
+    """Input file and the creation of one batch.
+
+    Args:
+        requests: requests or bodies. A body gets the custom id `request-N`; N is its index, from 0.
+        endpoint: endpoint of all requests, such as `/v1/chat/completions`.
+        file: the lines are written to this file, which is then at its beginning.
+        idempotency_key: key of the upload and of the creation; None for a new one.
+
+    Raises:
+        ValueError: there are no requests, a custom id occurs twice, or a body is not valid JSON.
+        TypeError: a body has a value that JSON cannot represent.
+    """
+
+    def __init__(
+        self, requests: Iterable[Request | Body], endpoint: str, file: IO[bytes], idempotency_key: str | None
+    ) -> None:
+        self._endpoint = endpoint
+        self.headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
+        ids = dict[str, None]()
+        for number, request in enumerate(requests):
+            custom_id, body = request if isinstance(request, Request) else (f"request-{number}", request)
+            if custom_id in ids:
+                raise ValueError(f"The custom id {custom_id!r} occurs twice; each request needs its own.")
+            ids[custom_id] = None
+            line = {"custom_id": custom_id, "method": "POST", "url": endpoint, "body": body}
+            file.write(json.dumps(line, allow_nan=False, separators=(",", ":")).encode() + b"\n")
+        if not ids:
+            raise ValueError("There are no requests; a batch needs at least one.")
+        file.seek(0)
+        self.custom_ids = list(ids)
+
+    def creation(
+        self,
+        input_file_id: str,
+        completion_window: str,
+        metadata: Mapping[str, str] | None,
+        x_batchwright: Mapping[str, object] | None,
+    ) -> dict[str, object]:
+        """Return the body of `POST /v1/batches`."""
+        fields: dict[str, object] = {
+            "input_file_id": input_file_id,
+            "endpoint": self._endpoint,
+            "completion_window": completion_window,
+            "metadata": metadata,
+        }
+        return fields if x_batchwright is None else {**fields, "x_batchwright": x_batchwright}
+
+
+def retry_body(codes: Iterable[str] | None, completion_window: str | None) -> dict[str, object]:
+    """Return the body of `POST /v1/batches/{id}/x/retry`. None for a parameter leaves it to the API."""
+    given = {"codes": None if codes is None else list(codes), "completion_window": completion_window}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+class _InputLine(msgspec.Struct):
+    custom_id: str
+
+
+def custom_id_of(line: bytes) -> str | None:
+    """Return the custom id in a line of an input file that the API has accepted; None for a blank line."""
+    content = line.removeprefix(_BYTE_ORDER_MARK).strip()
+    if not content:
+        return None
+    return msgspec.json.decode(replace_lone_surrogates(content), type=_InputLine).custom_id

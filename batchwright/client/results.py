@@ -1,0 +1,175 @@
+"""Results of a batch, and their merge from the two files of results into input order."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import msgspec
+import openai
+from openai.types import Batch
+
+from batchwright.rules.json_text import replace_lone_surrogates
+from batchwright.rules.results.error_tally import line_error
+
+Status = Literal["completed", "failed"]  # the lines of the output file, and those of the error file
+STATUSES: tuple[Status, Status] = ("completed", "failed")
+_Model = TypeVar("_Model", bound=openai.BaseModel)
+
+
+class LineError(msgspec.Struct, frozen=True):
+    """Reason why a line failed.
+
+    Attributes:
+        code: error code of the API, or `http_` and the status with which the backend answered.
+        message: message of the API or the backend, cut to 300 characters.
+    """
+
+    code: str
+    message: str
+
+
+class RequestFailed(Exception):
+    """The request of a result failed. `result` is the result, with its `error`."""
+
+    def __init__(self, result: "Result", error: LineError) -> None:
+        super().__init__(f"Request {result.custom_id!r} failed with {error.code}: {error.message}")
+        self.result = result
+
+
+class ResultsMissing(Exception):
+    """The batch ended, and some lines have no result. `batch` is the batch, with its `errors`."""
+
+    def __init__(self, batch: Batch, missing: int, lines: int) -> None:
+        errors = (batch.errors and batch.errors.data) or []
+        reasons = "; ".join(
+            (f"line {error.line}: " if error.line else "") + (error.message or error.code or "unknown error")
+            for error in errors[:3]
+        )
+        super().__init__(
+            f"Batch {batch.id} ended as {batch.status}, and {missing} of its {lines} lines have no result"
+            f"{': ' + reasons if reasons else '.'}"
+        )
+        self.batch = batch
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Result of one request.
+
+    Attributes:
+        id: `batch_req_...` id of the line.
+        custom_id: custom id of the request.
+        status_code: HTTP status with which the backend answered; None if there was no answer.
+        error: why the request failed; None if it completed.
+        content: body of the backend's response as JSON, without line breaks; empty if there is none.
+    """
+
+    id: str
+    custom_id: str
+    status_code: int | None
+    error: LineError | None
+    content: bytes
+
+    @property
+    def body(self) -> object:
+        """Parsed body of the backend's response, usually a dict; None if the backend did not answer."""
+        return msgspec.json.decode(self.content) if self.content else None
+
+    def response(self, model: type[_Model]) -> _Model:
+        """Return the response as a model of the official client, such as `openai.types.chat.ChatCompletion`.
+
+        As in the official client, the fields are not validated.
+
+        Raises:
+            RequestFailed: the request failed.
+            msgspec.ValidationError: the body is not a JSON object.
+        """
+        if self.error is not None:
+            raise RequestFailed(self, self.error)
+        return model.construct(**msgspec.json.decode(self.content, type=dict[str, object]))
+
+
+class _Response(msgspec.Struct):
+    status_code: int
+    body: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Line(msgspec.Struct):
+    id: str
+    custom_id: str
+    response: _Response | None
+
+
+_DECODER = msgspec.json.Decoder(_Line)
+
+
+def parse_result(line: bytes, status: Status) -> Result:
+    """Return the result in a line of the output file (`completed`) or of the error file (`failed`)."""
+    found = _DECODER.decode(replace_lone_surrogates(line))
+    error = None
+    if status == "failed":
+        counted = line_error(line)
+        error = LineError(counted.code, counted.example.message)
+    if found.response is None:
+        return Result(found.id, found.custom_id, None, error, b"")
+    return Result(found.id, found.custom_id, found.response.status_code, error, bytes(found.response.body))
+
+
+class InputOrder:
+    """Merges completed and failed lines, each in input order, into the order of all lines.
+
+    The merge continues over any number of responses: it knows the last line of each status.
+
+    Args:
+        custom_ids: custom ids of all lines, in input order.
+    """
+
+    def __init__(self, custom_ids: Iterable[str]) -> None:
+        self._numbers = {custom_id: number for number, custom_id in enumerate(custom_ids)}
+        self._next = 0
+        self._cursors: dict[Status, str] = {}
+
+    def parameters(self, status: Status) -> dict[str, object]:
+        """Return the parameters of `GET /v1/batches/{id}/x/results` for the next lines with this status."""
+        after = self._cursors.get(status)
+        return {"status": status} if after is None else {"status": status, "after": after}
+
+    def is_taken(self, result: Result) -> bool:
+        """Return True if the line, or one after it, was taken already."""
+        return self._numbers[result.custom_id] < self._next
+
+    def next_of(self, heads: Mapping[Status, Result | None]) -> tuple[Status, Result] | None:
+        """Return the result of the next line, if it is one of `heads`, the first ones of each status."""
+        for status, head in heads.items():
+            if head is not None and self._numbers[head.custom_id] == self._next:
+                return status, head
+        return None
+
+    def take(self, status: Status, result: Result) -> None:
+        """Record that the caller takes this result, which `next_of` has returned."""
+        self._next += 1
+        self._cursors[status] = result.id
+
+    def rewind(self) -> bool:
+        """Read both files from the beginning. Return False if that is what was done.
+
+        It is necessary if a line got another result after its first one was read: then the API does not know
+        the line as one with its former status.
+        """
+        was_inside = bool(self._cursors)
+        self._cursors.clear()
+        return was_inside
+
+    def has_settled(self, batch: Batch) -> bool:
+        """Return True if the batch counts results that were not taken."""
+        counts = batch.request_counts
+        return counts is not None and counts.completed + counts.failed > self._next
+
+    def check(self, batch: Batch) -> None:
+        """Check that each line of an ended batch was taken.
+
+        Raises:
+            ResultsMissing: some lines have no result, for example because the input is invalid.
+        """
+        if self._next < len(self._numbers):
+            raise ResultsMissing(batch, len(self._numbers) - self._next, len(self._numbers))
