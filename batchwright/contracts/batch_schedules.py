@@ -60,7 +60,7 @@ class ScheduleRef(Message):
 
 
 class ScheduledRun(Message):
-    """One time at which a schedule was due. `run_id` is the id of its workflow."""
+    """One time at which a schedule was due. `run_id` is the workflow id and the id of its first run."""
 
     schedule: ScheduleRef
     run_id: str

@@ -27,7 +27,7 @@ def new_batch_id() -> str:
 
 
 def batch_id_of_run(run_id: str) -> str:
-    """Return the id of the batch that a schedule creates in the workflow `run_id`."""
+    """Return the id of the batch that a schedule creates in the run `run_id` of its workflow."""
     return "batch_" + _digest(run_id, 16)
 
 

@@ -70,7 +70,16 @@ async def test_the_workflow_of_a_schedule_creates_a_batch_and_waits_for_its_end(
         assert await run.result() == expected
     (request,) = fixture.scheduling.requests
     schedule = ScheduleRef(tenant="acme", schedule_id="schedule_1")
-    assert (request.schedule, request.run_id) == (schedule, "schedule_1-2026")
+    assert (request.schedule, request.run_id) == (schedule, f"{run.id}/{run.first_execution_run_id}")
+
+
+async def test_two_runs_with_one_workflow_id_are_two_runs(fixture: WorkflowFixture) -> None:
+    """Temporal gives two triggers within one second the same workflow id."""
+    fixture.scheduling.result = ScheduledBatch(refusal="The input file was deleted.")
+    async with fixture.workers():
+        for _ in range(2):
+            await (await fixture.start_scheduled()).result()
+    assert len({request.run_id for request in fixture.scheduling.requests}) == 2
 
 
 async def test_a_batch_that_may_not_be_created_ends_the_workflow_with_the_reason(

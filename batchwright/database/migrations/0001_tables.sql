@@ -213,7 +213,7 @@ CREATE INDEX schedules_by_input ON schedules (tenant, input_file_id);
 CREATE TABLE schedule_runs (
     tenant       text        NOT NULL,
     schedule_id  text        NOT NULL,
-    id           text        NOT NULL, -- of the run's workflow
+    id           text        NOT NULL, -- workflow id, and id of its first run
     scheduled_at timestamptz NOT NULL,
     batch_id     text,
     code         text,                 -- of the reason
