@@ -47,8 +47,8 @@ class ScheduledBatchWorkflow:
     async def _run_batch(self, schedule: ScheduleRef) -> ScheduledBatchResult:
         info = workflow.info()
         scheduled_at = info.typed_search_attributes.get(_SCHEDULED_AT) or info.start_time
-        # The workflow id contains the time in whole seconds, so two triggers in one second have the same. The id of
-        # the first run tells them apart, and stays if an operator resets the workflow.
+        # The workflow id contains the time in whole seconds, so two triggers in one second have the same id.
+        # The id of the first run tells them apart, and stays if an operator resets the workflow.
         run_id = f"{info.workflow_id}/{info.first_execution_run_id}"
         created = await workflow.execute_activity_method(
             ScheduleActivities.create_scheduled_batch,

@@ -147,7 +147,7 @@ async def test_a_tenant_has_a_limited_number_of_schedules(api: ApiFixture) -> No
         await created(api)
     answer = await api.http.post(SCHEDULES, json=await body(api))
     assert (answer.status_code, answer.headers["x-should-retry"]) == (429, "false")
-    assert "You have 3 schedules" in error_of(answer).message
+    assert "you may have at most 3" in error_of(answer).message
 
 
 async def test_nothing_stays_if_temporal_does_not_answer(api: ApiFixture) -> None:
