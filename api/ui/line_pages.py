@@ -17,7 +17,8 @@ from batchwright.contracts.openai_objects import BatchObject
 
 _PER_PAGE = 20
 _MAX_LINE_BYTES = 16 * 1024 * 1024
-_MAX_SEARCHED_BYTES = 256 * 1024 * 1024
+_MAX_PAGE_BYTES = 4 * 1024 * 1024  # a page has fewer lines if they are large
+_MAX_SEARCHED_BYTES = 64 * 1024 * 1024
 _OBJECT = TypeAdapter(dict[str, object])
 
 
@@ -74,12 +75,13 @@ class LinePages:
 
 async def _results(api: ApiClient, path: str, query: Query) -> tuple[list[dict[str, object]], bool]:
     """Return the results of one page, and True if there are more."""
-    found = list[dict[str, object]]()
+    found, size = list[dict[str, object]](), 0
     async with api.open(path, query) as response:
         async for line in _lines(response.pieces):
-            if len(found) == _PER_PAGE:
+            if len(found) == _PER_PAGE or size > _MAX_PAGE_BYTES:
                 return found, True
             found.append(_object(line))
+            size += len(line)
     return found, False
 
 

@@ -54,12 +54,8 @@ class BatchStream(Response):
             return event
         batch = BatchObject.model_validate_json(data.removeprefix(_DATA))
         kept = [field for field in fields if field.startswith((b"id:", b"retry:"))]
-        encoded = b"\n".join([encode_data(self._fragment(batch)), *kept]) + b"\n\n"
-        return (
-            encoded + _ENDED
-            if batch.status.is_terminal and not batch.x_batchwright.files_pending
-            else encoded
-        )
+        is_last = batch.status.is_terminal and not batch.x_batchwright.files_pending
+        return b"\n".join([encode_data(self._fragment(batch)), *kept, b"", _ENDED if is_last else b""])
 
 
 def encode_data(fragment: bytes) -> bytes:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from batchwright.api.ui import line_pages
 from batchwright.contracts.batch import ErrorCount, ErrorExample, ModelCounts
 from batchwright.contracts.openai import BatchStatus, Usage
 from batchwright.contracts.openai_objects import BatchObject
@@ -211,6 +212,16 @@ async def test_lines_show_the_request_beside_the_response(api: ApiFixture, brows
     found = await browser.page(f"/ui/batches/{batch.id}/lines?custom_id=line-41")
     assert (found.count("<details"), "answer 41" in found, "&#34;q41&#34;" in found) == (1, True, True)
     assert "No line" in await browser.page(f"/ui/batches/{batch.id}/lines?custom_id=line-59")
+
+
+async def test_a_page_has_fewer_lines_if_they_are_large(
+    api: ApiFixture, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_pages, "_MAX_PAGE_BYTES", 1000)
+    batch = await api.create(input_file_id=(await api.upload(INPUT)).id, endpoint="/v1/embeddings")
+    await end(api, batch, b"".join(result(number, "x" * 300) for number in range(45)))
+    page = await browser.page(f"/ui/batches/{batch.id}/lines")
+    assert (page.count("<details"), "Next lines" in page) == (3, True)
 
 
 async def test_a_person_uploads_a_file_sees_the_estimate_and_submits_a_batch(
