@@ -4,14 +4,12 @@
 it runs, and retry its failed lines. Everything else is done with the official client.
 """
 
-try:
-    import openai as _openai  # noqa: F401  (only to name the remedy if it is missing)
-except ModuleNotFoundError as error:
-    if error.name != "openai":
-        raise
+from importlib.util import find_spec
+
+if find_spec("openai") is None:
     raise ModuleNotFoundError(
         "batchwright.client needs the official client: pip install 'batchwright[client]'.", name="openai"
-    ) from None
+    )
 
 from batchwright.client.async_batches import AsyncBatches, AsyncJob
 from batchwright.client.batches import Batches, Job

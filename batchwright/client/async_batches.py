@@ -188,7 +188,9 @@ class AsyncJob:
                     aclosing(self._file("failed", order)) as failed,
                 ):
                     files: dict[Status, AsyncIterator[Result]] = {"completed": completed, "failed": failed}
-                    heads = {status: await anext(files[status], None) for status in STATUSES}
+                    heads: dict[Status, Result | None] = {
+                        status: await anext(files[status], None) for status in STATUSES
+                    }
                     patience.reset()
                     while found := order.next_of(heads):
                         status, result = found

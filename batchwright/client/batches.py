@@ -186,7 +186,9 @@ class Job:
                     closing(self._file("failed", order)) as failed,
                 ):
                     files: dict[Status, Iterator[Result]] = {"completed": completed, "failed": failed}
-                    heads = {status: next(files[status], None) for status in STATUSES}
+                    heads: dict[Status, Result | None] = {
+                        status: next(files[status], None) for status in STATUSES
+                    }
                     patience.reset()
                     while found := order.next_of(heads):
                         status, result = found

@@ -1,12 +1,13 @@
 """Streams of the API, as both clients read them: lines, events, and when to connect again."""
 
-import json
 from urllib.parse import quote
 
 import httpx
 import httpx2
 from openai import APIConnectionError, APIStatusError
 from openai.types import Batch
+
+from batchwright.client.results import as_model
 
 # Errors of requests. While a response is read, they are those of the library that sent the request.
 ERRORS = (APIConnectionError, APIStatusError, httpx.RequestError, httpx2.RequestError)
@@ -100,11 +101,5 @@ class Events:
                 self._data = value
             elif name == b"id":  # the API sends it last, so the event is complete
                 self._id = value.decode()
-                batch = as_batch(self._data)
+                batch = as_model(Batch, self._data)
         return batch
-
-
-def as_batch(data: bytes) -> Batch:
-    """Return the batch in the data of an event. As in the official client, its fields are not validated."""
-    fields: dict[str, object] = json.loads(data)
-    return Batch.construct(**fields)

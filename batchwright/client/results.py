@@ -86,7 +86,18 @@ class Result:
         """
         if self.error is not None:
             raise RequestFailed(self, self.error)
-        return model.construct(**msgspec.json.decode(self.content, type=dict[str, object]))
+        return as_model(model, self.content)
+
+
+def as_model(model: type[_Model], data: bytes) -> _Model:
+    """Return a JSON object as a model of the official client, without validation of its fields.
+
+    Raises:
+        msgspec.ValidationError: `data` is not a JSON object.
+    """
+    fields = msgspec.json.decode(data, type=dict[str, object])
+    # Names with an underscore are parameters of `construct`. A backend must not set them.
+    return model.construct(None, **{name: value for name, value in fields.items() if name[:1] != "_"})
 
 
 class _Response(msgspec.Struct):

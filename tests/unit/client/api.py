@@ -1,7 +1,7 @@
 """Fake of the API behind the official client. A test advances the batch between the events of its stream."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import httpx2
@@ -35,7 +35,7 @@ class Api:
     status: str = "in_progress"
     files_pending: bool = False
     errors: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
-    streams: list[Iterable[bytes]] = field(default_factory=list[Iterable[bytes]])
+    streams: list[bytes | Iterator[bytes]] = field(default_factory=list[bytes | Iterator[bytes]])
     breaks_after: int | None = None
     answers: list[httpx2.Response] = field(default_factory=list[httpx2.Response])
     requests: list[httpx2.Request] = field(default_factory=list[httpx2.Request])
@@ -93,7 +93,7 @@ class Api:
                 return httpx2.Response(200, content="\r\n\r\n".join(lines).encode())
             case _, path if path.endswith("/x/events"):
                 stream = self.streams.pop(0) if len(self.streams) > 1 else self.streams[0]
-                return httpx2.Response(200, content=stream if isinstance(stream, bytes) else iter(stream))
+                return httpx2.Response(200, content=stream)
             case _, path if path.endswith("/x/results"):
                 return self._results(request.url.params)
             case _:

@@ -61,7 +61,7 @@ def test_results_of_both_files_come_in_input_order_before_the_batch_ends() -> No
 
 def test_results_continue_after_the_last_line_when_connections_break() -> None:
     api = Api({f"line-{n}": 200 if n % 3 else 400 for n in range(9)}, breaks_after=1)
-    api.streams = [[api.event(9, "completed")]]
+    api.streams = [api.event(9, "completed")]
     assert ids(list(job_of(api).results())) == list(api.outcomes)
     assert any("after" in request.url.params for request in api.sent(f"/batches/{BATCH}/x/results"))
 
@@ -117,7 +117,7 @@ def test_waiting_lasts_until_the_files_are_written() -> None:
 
 def test_lines_without_results_are_an_error_with_the_reasons() -> None:
     api = Api(_MIXED, errors=[{"line": 2, "message": "This line is not JSON.", "code": "invalid_json_line"}])
-    api.streams = [[api.event(0, "failed")]]
+    api.streams = [api.event(0, "failed")]
     with pytest.raises(ResultsMissing, match=r"ended as failed, and 4 of its 4 lines .*line 2: This line is"):
         list(job_of(api).results())
 
@@ -145,7 +145,7 @@ def test_a_batch_that_was_deleted_is_an_error_at_once() -> None:
 
 def test_a_result_has_the_response_or_the_reason_of_its_failure() -> None:
     api = Api({"a": 200, "b": 400})
-    api.streams = [[api.event(2, "completed")]]
+    api.streams = [api.event(2, "completed")]
     good, bad = job_of(api).results()
     assert (good.status_code, good.error, good.body) == (200, None, {"id": "answer-0"})
     assert good.response(ChatCompletion).id == "answer-0"
@@ -153,6 +153,12 @@ def test_a_result_has_the_response_or_the_reason_of_its_failure() -> None:
     assert (bad.status_code, bad.error.code, bad.error.message) == (400, "http_400", "Too long.")
     with pytest.raises(RequestFailed, match=r"'b' failed with http_400: Too long\."):
         bad.response(ChatCompletion)
+
+
+def test_a_backend_cannot_reach_into_the_model_of_its_response() -> None:
+    content = b'{"id": "answer", "_fields_set": 1, "__cls": 2}'
+    response = Result("batch_req_0", "a", 200, None, content).response(ChatCompletion)
+    assert (response.id, response.model_fields_set) == ("answer", {"id"})
 
 
 def test_repeated_requests_create_one_batch() -> None:
