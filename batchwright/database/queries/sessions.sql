@@ -9,7 +9,7 @@ DELETE FROM sessions WHERE token_hash IN (
 
 -- name: find
 SELECT k.id, k.tenant, k.prefix, k.scopes, k.label, k.created_at, k.expires_at, k.revoked_at, k.last_used_at,
-       k.tokens_per_day, k.max_in_flight, k.salt, k.hash, t.disabled_at
+       k.tokens_per_day, k.cost_per_day, k.max_in_flight, k.salt, k.hash, t.disabled_at
 FROM sessions s
 JOIN api_keys k ON k.id = s.key_id
 JOIN tenants t ON t.name = k.tenant
