@@ -28,6 +28,7 @@ NOT_RUN = {
     "batchwright worker": "serves until it is stopped: tests/activities/execution/sending/test_hooks.py",
     "batchwright codec-server": "serves until it is stopped: tests/integration/starter/test_codec_server.py",
     "temporal workflow show": "needs that server: tests/integration/starter/test_codec_server.py",
+    "make dev": "serves until it is stopped: tests/integration/starter/test_dev.py",
     "batchwright dev": "serves until it is stopped: tests/integration/starter/test_dev.py",
     "vllm serve": "needs vLLM and a GPU",
     "curl": "asks the stack of a block that is not run",
