@@ -1,5 +1,6 @@
 """Pages of batches: the list, one batch with its actions, its webhook deliveries, and streams of changes."""
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -123,7 +124,7 @@ class BatchPages:
 
     async def _change_priority(self, visit: Visit) -> Response:
         text = (await visit.form()).get("priority", "")
-        if not text.isdecimal():
+        if not re.fullmatch("[0-9]{1,9}", text):
             raise ApiError(400, "The priority has to be a number.", param="priority")
         path = f"/admin/batches/{visit.path('batch_id')}/priority"
         await visit.api.post(path, OperatorBatch, {"priority": int(text)})

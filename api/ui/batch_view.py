@@ -1,13 +1,17 @@
-"""What the pages compute from a batch object: its timeline, its window, and remedies for waiting reasons."""
+"""Timeline, window and remedies for waiting reasons, computed from a batch object for the pages."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from batchwright.contracts.batch import SCHEDULED
 from batchwright.contracts.openai_objects import BatchObject, WaitingObject
 
+_EXACT_REMEDIES = {
+    "paused": "Resume the batch to continue.",
+    SCHEDULED: "Nothing to do: the batch starts at its time.",
+}
 # The first entry whose text is in the reason applies.
 _REMEDIES = (
-    ("paused", "Resume the batch to continue."),
     ("no worker polls", "Start a worker that serves this queue. `batchwright workers` lists those that run."),
     ("no backend serves", "Check the model's name, or ask the operator to add a backend that serves it."),
     ("rejects Batchwright's API key", "The operator has to correct the API key of the backend."),
@@ -26,8 +30,7 @@ _REMEDIES = (
     ("limited by", "Wait, or ask the operator to raise the rate."),
     ("behind", "Wait, or raise the priority: other slices run first."),
     ("no response recently", "Nothing to do: slices of a dead worker continue elsewhere."),
-    ("quota", "Wait until other batches have ended, or ask the operator to raise the quota."),
-    ("cost", "Raise the cap on the cost, or cancel the batch."),
+    ("enqueued", "Wait until other batches have ended, or ask the operator to raise the quota."),
 )
 _DEFAULT_REMEDY = (
     "Nothing to do: it is tried again. If it lasts, the operator finds the cause in the workers' log."
@@ -68,17 +71,19 @@ def _times(batch: BatchObject) -> Iterator[tuple[str, int]]:
         "in progress": batch.in_progress_at,
         "cancelling": batch.cancelling_at,
         "finalizing": batch.finalizing_at,
-        batch.status.value: batch.ended_at,
     }
+    if batch.ended_at is not None:
+        times[batch.status.value] = batch.ended_at
     return ((name, at) for name, at in times.items() if at is not None)
 
 
 def window_bar(batch: BatchObject, now: float) -> WindowBar:
-    length = max(batch.expires_at - batch.created_at, 1)
+    start = batch.x_batchwright.start_at or batch.created_at
+    length = max(batch.expires_at - start, 1)
     end = batch.ended_at or now
 
     def percent(at: float) -> float:
-        return round(100 * (at - batch.created_at) / length, 2)
+        return round(100 * max(at - start, 0) / length, 2)
 
     elapsed, forecast = min(percent(end), 100), batch.forecast
     if forecast is None:
@@ -89,4 +94,5 @@ def window_bar(batch: BatchObject, now: float) -> WindowBar:
 
 def remedy(why: WaitingObject) -> str:
     """Return what a person can do about a waiting reason."""
-    return next((text for part, text in _REMEDIES if part in why.reason), _DEFAULT_REMEDY)
+    exact = _EXACT_REMEDIES.get(why.reason)
+    return exact or next((text for part, text in _REMEDIES if part in why.reason), _DEFAULT_REMEDY)

@@ -1,10 +1,10 @@
 """Pages of a batch's lines: requests beside their responses, and the search by `custom_id`."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Collection, Iterable
 from dataclasses import dataclass
 
-import orjson
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
@@ -14,11 +14,14 @@ from batchwright.api.ui.batch_pages import Page
 from batchwright.api.ui.rendering import Renderer, link
 from batchwright.api.ui.visit import Visit
 from batchwright.contracts.openai_objects import BatchObject
+from batchwright.rules.input.line_splitter import InputLine, LineSplitter
+from batchwright.rules.json_text import replace_lone_surrogates
 
 _PER_PAGE = 20
 _MAX_LINE_BYTES = 16 * 1024 * 1024
 _MAX_PAGE_BYTES = 4 * 1024 * 1024  # a page has fewer lines if they are large
 _MAX_SEARCHED_BYTES = 64 * 1024 * 1024
+_POSITION = re.compile("[0-9]{1,18}")
 _OBJECT = TypeAdapter(dict[str, object])
 
 
@@ -55,7 +58,7 @@ class LinePages:
         batch = await api.get(path, BatchObject)
         status = "failed" if visit.argument("status") == "failed" else "completed"
         custom_id, at = visit.argument("custom_id"), visit.argument("at")
-        start = int(at) if at.isdecimal() and not custom_id else 0
+        start = int(at) if _POSITION.fullmatch(at) and not custom_id else 0
         statuses = ("completed", "failed") if custom_id else (status,)
         results, more = list[dict[str, object]](), False
         for each in statuses:
@@ -80,8 +83,9 @@ async def _results(api: ApiClient, path: str, query: Query) -> tuple[list[dict[s
         async for line in _lines(response.pieces):
             if len(found) == _PER_PAGE or size > _MAX_PAGE_BYTES:
                 return found, True
-            found.append(_object(line))
-            size += len(line)
+            size += line.length
+            if line.data is not None and (result := _object(line.data)):
+                found.append(result)
     return found, False
 
 
@@ -106,9 +110,9 @@ async def _requests(
             async for line in _lines(response.pieces):
                 if len(found) == len(set(custom_ids)):
                     break
-                at += len(line) + 1
-                if any(text in line for text in texts):
-                    request = _object(line)
+                at = start + line.offset + line.length
+                if line.data is not None and any(text in line.data for text in texts):
+                    request = _object(line.data)
                     if request.get("custom_id") in custom_ids:
                         found[str(request["custom_id"])] = request.get("body", request.get("params"))
     except ApiError as error:
@@ -135,22 +139,19 @@ def _line(result: dict[str, object], requests: dict[str, object]) -> Line:
     )
 
 
-async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the lines of a JSONL file without newlines. A line that is too long is yielded empty."""
-    rest = b""
+async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[InputLine]:
+    """Yield the lines of a JSONL file. A line that is too long has no data."""
+    splitter = LineSplitter(_MAX_LINE_BYTES)
     async for piece in pieces:
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
+        for line in splitter.feed(piece):
             yield line
-        if len(rest) > _MAX_LINE_BYTES:
-            rest = b""
-    if rest:
-        yield rest
+    for line in splitter.finish():
+        yield line
 
 
 def _object(line: bytes) -> dict[str, object]:
-    """Return a JSON object; empty if the line is none."""
+    """Return a JSON object; empty if the line is none, or nested too deeply."""
     try:
-        return _OBJECT.validate_python(orjson.loads(line))
-    except (ValueError, ValidationError):
+        return _OBJECT.validate_python(json.loads(replace_lone_surrogates(line)))
+    except (ValueError, ValidationError, RecursionError):
         return {}

@@ -13,7 +13,6 @@ from batchwright.api.errors import ApiError, error_response, rate_limited
 from batchwright.api.streams import LIFETIME_SECONDS, StopSignal
 from batchwright.api.ui.visit import Visit
 from batchwright.contracts.openai_objects import BatchObject
-from batchwright.database.errors import DatabaseUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +83,9 @@ class _Feed:
             while True:
                 try:
                     fragment = await self._fragment()
-                except DatabaseUnavailable as error:
+                except ApiError as error:
+                    if error.status < 500 and error.status != 429:
+                        raise
                     logger.warning("a watched list cannot be read", extra={"error": str(error)})
                 else:
                     if fragment != self.latest:

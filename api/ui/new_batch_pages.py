@@ -1,18 +1,20 @@
 """Pages that create a batch: upload a file, see its estimate, submit it."""
 
+import re
 from collections.abc import Mapping
 from secrets import token_hex
 
 from pydantic import BaseModel, ValidationError
 from starlette.responses import RedirectResponse, Response
 
-from batchwright.api.errors import ApiError
+from batchwright.api.errors import ApiError, file_not_found
 from batchwright.api.ui.api_client import ApiClient
 from batchwright.api.ui.batch_pages import Page
 from batchwright.api.ui.rendering import Renderer, link
 from batchwright.api.ui.visit import Visit
 from batchwright.contracts.openai import Endpoint, Profile
 from batchwright.contracts.openai_objects import BatchObject, EstimateObject, FileObject
+from batchwright.rules.ids import is_file_id
 from batchwright.settings import Settings
 
 _PREVIEW_BYTES = 64 * 1024
@@ -44,6 +46,8 @@ class NewBatchPages:
         file_id = visit.argument("file")
         if not file_id:
             return self._renderer.page(visit, "new_file.html", {"upload": link("/files", csrf=visit.csrf)})
+        if not is_file_id(file_id):
+            raise file_not_found(file_id)
         file = await visit.api.get(f"/v1/files/{file_id}", FileObject)
         endpoint = visit.argument("endpoint") or await _endpoint_of(visit.api, file_id)
         if endpoint not in self._endpoints:
@@ -72,7 +76,8 @@ class NewBatchPages:
             body["metadata"] = metadata
         if extension := _extension(form):
             body["x_batchwright"] = extension
-        headers = {"idempotency-key": form["once"]} if form.get("once", "").isalnum() else {}
+        once = form.get("once", "")
+        headers = {"idempotency-key": once} if once.isascii() and once.isalnum() else {}
         batch = await visit.api.post("/v1/batches", BatchObject, body, headers)
         return RedirectResponse(link(f"/batches/{batch.id}"), 303)
 
@@ -105,7 +110,7 @@ def _metadata(text: str) -> dict[str, str]:
 
 def _extension(form: Mapping[str, str]) -> dict[str, object]:
     extension: dict[str, object] = {}
-    if form.get("priority", "").isdecimal():
+    if re.fullmatch("[0-9]{1,9}", form.get("priority", "")):
         extension["priority"] = int(form["priority"])
     if form.get("max_cost"):
         extension["max_cost"] = form["max_cost"]

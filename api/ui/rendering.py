@@ -106,7 +106,10 @@ def code_text(text: str) -> Markup:
 
 def json_text(value: object) -> Markup:
     """Return JSON with indentation. Long text is cut."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
+    try:
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+    except RecursionError:
+        return escape("The value is nested too deeply to be shown. Download the file to read it.")
     if len(text) > _MAX_JSON_CHARACTERS:
         text = f"{text[:_MAX_JSON_CHARACTERS]}\n... {len(text) - _MAX_JSON_CHARACTERS:,} more characters"
     return escape(text)

@@ -1,7 +1,5 @@
 """Sign-in with an API key, and sign-out."""
 
-from urllib.parse import urlsplit
-
 from starlette.responses import RedirectResponse, Response
 
 from batchwright.api.auth.authenticators import ApiKeyAuthenticator
@@ -29,6 +27,7 @@ class SessionPages:
         except ApiError as error:
             context = {"next": form.get("next", ""), "problem": error.message}
             return self._renderer.page(visit, "sign_in.html", context, error.status)
+        await self._sessions.end(visit.token)
         response = RedirectResponse(_own_page(form.get("next", "")), 303)
         # A new token, so that a token which somebody else has put into this browser is worth nothing.
         set_cookie(response, visit.request, await self._sessions.start(key))
@@ -44,6 +43,5 @@ class SessionPages:
 
 def _own_page(target: str) -> str:
     """Return `target` if it is a page of this site, and the start page otherwise."""
-    parts = urlsplit(target)
-    is_own = not parts.scheme and not parts.netloc and parts.path.startswith(PREFIX + "/")
-    return target if is_own and "\\" not in target else f"{PREFIX}/batches"
+    is_own = target.startswith(PREFIX + "/") and "\\" not in target
+    return target if is_own else f"{PREFIX}/batches"

@@ -133,9 +133,9 @@ class AsyncJob:
                 of all others.
         """
         patience = Patience()
-        order = InputOrder(
-            await self._read_custom_ids(patience) if self._custom_ids is None else self._custom_ids
-        )
+        if self._custom_ids is None:
+            self._custom_ids = await self._read_custom_ids(patience)
+        order = InputOrder(self._custom_ids)
         async with aclosing(self._beats()) as beats:
             async for batch in beats:
                 if order.has_settled(batch) or has_ended(batch):

@@ -101,13 +101,13 @@ SELECT requested_lines AS lines, requested_tokens AS tokens FROM batches
 WHERE tenant = $1 AND id = $2 AND status = 'validating' AND requested_lines IS NOT NULL
 
 -- name: waiting_before
--- Batches of the tenant that were created before this one and wait for the quota, too.
+-- Batches of the tenant that were to start before this one and wait for the quota, too.
 -- A batch that has a reservation, from an earlier attempt, is behind none of them.
 SELECT count(*) AS batches FROM batches b
 JOIN batches own ON own.tenant = b.tenant AND own.id = $2 AND own.enqueued_lines IS NULL
 WHERE b.tenant = $1 AND b.status = 'validating' AND b.requested_lines IS NOT NULL AND b.enqueued_lines IS NULL
   AND b.cancel_requested_at IS NULL AND b.deadline > now()
-  AND (b.created_at, b.id) < (own.created_at, own.id)
+  AND (coalesce(b.start_at, b.created_at), b.id) < (coalesce(own.start_at, own.created_at), own.id)
 
 -- name: is_validating
 SELECT id FROM batches WHERE tenant = $1 AND id = $2 AND status = 'validating' FOR NO KEY UPDATE

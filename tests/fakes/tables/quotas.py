@@ -149,7 +149,7 @@ class MemoryQuotas(QuotasTable):
             and key not in self._rows.enqueued
             and row.cancel_requested_at is None
             and row.order.deadline > datetime.now(UTC)
-            and (row.order.created_at, key[1]) < (own.order.created_at, own.order.batch_id)
+            and (row.order.starts_at, key[1]) < (own.order.starts_at, own.order.batch_id)
             for key, row in self._rows.batches.items()
         )
 

@@ -9,7 +9,6 @@ from batchwright.api.errors import ApiError
 from batchwright.api.streams import StopSignal
 from batchwright.api.ui import live
 from batchwright.api.ui.live import ListStreams
-from batchwright.database.errors import DatabaseUnavailable
 from tests.fakes.api import ApiFixture, open_api
 from tests.fakes.event_stream import listening
 from tests.unit.api.routes.test_batch_events import begun, end, settle
@@ -93,7 +92,7 @@ async def test_a_feed_survives_an_outage_and_ends_when_the_api_refuses_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(live, "POLL_SECONDS", 0)
-    answers: list[Exception | bytes] = [DatabaseUnavailable("down"), b"rows", ApiError(403, "revoked")]
+    answers: list[Exception | bytes] = [ApiError(503, "down"), b"rows", ApiError(403, "revoked")]
 
     async def fragment() -> bytes:
         answer = answers.pop(0)

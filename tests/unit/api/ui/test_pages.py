@@ -96,9 +96,7 @@ async def test_the_list_shows_batches_with_status_counts_and_metadata(
     assert "in progress" in shown
     assert "12 of 40, 2 failed" in shown
     assert "run : 7" in shown
-    assert (
-        "1439 min left" in shown or "24 h 0 min left" in shown or "23 h 59 min left" in shown or "h" in shown
-    )
+    assert "24 h 0 min left" in shown or "23 h 59 min left" in shown
     assert '<rect class="done" width="25.00%"' in page
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert" in page
@@ -263,3 +261,20 @@ async def test_an_unknown_page_is_a_page(browser: Browser) -> None:
     response = await browser.get("/ui/nothing")
     assert response.status_code == 404
     assert "<h1>Not Found</h1>" in response.text
+
+
+async def test_a_response_with_a_lone_surrogate_is_shown_and_the_next_page_follows_it(
+    api: ApiFixture, browser: Browser
+) -> None:
+    batch = await api.create()
+    await run(api, batch, ModelCounts(model="llama", lines=60), completed=60)
+    output = b"".join(result(number, "\\ud83d") for number in range(60))
+    await end(api, batch, output)
+    page = await browser.page(f"/ui/batches/{batch.id}/lines")
+    assert "line-19" in page
+    assert "after=None" not in page
+
+
+async def test_a_file_of_another_form_is_not_found_before_it_is_read(browser: Browser) -> None:
+    response = await browser.get("/ui/new?file=file-01a21b51be8b71f2a84f7a5b43141424/content")
+    assert response.status_code == 404

@@ -1,0 +1,57 @@
+"""What the pages compute from a batch: its timeline, its window, and remedies for waiting reasons."""
+
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from batchwright.api.ui.batch_view import remedy, timeline, window_bar
+from batchwright.contracts.batch import SCHEDULED
+from batchwright.contracts.openai import BatchStatus, Quota
+from batchwright.contracts.openai_objects import BatchObject, WaitingObject
+from batchwright.rules.quotas import QuotaExcess
+from tests.fakes.api import open_api
+
+
+@pytest.fixture
+async def batch() -> AsyncGenerator[BatchObject]:
+    async with open_api() as api:
+        made = await api.create()
+        yield made.model_copy(update={"created_at": 100, "expires_at": 300, "in_progress_at": 110})
+
+
+@pytest.mark.parametrize("status", [BatchStatus.FINALIZING, BatchStatus.CANCELLING])
+def test_the_state_that_a_batch_is_in_is_the_last_step_of_its_timeline(
+    batch: BatchObject, status: BatchStatus
+) -> None:
+    live = batch.model_copy(update={"status": status, f"{status}_at": 150})
+    assert [(step.name, step.at) for step in timeline(live)][-1] == (status.value, 150)
+
+
+def test_the_end_of_a_batch_is_the_last_step_of_its_timeline(batch: BatchObject) -> None:
+    ended = batch.model_copy(
+        update={"status": BatchStatus.COMPLETED, "finalizing_at": 150, "completed_at": 160}
+    )
+    assert [step.name for step in timeline(ended)] == ["created", "in progress", "finalizing", "completed"]
+
+
+def test_the_window_of_a_batch_that_starts_later_counts_from_its_start(batch: BatchObject) -> None:
+    later = batch.x_batchwright.model_copy(update={"start_at": 200})
+    scheduled = batch.model_copy(update={"x_batchwright": later})
+    assert window_bar(scheduled, 150).elapsed == 0
+    assert window_bar(scheduled, 250).elapsed == 50
+    assert window_bar(batch, 200).elapsed == 50
+
+
+def _remedy(reason: str) -> str:
+    return remedy(WaitingObject(reason=reason, model=None, since=1))
+
+
+def test_reasons_of_batches_that_are_paused_or_not_due_have_their_own_remedies() -> None:
+    assert "Resume" in _remedy("paused")
+    assert "starts at its time" in _remedy(SCHEDULED)
+    assert "Resume" not in _remedy('the backend accepts no requests now: it returned "endpoint is paused"')
+
+
+def test_a_batch_that_waits_for_a_quota_is_told_to_wait_for_other_batches() -> None:
+    excess = QuotaExcess(Quota.ENQUEUED_LINES, limit=10, used=8, requested=5)
+    assert "other batches have ended" in _remedy(excess.waiting_reason)
