@@ -160,7 +160,10 @@ async def test_a_tenant_may_have_only_so_many(api: ApiFixture) -> None:
         await created(api)
     answer = await api.http.post(WEBHOOKS, json={"url": URL})
     assert (answer.status_code, answer.headers["x-should-retry"]) == (429, "false")
-    assert error_of(answer).message.startswith("Too many webhooks: you may have at most 3. Delete one")
+    assert error_of(answer).message == (
+        "Too many webhooks: you may have at most 3. Delete one, or give a batch a webhook of its own in "
+        "`x_batchwright.webhook`."
+    )
     batch = await api.create(x_batchwright={"webhook": {"url": URL}})
     assert batch.x_batchwright.webhook is not None
 
