@@ -99,7 +99,7 @@ class Webhooks:
                 many such URLs (429).
         """
         if seconds := self._refused_urls.wait_seconds(tenant):
-            message = f"Too many URLs of webhooks were refused. Try again in {seconds} s."
+            message = f"Too many webhook URLs were refused or are being checked. Try again in {seconds} s."
             raise rate_limited(message, REFUSED_URLS_PER_MINUTE, seconds=seconds, window=60)
         self._refused_urls.acquire(tenant)  # before the lookup, so that concurrent requests count
         networks = self._settings.webhook_networks
@@ -107,6 +107,9 @@ class Webhooks:
             await self._lookup.check_host(check_url(url, networks), networks)
         except ValueError as error:
             raise invalid_value(param, f"Invalid '{param}': {error}.") from None
+        except BaseException:
+            self._refused_urls.release(tenant)
+            raise
         self._refused_urls.release(tenant)
 
     async def get(self, tenant: str, id: str) -> WebhookEndpoint:
