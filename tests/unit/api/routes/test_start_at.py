@@ -47,6 +47,7 @@ async def test_the_completion_window_counts_from_the_start(api: ApiFixture) -> N
         f"{LATER:%Y-%m-%dt%H:%M:%S.25z}",
         f"{LATER + timedelta(hours=2):%Y-%m-%dT%H:%M:%S}+02:00",
     ],
+    ids=["unix", "utc", "small letters and fractions", "another zone"],  # equal in all processes
 )
 async def test_the_time_is_given_in_any_of_these_forms(api: ApiFixture, text: object) -> None:
     batch = await api.create(x_batchwright={"start_at": text})
