@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/reference/requirements.md"
 _ROW = re.compile(r"^\| (S[0-4]-R?\d+[a-z]?) \|(.+)\|(.+)\|(.+)\|$", re.MULTILINE)
-_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+TESTS = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 _FOLDERS = "activities|api|batchwright|bench|deploy|docs|simulator|starter|tests|worker|workflows"
 _PATH = re.compile(rf"`((?:{_FOLDERS})/[\w./-]+)")
 ROWS = {number: proof.strip() for number, _, _, proof in _ROW.findall(PAGE.read_text())}
@@ -25,7 +25,7 @@ def functions_of(path: str) -> frozenset[str]:
 
 
 def test_every_test_that_the_page_names_exists() -> None:
-    named = set(_TEST.findall(PAGE.read_text()))
+    named = set(TESTS.findall(PAGE.read_text()))
     missing = [
         f"{path}::{name}"
         for path, name in sorted(named)
@@ -42,7 +42,7 @@ def test_every_file_that_the_page_names_exists() -> None:
 @pytest.mark.parametrize("number", list(ROWS))
 def test_every_requirement_is_proved_ruled_out_or_said_to_be_missing(number: str) -> None:
     proof = ROWS[number]
-    is_proved = _TEST.search(proof) is not None or "`bench/" in proof or "](../decisions/" in proof
+    is_proved = TESTS.search(proof) is not None or "`bench/" in proof or "](../decisions/" in proof
     assert is_proved or proof == "not met" or proof.startswith("partly: ")
 
 
