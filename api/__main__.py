@@ -21,7 +21,7 @@ from batchwright.api.app import build_app
 from batchwright.api.http_protocol import BoundedProtocol
 from batchwright.api.lifespan import open_dependencies
 from batchwright.api.services.batch_events import BatchEvents
-from batchwright.api.streams import StopSignal
+from batchwright.api.streams import ApiShutdown
 from batchwright.database.errors import DatabaseError
 from batchwright.process import run_and_exit
 from batchwright.settings import Settings, SettingsError, load, require_backends
@@ -46,7 +46,7 @@ class _Server(uvicorn.Server):
     finish.
     """
 
-    def __init__(self, config: uvicorn.Config, stopping: StopSignal) -> None:
+    def __init__(self, config: uvicorn.Config, stopping: ApiShutdown) -> None:
         super().__init__(config)
         self._stopping = stopping
 

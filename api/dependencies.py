@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from batchwright.api.retry_after import RetryAfterSpread
-from batchwright.api.streams import StopSignal
+from batchwright.api.streams import ApiShutdown
 from batchwright.api.temporal_gateway import TemporalGateway
 from batchwright.background import BackgroundTasks
 from batchwright.contracts.prices import PriceConfig
@@ -61,5 +61,5 @@ class ApiDependencies:
     clock: Callable[[], datetime] = now
     retry_spread: RetryAfterSpread = field(default_factory=RetryAfterSpread)
     recent_seconds: float = 1.0  # maximum age of cached limits, queues and lists of results
-    stopping: StopSignal = field(default_factory=StopSignal)
+    stopping: ApiShutdown = field(default_factory=ApiShutdown)
     issuer_keys: IssuerKeys | None = None  # None if no tokens are accepted

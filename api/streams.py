@@ -5,7 +5,7 @@ from collections.abc import Callable
 LIFETIME_SECONDS = 900.0  # then the client connects again, and its API key is checked again
 
 
-class StopSignal:
+class ApiShutdown:
     """Signal that is set once, when the process begins to stop."""
 
     def __init__(self) -> None:

@@ -27,7 +27,12 @@ from batchwright.database.records import LiveBatch, ModelDeadline
 from batchwright.database.tables.consistency_checks import ConsistencyChecksTable
 from batchwright.database.tables.fleet import LiveBatches
 from batchwright.database.tables.retention import RetentionTable
-from batchwright.rules.dispatch.deadline_demand import HORIZONS, DueLines, lines_within, required_rate
+from batchwright.rules.dispatch.deadline_demand import (
+    HORIZONS,
+    DueCount,
+    lines_within,
+    required_rate,
+)
 from batchwright.rules.dispatch.throughput_history import ThroughputHistory, remaining_seconds
 from batchwright.rules.ids import safe_name
 from batchwright.telemetry.labels import OTHER, top_names
@@ -151,10 +156,10 @@ class LiveBatchCollector:
 
     def _show_demand(self, lines_due: Sequence[ModelDeadline], now: datetime) -> None:
         metrics = self._metrics
-        due = defaultdict[str, list[DueLines]](list)
+        due = defaultdict[str, list[DueCount]](list)
         for each in lines_due:
             seconds_left = (each.deadline - now).total_seconds()
-            due[metrics.models(each.model)].append(DueLines(seconds_left, each.lines))
+            due[metrics.models(each.model)].append(DueCount(seconds_left, each.lines))
         metrics.model_required_rate.replace({(model,): required_rate(lines) for model, lines in due.items()})
         metrics.model_lines_due.replace(
             {

@@ -4,7 +4,7 @@ from aiohttp import web
 
 from batchwright.telemetry.exposition import CONTENT_TYPE, SdkMetricsClient, render_metrics
 from batchwright.telemetry.metrics import Metrics
-from batchwright.worker.dependencies import OK, DependencyMonitor
+from batchwright.worker.dependency_checks import OK, DependencyMonitor
 
 
 class HealthServer:

@@ -21,7 +21,7 @@ from temporalio.worker import (
 )
 
 from batchwright.activities.errors import failure, failure_of
-from batchwright.activities.services.waiting_reasons import WaitingReasons
+from batchwright.activities.services.waiting_reason_reports import WaitingReasons
 from batchwright.background import log_failure
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.errors import FAILURE_SENTENCES, Failure

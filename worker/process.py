@@ -18,9 +18,9 @@ from batchwright.contracts import temporal_names
 from batchwright.database.errors import DatabaseError, DatabaseUnavailable
 from batchwright.database.postgres import open_database
 from batchwright.inference.client_pool import ClientPool
+from batchwright.inference.fleet_rates import FleetRates
 from batchwright.inference.hooks import PreCallHooks
-from batchwright.inference.microbatch import load_chat_executors
-from batchwright.inference.rate_limits import FleetRates
+from batchwright.inference.microbatch_sender import load_chat_executors
 from batchwright.inference.registry import BackendRegistry
 from batchwright.rules.ids import safe_name
 from batchwright.rules.worker_stats import (
@@ -42,7 +42,7 @@ from batchwright.worker.backend_metrics import (
     outstanding_requests,
     register_backend_metrics,
 )
-from batchwright.worker.dependencies import (
+from batchwright.worker.dependency_checks import (
     STARTUP_SECONDS,
     DependencyMonitor,
     check_rates,
@@ -53,8 +53,8 @@ from batchwright.worker.fleet_shares import FleetShares
 from batchwright.worker.health import HealthServer
 from batchwright.worker.interceptors import register_slot_gauges
 from batchwright.worker.pollers import PollerSupervisor, QueuePollers, ReconnectingWorker, RequiredModels
-from batchwright.worker.rate_limits import SYNC_SECONDS, RateLimitSync, TemporalRateLimits
 from batchwright.worker.shutdown import ShutdownSignal
+from batchwright.worker.temporal_rate_limits import SYNC_SECONDS, RateLimitSync, TemporalRateLimits
 from batchwright.worker.wiring import (
     InferenceWorkers,
     Role,

@@ -20,8 +20,8 @@ from batchwright.activities.batch_schedules.activity import BatchScheduling
 from batchwright.activities.consistency.activity import ConsistencyChecking
 from batchwright.activities.consistency.runs import TemporalBatchRunSource
 from batchwright.activities.execution.activity import Execution
-from batchwright.activities.execution.context import WorkerContext
 from batchwright.activities.execution.lease import temporal_heartbeat
+from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.finalization.activity import Finalization
 from batchwright.activities.ingestion.activity import Ingestion
 from batchwright.activities.lifecycle import Lifecycle
@@ -33,11 +33,11 @@ from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.activities.services.progress import ProgressReporter
 from batchwright.activities.services.slice_demand import MAX_SLICES
 from batchwright.activities.services.tenant_shares import StoredShares
-from batchwright.activities.services.waiting_reasons import WaitingReasons, temporal_reason_signal
+from batchwright.activities.services.waiting_reason_reports import WaitingReasons, temporal_reason_signal
 from batchwright.activities.webhooks.activity import WebhookDeliveries
 from batchwright.contracts import temporal_names
 from batchwright.database.database import Database
-from batchwright.inference.rate_limits import FleetRates
+from batchwright.inference.fleet_rates import FleetRates
 from batchwright.inference.registry import BackendRegistry
 from batchwright.rules.deadline import MAX_START_DELAY
 from batchwright.rules.dispatch.rate_limits import ALL_MODELS
@@ -66,7 +66,7 @@ from batchwright.worker.forecasts import ForecastCollector, temporal_forecast_si
 from batchwright.worker.interceptors import ActivityMetricsInterceptor, WaitingReasonInterceptor
 from batchwright.worker.pollers import PollerFactory, ReconnectingWorker
 from batchwright.worker.slice_slots import SliceSlots
-from batchwright.worker.waiting_reasons import WaitingReasonMonitor
+from batchwright.worker.waiting_reason_monitor import WaitingReasonMonitor
 from batchwright.worker.webhook_dispatcher import WebhookDispatcher
 from batchwright.workflows.batch import BatchWorkflow
 from batchwright.workflows.consistency_check import ConsistencyCheckWorkflow

@@ -19,7 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.retention import RetentionKind
     from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE, WEBHOOK_QUEUE, inference_queue
     from batchwright.contracts.webhooks import DeliveryOrder
-    from batchwright.rules.dispatch.batch_order import fairness_key_of, is_late, size_group
+    from batchwright.rules.dispatch.batch_ranking import fairness_key_of, is_late, size_group
 
 # How long stopped slices may take after their grace period before the workflow continues without them.
 STOP_MARGIN = timedelta(seconds=5)

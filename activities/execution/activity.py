@@ -7,14 +7,14 @@ from collections import Counter
 from temporalio import activity
 
 from batchwright.activities.execution.attempt import SliceAttempt
-from batchwright.activities.execution.context import WorkerContext
 from batchwright.activities.execution.quarantine import attempt_history
-from batchwright.activities.execution.turn import next_turn_error
+from batchwright.activities.execution.turn_state import next_turn_error
+from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.slice_demand import HeldSlice
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import ExecutionActivities, SliceRequest, SliceResult
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE
-from batchwright.inference.rate_limits import EffectiveRates
+from batchwright.inference.fleet_rates import EffectiveRates
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.dispatch.rate_limits import ALL_MODELS
 

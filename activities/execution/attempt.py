@@ -12,11 +12,10 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from batchwright.activities.errors import translated
-from batchwright.activities.execution.context import WorkerContext
-from batchwright.activities.execution.dispatcher import SliceDispatcher
+from batchwright.activities.execution.dispatch_loop import SliceDispatcher
 from batchwright.activities.execution.lease import HeartbeatReply, SliceLease, is_fresh_attempt
 from batchwright.activities.execution.line_queue import LineQueue, read_line_queue, read_slice_record
-from batchwright.activities.execution.outcomes import OutcomeHandler
+from batchwright.activities.execution.outcome_handler import OutcomeHandler
 from batchwright.activities.execution.quarantine import (
     MAX_LINE_CRASHES,
     CrashQuarantine,
@@ -30,13 +29,14 @@ from batchwright.activities.execution.result_writer import (
     SegmentNames,
 )
 from batchwright.activities.execution.stored_results import read_stored_results
-from batchwright.activities.execution.turn import (
+from batchwright.activities.execution.turn_state import (
     RatePacer,
     SliceTurn,
     StopReason,
     StopSignal,
     next_turn_error,
 )
+from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_costs import SliceCost
 from batchwright.activities.services.slice_demand import HeldSlice
 from batchwright.background import BackgroundTasks

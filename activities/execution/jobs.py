@@ -14,9 +14,9 @@ from collections.abc import Generator
 from typing import NamedTuple
 
 from batchwright.activities.execution.line_queue import SliceLine
-from batchwright.activities.execution.outcomes import OutboundRequest
+from batchwright.activities.execution.outcome_handler import OutboundRequest
 from batchwright.activities.execution.stored_results import SubmittedJob
-from batchwright.activities.execution.turn import SliceTurn, StopReason
+from batchwright.activities.execution.turn_state import SliceTurn, StopReason
 from batchwright.activities.services.backend_jobs import cancel_job, forwarded_headers, kind_label
 from batchwright.activities.services.callbacks import CallbackFuture
 from batchwright.contracts.errors import LineCode

@@ -4,10 +4,14 @@ import time
 
 from temporalio.exceptions import ApplicationError
 
-from batchwright.activities.execution.context import WorkerContext
 from batchwright.activities.execution.result_writer import LAST_FLUSH_SECONDS, ResultWriter
-from batchwright.activities.execution.turn import next_turn_error
-from batchwright.activities.services.waiting_reasons import deferral_cause, deferral_seconds, waiting_reason
+from batchwright.activities.execution.turn_state import next_turn_error
+from batchwright.activities.execution.worker_context import WorkerContext
+from batchwright.activities.services.waiting_reason_reports import (
+    deferral_cause,
+    deferral_seconds,
+    waiting_reason,
+)
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import SliceRequest, SliceResult
 from batchwright.database.records import SliceProgress

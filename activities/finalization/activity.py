@@ -26,8 +26,8 @@ from batchwright.activities.finalization.missing_lines import MissingLines, Miss
 from batchwright.activities.heartbeat import heartbeating
 from batchwright.activities.results.output_files import OutputFiles
 from batchwright.activities.results.result_index import ResultIndex, SegmentUsage, SelectedResults
+from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.activities.results.segment_reader import SegmentReader
-from batchwright.activities.results.spool import ResultSpool
 from batchwright.activities.services.backend_jobs import JobCanceller, RouterLookup, RunningJob
 from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts, ModelUsage
 from batchwright.contracts.errors import Failure

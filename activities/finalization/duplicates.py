@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from batchwright.activities.finalization.missing_lines import whole_lines
 from batchwright.activities.results.result_index import ResultIndex, SelectedResults
-from batchwright.activities.results.spool import ResultSpool
+from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.contracts.batch import ModelCounts
 from batchwright.contracts.finalization import FinalizeRequest
 from batchwright.contracts.ingestion import ModelShare

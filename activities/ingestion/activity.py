@@ -25,10 +25,10 @@ from batchwright.activities.completion import (
 from batchwright.activities.concurrency import run_both
 from batchwright.activities.errors import translated
 from batchwright.activities.heartbeat import heartbeating
+from batchwright.activities.ingestion.input_spool import InputSpool
 from batchwright.activities.ingestion.publisher import Publisher, settled_counts
 from batchwright.activities.ingestion.resumption import SourceBatchGone, resumed_results
 from batchwright.activities.ingestion.scanner import IngestionContext, Scanner
-from batchwright.activities.ingestion.spool import InputSpool
 from batchwright.activities.ingestion.window_check import check_window
 from batchwright.activities.services.model_access import ModelAccess
 from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts
@@ -39,7 +39,7 @@ from batchwright.contracts.prices import PriceConfig
 from batchwright.database.database import Database
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BatchRow, FileRow
-from batchwright.inference.rate_limits import EffectiveRates, NoRates
+from batchwright.inference.fleet_rates import EffectiveRates, NoRates
 from batchwright.inference.registry import CurrentModels
 from batchwright.rules import object_keys
 from batchwright.rules.deadline import Deadline

@@ -16,14 +16,14 @@ from msgspec import UNSET
 
 from batchwright.activities.concurrency import map_concurrently, run_both
 from batchwright.activities.ingestion.duplicates import DuplicateDetector, DuplicatePositions, read_duplicates
+from batchwright.activities.ingestion.input_spool import InputSpool
 from batchwright.activities.ingestion.resumption import ResumedResults
 from batchwright.activities.ingestion.scanner import IngestionContext, Scanner
-from batchwright.activities.ingestion.spool import InputSpool
 from batchwright.activities.services.model_access import display_name, model_not_allowed, model_not_served
 from batchwright.contracts.batch import ModelCounts
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.ingestion import ModelShare
-from batchwright.inference.rate_limits import EffectiveRates
+from batchwright.inference.fleet_rates import EffectiveRates
 from batchwright.rules import object_keys
 from batchwright.rules.ids import request_id, safe_name
 from batchwright.rules.input.line_checks import describe_body_problems

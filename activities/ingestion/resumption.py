@@ -11,10 +11,10 @@ from contextlib import ExitStack, asynccontextmanager, closing
 from typing import BinaryIO
 
 from batchwright.activities.errors import failure
-from batchwright.activities.ingestion.spool import InputSpool
+from batchwright.activities.ingestion.input_spool import InputSpool
 from batchwright.activities.results.result_index import ResultIndex
+from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.activities.results.segment_reader import SegmentReader
-from batchwright.activities.results.spool import ResultSpool
 from batchwright.activities.services.model_access import display_name
 from batchwright.contracts.batch import BatchOrder, ModelCounts, RerunKind
 from batchwright.contracts.errors import Failure

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, Self
 
-from batchwright.activities.results.spool import ResultSpool
+from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.contracts.openai import Usage
 from batchwright.rules.results.segments import (
     FINAL_FLAG,

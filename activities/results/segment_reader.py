@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from batchwright.activities.concurrency import run_both
 from batchwright.activities.results.result_index import ResultIndex
-from batchwright.activities.results.spool import ResultSpool
+from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage, StorageUnavailable
 
 _MAX_LISTINGS = 5

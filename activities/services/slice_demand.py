@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 
-from batchwright.inference.concurrency import ConcurrencyLimiter
+from batchwright.inference.concurrency_limiter import ConcurrencyLimiter
 from batchwright.inference.memory_budget import MemoryBudget, Reservation
 from batchwright.inference.send_limits import Limit
 from batchwright.rules.dispatch.rate_limits import ALL_MODELS

@@ -15,7 +15,7 @@ from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
 from batchwright.rules.webhooks.retry_schedule import RETRY_PERIOD
 from batchwright.rules.webhooks.signatures import signed_headers
 from batchwright.telemetry.metrics import Metrics
-from batchwright.temporal.stored_secrets import SecretUnreadable, StoredSecrets
+from batchwright.temporal.stored_secrets import StoredSecrets, StoredSecretUnreadable
 from batchwright.webhooks.sender import SendResult, WebhookSender
 
 _log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class WebhookDeliveries(WebhookActivities):
     ) -> SendResult:
         try:
             secrets = [self._secrets.decrypt(stored, endpoint.id) for stored in endpoint.secrets(at)]
-        except SecretUnreadable as error:
+        except StoredSecretUnreadable as error:
             _log.error("webhook not signed", extra={"endpoint_id": endpoint.id, "error": str(error)})
             return SendResult(None, "The operator's worker cannot read the endpoint's secret; rotate it.")
         headers = signed_headers(secrets, delivery.id, int(at.timestamp()), body)

@@ -23,7 +23,6 @@ from batchwright.api.schemas.upload_create import (
     parse_completion,
     parse_upload_create,
 )
-from batchwright.api.services.concurrency import TenantLimiter
 from batchwright.api.services.idempotency import (
     IdempotencyKeys,
     fingerprint,
@@ -32,6 +31,7 @@ from batchwright.api.services.idempotency import (
 )
 from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.api.services.request_body import stream_body
+from batchwright.api.services.tenant_limiter import TenantLimiter
 from batchwright.api.services.upload_assembly import MAX_PART_BYTES, assemble, store_part
 from batchwright.contracts.audit_log import AuditAction
 from batchwright.contracts.openai_objects import PartObject, UploadObject

@@ -11,7 +11,7 @@ from batchwright.api.schemas.json_body import json_type_of, reject_unknown, wron
 from batchwright.api.schemas.model_registry import SETTING_PATHS
 from batchwright.contracts.registry import BackendConfig, ModelConfig, describe_duplicate_backend
 from batchwright.database.errors import VersionConflict
-from batchwright.rules.backends.registry import MODEL_SETTINGS, ModelSettings
+from batchwright.rules.backends.registry_changes import MODEL_SETTINGS, ModelSettings
 from batchwright.rules.backends.request_headers import find_conflict
 from batchwright.rules.backends.stored_credentials import find_misuse
 from batchwright.settings.registry_file import describe_remedy

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, file_not_found, invalid_value
 from batchwright.api.schemas.batch_create import parse_estimate
-from batchwright.api.services.concurrency import TenantLimiter
+from batchwright.api.services.tenant_limiter import TenantLimiter
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.openai_objects import EstimateObject
 from batchwright.database.records import FileRow

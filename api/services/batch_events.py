@@ -13,7 +13,7 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, rate_limited
 from batchwright.api.schemas.responses import FORECAST_AGE
 from batchwright.api.services.batch_control import BatchControl
-from batchwright.api.services.waiting_reasons import PolledQueues
+from batchwright.api.services.batch_waiting_reasons import PolledQueues
 from batchwright.api.streams import LIFETIME_SECONDS
 from batchwright.contracts.openai_objects import BatchObject
 from batchwright.contracts.webhook_events import EventType

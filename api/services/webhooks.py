@@ -33,7 +33,7 @@ from batchwright.rules.webhooks.addresses import check_url
 from batchwright.rules.webhooks.retry_schedule import LOST_AFTER
 from batchwright.rules.webhooks.signatures import new_secret
 from batchwright.temporal.codec import load_keys
-from batchwright.temporal.stored_secrets import SecretUnreadable, StoredSecrets
+from batchwright.temporal.stored_secrets import StoredSecrets, StoredSecretUnreadable
 from batchwright.webhooks.host_lookup import HostLookup
 
 logger = logging.getLogger(__name__)
@@ -212,7 +212,7 @@ class Webhooks:
     def _of_batch(self, row: WebhookEndpoint) -> BatchWebhook:
         try:
             secret = self._secrets.decrypt(row.secret, row.id)
-        except SecretUnreadable as error:
+        except StoredSecretUnreadable as error:
             logger.warning("webhook secret not shown", extra={"endpoint_id": row.id, "error": str(error)})
             secret = None
         events = [event.value for event in row.events]

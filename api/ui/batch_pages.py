@@ -8,7 +8,7 @@ from functools import partial
 from starlette.responses import RedirectResponse, Response
 
 from batchwright.api.errors import ApiError
-from batchwright.api.streams import StopSignal
+from batchwright.api.streams import ApiShutdown
 from batchwright.api.ui.batch_view import remedy, timeline, window_bar
 from batchwright.api.ui.live import BatchStream, ListStream, ListStreams
 from batchwright.api.ui.rendering import Renderer, link
@@ -26,7 +26,7 @@ _MAX_DELIVERIES = 100
 
 
 class BatchPages:
-    def __init__(self, renderer: Renderer, settings: Settings, stopping: StopSignal) -> None:
+    def __init__(self, renderer: Renderer, settings: Settings, stopping: ApiShutdown) -> None:
         self._renderer, self._settings = renderer, settings
         self._streams = ListStreams(stopping)
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from batchwright.api.errors import ApiError, error_response, rate_limited
-from batchwright.api.streams import LIFETIME_SECONDS, StopSignal
+from batchwright.api.streams import LIFETIME_SECONDS, ApiShutdown
 from batchwright.api.ui.visit import Visit
 from batchwright.contracts.openai_objects import BatchObject
 
@@ -106,7 +106,7 @@ class _Feed:
 class ListStreams:
     """Feeds of lists. The tabs of one visitor that show the same list share one feed."""
 
-    def __init__(self, stopping: StopSignal) -> None:
+    def __init__(self, stopping: ApiShutdown) -> None:
         self._feeds: dict[str, _Feed] = {}
         self._listeners = 0
         self._stopping = stopping

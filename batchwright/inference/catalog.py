@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from pydantic import JsonValue, ValidationError
 
 from batchwright.contracts.registry import BackendConfig, GatewayConfig, ModelConfig, ModelSource
-from batchwright.rules.backends.registry import apply_patch
+from batchwright.rules.backends.registry_changes import apply_patch
 from batchwright.rules.backends.request_headers import resolve_conflicts
 from batchwright.rules.backends.stored_credentials import without_misuse
 from batchwright.settings import Settings, load_registry

@@ -7,7 +7,7 @@ from pydantic import BaseModel, JsonValue
 
 from batchwright.contracts.registry import BackendConfig, GatewayConfig, ModelConfig, SettingSource
 from batchwright.inference.catalog import CatalogEntry
-from batchwright.rules.backends.registry import ModelSettings, merge_settings, non_default_settings
+from batchwright.rules.backends.registry_changes import ModelSettings, merge_settings, non_default_settings
 from batchwright.settings import Settings
 from batchwright.settings.worker import ModelLimits
 

@@ -7,7 +7,7 @@ from typing import Generic
 
 from batchwright.inference.adaptive_limits import AdaptiveLimits
 from batchwright.inference.send_limits import Limit, SendLimits
-from batchwright.rules.dispatch.batch_order import BatchRanks
+from batchwright.rules.dispatch.batch_ranking import BatchRanks
 from batchwright.rules.dispatch.fair_share import FairQueue, FairShare, Request
 
 _STARVED_SECONDS = 10.0  # after so long, a model with full backends may still send one request

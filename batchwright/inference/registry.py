@@ -25,7 +25,7 @@ from batchwright.inference.client_pool import ClientPool, client_key
 from batchwright.inference.discovery import ListingFailed
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.upstream import Backend
-from batchwright.rules.backends.registry import effective_models, registry_fingerprint
+from batchwright.rules.backends.registry_changes import effective_models, registry_fingerprint
 from batchwright.rules.dispatch.retry_policy import RetryPolicy
 from batchwright.rules.ids import is_model_name
 from batchwright.settings import Settings, load_registry

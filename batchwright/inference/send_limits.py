@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from batchwright.rules.dispatch.batch_order import BatchRanks, BatchSchedule
+from batchwright.rules.dispatch.batch_ranking import BatchRanks, BatchSchedule
 from batchwright.rules.dispatch.minute_rate import MinuteRate
 
 _BYTES_PER_TOKEN = 4  # of a line

@@ -20,6 +20,7 @@ from batchwright.temporal.errors import (
     from_rpc_error,
     is_unknown_namespace,
 )
+from batchwright.temporal.maintenance_schedules import SCHEDULES, PlannedSchedule, ensure_schedule
 from batchwright.temporal.namespace import (
     REQUIRED_ATTRIBUTES,
     RPC_TIMEOUT,
@@ -28,7 +29,6 @@ from batchwright.temporal.namespace import (
     type_conflicts,
     type_name,
 )
-from batchwright.temporal.schedules import SCHEDULES, PlannedSchedule, ensure_schedule
 
 _DEFAULT_RETENTION_DAYS = 14
 _NOT_ALLOWED = (

@@ -12,7 +12,7 @@ _ENCRYPTED = b"\x01"
 _NONCE_BYTES = 12
 
 
-class SecretUnreadable(Exception):
+class StoredSecretUnreadable(Exception):
     """A stored secret cannot be decrypted in this process.
 
     The message names the key with which the secret was encrypted, and does not contain the secret.
@@ -42,8 +42,8 @@ class StoredSecrets:
         """Return the secret from the bytes that `encrypt` returned for it.
 
         Raises:
-            SecretUnreadable: the key is missing, the secret was encrypted for another owner, or the bytes are
-                damaged.
+            StoredSecretUnreadable: the key is missing, the secret was encrypted for another owner, or the
+                bytes are damaged.
         """
         if stored[:1] == _PLAIN:
             return stored[1:].decode()
@@ -51,12 +51,12 @@ class StoredSecrets:
         key_id = name.decode(errors="replace")
         key = self._keys.get(key_id)
         if key is None:
-            raise SecretUnreadable(
+            raise StoredSecretUnreadable(
                 f"The secret is encrypted with the key {key_id!r}, which BATCHWRIGHT_PAYLOAD_KEYS lacks."
             )
         try:
             return key.cipher.decrypt(rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], owner.encode()).decode()
         except (InvalidTag, ValueError):
-            raise SecretUnreadable(
+            raise StoredSecretUnreadable(
                 f"The secret cannot be decrypted with the key {key_id!r} of BATCHWRIGHT_PAYLOAD_KEYS."
             ) from None

@@ -20,19 +20,19 @@ from prometheus_client import CollectorRegistry
 from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.execution.activity import Execution
-from batchwright.activities.execution.context import WorkerContext
 from batchwright.activities.execution.lease import Heartbeat, HeartbeatReply
+from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.authorization import CachedPermissions
 from batchwright.activities.services.batch_costs import BatchCosts
 from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.activities.services.progress import ProgressReporter
-from batchwright.activities.services.waiting_reasons import WaitingReasons
+from batchwright.activities.services.waiting_reason_reports import WaitingReasons
 from batchwright.contracts.batch import WaitingReason
 from batchwright.contracts.execution import ModelRun, SliceRequest, SliceResult
 from batchwright.contracts.ingestion import IngestResult
 from batchwright.contracts.registry import GatewayConfig, ModelConfig
 from batchwright.inference.client_pool import ClientPool
-from batchwright.inference.rate_limits import FleetRates
+from batchwright.inference.fleet_rates import FleetRates
 from batchwright.inference.registry import retry_policy_of
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.upstream import Backend

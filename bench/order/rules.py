@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from batchwright.rules.dispatch.batch_order import BatchSchedule, WaitingBatch
+from batchwright.rules.dispatch.batch_ranking import BatchSchedule, WaitingBatch
 from batchwright.rules.dispatch.fair_share import FairQueue
 from batchwright.rules.dispatch.fair_share import FairShare as Shares
 

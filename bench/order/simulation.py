@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from statistics import mean
 
-from batchwright.rules.dispatch.batch_order import WaitingBatch
+from batchwright.rules.dispatch.batch_ranking import WaitingBatch
 from bench.limits.backend import Clock
 from bench.order.rules import MODEL, OrderRule, Request
 from bench.order.scenarios import Arrival, Scenario

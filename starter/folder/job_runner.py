@@ -39,7 +39,7 @@ class _SetAside(NamedTuple):
     is_immovable: bool
 
 
-class JobRunner:
+class FolderJobRunner:
     """Moves the jobs of a folder from state to state.
 
     The folder and the API contain everything that is needed to continue. So the process can be killed at any

@@ -55,11 +55,11 @@ CONSTANTS = {
     "refresh_seconds": [
         "batchwright.inference.registry:_REFRESH_SECONDS",
         "batchwright.inference.registry:_REFRESH_CHANGES_SECONDS",
-        "batchwright.inference.rate_limits:_REFRESH_SECONDS",
-        "batchwright.worker.rate_limits:SYNC_SECONDS",
+        "batchwright.inference.fleet_rates:_REFRESH_SECONDS",
+        "batchwright.worker.temporal_rate_limits:SYNC_SECONDS",
     ],
     "stalled_seconds": ["batchwright.api.http_protocol:BoundedProtocol.seconds_stalled"],
-    "startup_seconds": ["batchwright.worker.dependencies:STARTUP_SECONDS"],
+    "startup_seconds": ["batchwright.worker.dependency_checks:STARTUP_SECONDS"],
     "storage_patience_seconds": ["batchwright.storage.s3.storage:_PATIENCE_SECONDS"],
     "stream_seconds": ["batchwright.api.streams:LIFETIME_SECONDS"],
 }

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import count
 
 from batchwright.inference.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
-from batchwright.inference.concurrency import ConcurrencyLimiter, Permit, PermitRequest
+from batchwright.inference.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
 from batchwright.inference.send_limits import Limit, SendLimits, TenantShares
 from batchwright.telemetry.metrics import Metrics
 

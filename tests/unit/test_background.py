@@ -10,7 +10,7 @@ import pytest
 
 from batchwright.background import BackgroundTaskFailing, BackgroundTasks, log_failure
 from batchwright.starter.stack.services import RestartLoop
-from batchwright.worker.dependencies import DependencyMonitor
+from batchwright.worker.dependency_checks import DependencyMonitor
 from batchwright.worker.pollers import QueuePollers
 
 NEVER = 3600.0

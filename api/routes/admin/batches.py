@@ -36,7 +36,7 @@ from batchwright.contracts.operator_objects import (
     OperatorBatch,
     OperatorBatchPage,
 )
-from batchwright.database.tables.operator_batches import BatchFilters
+from batchwright.database.tables.operator_batches import OperatorBatchFilters
 from batchwright.rules.ids import is_batch_id
 from batchwright.rules.pagination import is_ascending, page_limit
 
@@ -116,7 +116,7 @@ class OperatorBatchRoutes:
         if after is not None and not is_batch_id(after):
             raise batch_not_found(after)
         now = self._clock()
-        filters = BatchFilters(
+        filters = OperatorBatchFilters(
             forecast_since=now - FORECAST_AGE,
             tenant=tenant,
             statuses=None if status is None else _parse_status(status),

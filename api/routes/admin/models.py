@@ -43,7 +43,12 @@ from batchwright.contracts.registry import (
 from batchwright.database.errors import VersionConflict
 from batchwright.database.records import ModelChange
 from batchwright.inference.catalog import Catalog, CatalogEntry, SeenModel
-from batchwright.rules.backends.registry import MODEL_SETTINGS, ModelSettings, apply_patch, merge_settings
+from batchwright.rules.backends.registry_changes import (
+    MODEL_SETTINGS,
+    ModelSettings,
+    apply_patch,
+    merge_settings,
+)
 from batchwright.settings import Settings
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from batchwright.database.errors import UnknownBatch
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import BatchOutcome, BatchRow, EndedBatch
 from batchwright.database.sql import queries
-from batchwright.database.tables.batch_pages import PostgresBatchPages
+from batchwright.database.tables.batch_list import PostgresBatchPages
 from batchwright.database.tables.batch_records import (
     dump_error_counts,
     dump_errors,

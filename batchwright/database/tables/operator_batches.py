@@ -14,7 +14,7 @@ from batchwright.database.tables.batch_records import parse_batch
 
 
 @dataclass(frozen=True)
-class BatchFilters:
+class OperatorBatchFilters:
     """Conditions for batches. A batch is selected if it meets all of them. None means no condition.
 
     Args:
@@ -62,7 +62,7 @@ class OperatorBatches(Protocol):
         ...
 
     async def page(
-        self, filters: BatchFilters, *, limit: int, ascending: bool, after: str | None
+        self, filters: OperatorBatchFilters, *, limit: int, ascending: bool, after: str | None
     ) -> tuple[list[BatchRow], bool]:
         """Return at most `limit` batches, sorted by id (the order of creation), and True if more follow.
 
@@ -104,7 +104,7 @@ class PostgresOperatorBatches(OperatorBatches):
         return None if record is None else record["priority"]
 
     async def page(
-        self, filters: BatchFilters, *, limit: int, ascending: bool, after: str | None
+        self, filters: OperatorBatchFilters, *, limit: int, ascending: bool, after: str | None
     ) -> tuple[list[BatchRow], bool]:
         records = await self._connections.fetch(
             self._sql.page_up if ascending else self._sql.page_down,

@@ -10,14 +10,14 @@ _SHORTEST_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class DueLines:
+class DueCount:
     """Number of lines without a result, and the seconds until their deadline."""
 
     seconds_left: float
     lines: int
 
 
-def lines_within(due: Iterable[DueLines], horizon_seconds: float) -> int:
+def lines_within(due: Iterable[DueCount], horizon_seconds: float) -> int:
     """Return the number of lines whose deadline is within the next `horizon_seconds`.
 
     Lines whose deadline has passed do not count, because they are no longer sent.
@@ -25,7 +25,7 @@ def lines_within(due: Iterable[DueLines], horizon_seconds: float) -> int:
     return sum(each.lines for each in due if 0 < each.seconds_left <= horizon_seconds)
 
 
-def required_rate(due: Sequence[DueLines]) -> float:
+def required_rate(due: Sequence[DueCount]) -> float:
     """Return the lowest constant rate, in lines per second, at which no line misses its deadline.
 
     For each deadline, the lines due by then must be sent in the time until then. The number of these lines

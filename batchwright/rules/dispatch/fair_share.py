@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from batchwright.rules.dispatch.batch_order import Rank, priority_weight
+from batchwright.rules.dispatch.batch_ranking import Rank, priority_weight
 
 MIN_WEIGHT = 0.001
 MAX_WEIGHT = 1000.0
@@ -23,7 +23,7 @@ _TENANT_BYTES, _DIGITS = 48, 12  # lengths of a fairness key's parts; Temporal a
 
 
 @dataclass(slots=True, eq=False)
-class _Usage:
+class _TenantUsage:
     """The requests that one tenant has in flight to a model, and a clock that adds up their durations.
 
     Attributes:
@@ -76,8 +76,8 @@ class FairShare:
     """
 
     def __init__(self) -> None:
-        self._usages: dict[str, _Usage] = {}
-        self._last = _Usage(0.0, 0.0, 1.0, 1.0)  # usage of the tenant that got the last permit
+        self._usages: dict[str, _TenantUsage] = {}
+        self._last = _TenantUsage(0.0, 0.0, 1.0, 1.0)  # usage of the tenant that got the last permit
 
     def start_waiting(self, tenant: str, default_weight: float, waiting: Collection[str], now: float) -> None:
         """Set the clock of a tenant that begins to wait.
@@ -92,7 +92,7 @@ class FairShare:
         lowest = self._last.clock_at(now)  # read before this tenant's clock changes, which may be `_last`
         usage = usages.get(tenant)
         if usage is None:
-            usage = usages[tenant] = _Usage(-math.inf, now, default_weight, _share_of(default_weight))
+            usage = usages[tenant] = _TenantUsage(-math.inf, now, default_weight, _share_of(default_weight))
         elif not usage.in_flight and now - usage.since > _PAUSE_SECONDS:
             usage.clock = -math.inf  # no debt after a pause
         usage.default_weight = default_weight

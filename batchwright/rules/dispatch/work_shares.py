@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from batchwright.contracts.batch import DEFAULT_PRIORITY
-from batchwright.rules.dispatch.batch_order import priority_weight
+from batchwright.rules.dispatch.batch_ranking import priority_weight
 
 FOR_OTHERS = 0.2  # fraction of a priority's permits that does not go to its first batch
 

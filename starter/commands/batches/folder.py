@@ -9,7 +9,7 @@ import typer
 from batchwright.contracts.openai import Endpoint
 from batchwright.starter.folder.errors import FolderError
 from batchwright.starter.folder.job_batches import JobOptions
-from batchwright.starter.folder.job_runner import JobRunner
+from batchwright.starter.folder.job_runner import FolderJobRunner
 from batchwright.starter.folder.job_states import JobFolder
 from batchwright.starter.options import Tenant, Url, api_client
 from batchwright.starter.output import ExitCode, stdout, stop
@@ -44,7 +44,7 @@ def folder(
     with api_client(url, tenant) as client:
         try:
             with JobFolder(directory) as jobs:
-                runner = JobRunner(jobs, client, JobOptions(endpoint, window, model), say)
+                runner = FolderJobRunner(jobs, client, JobOptions(endpoint, window, model), say)
                 before = signal.signal(signal.SIGTERM, signal.default_int_handler)
                 try:
                     say(f"Jobs of {directory} are run by {client.url}.")

@@ -16,13 +16,13 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.execution.activity import Execution
-from batchwright.activities.execution.context import WorkerContext
 from batchwright.activities.execution.lease import Heartbeat, HeartbeatReply
+from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_costs import BatchCosts
 from batchwright.activities.services.progress import ProgressReporter
 from batchwright.activities.services.slice_demand import MAX_SLICES
 from batchwright.activities.services.tenant_shares import StoredShares
-from batchwright.activities.services.waiting_reasons import WaitingReasons
+from batchwright.activities.services.waiting_reason_reports import WaitingReasons
 from batchwright.contracts.batch import ModelCounts, WaitingReason
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import RELEASED, SliceRequest, SliceResult

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from batchwright.activities.execution.stored_results import LineAttempt
 from batchwright.activities.results.result_index import ResultIndex
-from batchwright.activities.results.spool import ResultSpool
+from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.contracts.batch import ModelCounts
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.finalization import FinalizeResult

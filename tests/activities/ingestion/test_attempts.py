@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from batchwright.activities.ingestion.spool import InputSpool
+from batchwright.activities.ingestion.input_spool import InputSpool
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.ingestion import IngestResult
 from batchwright.contracts.openai import BatchStatus

@@ -8,10 +8,10 @@ import pytest
 
 from batchwright.activities.services.slice_demand import MAX_SLICES, HeldSlice, SliceDemand
 from batchwright.inference.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
-from batchwright.inference.concurrency import ConcurrencyLimiter, Permit, PermitRequest
+from batchwright.inference.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
 from batchwright.inference.memory_budget import MemoryBudget
 from batchwright.inference.send_limits import BatchWeights, Limit, SendLimits
-from batchwright.rules.dispatch.batch_order import BatchRanks
+from batchwright.rules.dispatch.batch_ranking import BatchRanks
 from batchwright.rules.dispatch.rate_limits import ALL_MODELS
 from batchwright.telemetry.metrics import Metrics
 

@@ -15,7 +15,7 @@ import pytest
 
 from batchwright.activities.services.slice_demand import HeldSlice, SliceDemand
 from batchwright.inference.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
-from batchwright.inference.concurrency import ConcurrencyLimiter, Permit, PermitRequest
+from batchwright.inference.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
 from batchwright.inference.memory_budget import MemoryBudget
 from batchwright.telemetry.metrics import Metrics
 

@@ -7,7 +7,7 @@ from batchwright.contracts.batch import BatchForecast, WindowFit
 from batchwright.contracts.openai import BatchStatus, Usage
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.batch_records import add_reported
-from batchwright.database.tables.operator_batches import BatchCount, BatchFilters, OperatorBatches
+from batchwright.database.tables.operator_batches import BatchCount, OperatorBatches, OperatorBatchFilters
 from batchwright.rules.batch_states import LIVE_STATES, visible_status
 from tests.fakes.tables.rows import Rows, per_model, slices, usage_per_model
 
@@ -28,7 +28,7 @@ class MemoryOperatorBatches(OperatorBatches):
         return row.order.priority
 
     async def page(
-        self, filters: BatchFilters, *, limit: int, ascending: bool, after: str | None
+        self, filters: OperatorBatchFilters, *, limit: int, ascending: bool, after: str | None
     ) -> tuple[list[BatchRow], bool]:
         rows = [
             self._seen(row, filters.forecast_since)
@@ -62,7 +62,7 @@ class MemoryOperatorBatches(OperatorBatches):
         return found if is_fresh and _status(row) is BatchStatus.IN_PROGRESS else None
 
 
-def _matches(row: BatchRow, filters: BatchFilters) -> bool:
+def _matches(row: BatchRow, filters: OperatorBatchFilters) -> bool:
     return (
         filters.tenant in (None, row.order.tenant)
         and (filters.statuses is None or _status(row) in filters.statuses)

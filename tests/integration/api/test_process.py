@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from batchwright.contracts.openai_objects import FileObject
-from batchwright.rules.backends.registry import registry_fingerprint
+from batchwright.rules.backends.registry_changes import registry_fingerprint
 from batchwright.settings.registry_file import read_registry
 from batchwright.starter.stack.ports import free_port
 from tests.fakes.api import LINE, error_of, read

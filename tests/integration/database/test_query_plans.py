@@ -10,7 +10,7 @@ from batchwright.contracts.openai import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection
 from batchwright.database.sql import queries
-from batchwright.database.tables.batch_pages import BatchPageQueries
+from batchwright.database.tables.batch_list import BatchPageQueries
 from batchwright.database.tables.batches import BatchQueries
 from batchwright.database.tables.callbacks import CallbackQueries
 from batchwright.database.tables.files import FIRST_POSITION, LAST_POSITION, FileQueries

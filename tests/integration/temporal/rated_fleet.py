@@ -14,19 +14,19 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from batchwright.activities.execution.activity import Execution
-from batchwright.activities.execution.context import WorkerContext
+from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.contracts.execution import ModelRun, ModelRunResult, SliceRequest, SliceResult
 from batchwright.contracts.openai import Endpoint
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE, inference_queue
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import RateChange
-from batchwright.inference.rate_limits import FleetRates
+from batchwright.inference.fleet_rates import FleetRates
 from batchwright.rules import object_keys
 from batchwright.rules.dispatch.rate_limits import Pacing
 from batchwright.rules.planning.plan_format import PlanEntry, SliceRecord, pack_entry, pack_slice
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal import DATA_CONVERTER
-from batchwright.worker.rate_limits import QueueRateLimit, RateLimitSync, TemporalRateLimits
+from batchwright.worker.temporal_rate_limits import QueueRateLimit, RateLimitSync, TemporalRateLimits
 from batchwright.workflows.model_run import ModelRunWorkflow
 from tests.activities.execution.fixture import BATCH, TENANT, ExecutionFixture, ok
 from tests.fakes.memory_database import MemoryDatabase

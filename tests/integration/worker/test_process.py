@@ -183,14 +183,14 @@ LOOPS = {
     "fleet_shares": "batchwright.worker.fleet_shares:FleetShares.run",
     "registry": "batchwright.inference.registry:BackendRegistry.run",
     "progress": "batchwright.activities.services.progress:ProgressReporter.run",
-    "dependencies": "batchwright.worker.dependencies:DependencyMonitor.run",
+    "dependencies": "batchwright.worker.dependency_checks:DependencyMonitor.run",
     "worker_stats": "batchwright.worker.process:_publish_stats",
     "permissions": "batchwright.activities.services.authorization:CachedPermissions.run",
     "callbacks": "batchwright.activities.services.callbacks:CallbackWatch.run",
     "pollers": "batchwright.worker.pollers:PollerSupervisor.run",
-    "rate_limits": "batchwright.worker.rate_limits:RateLimitSync.run",
+    "rate_limits": "batchwright.worker.temporal_rate_limits:RateLimitSync.run",
     "fleet_metrics": "batchwright.worker.fleet_metrics:FleetMetricsCollector.run",
-    "waiting_reasons": "batchwright.worker.waiting_reasons:WaitingReasonMonitor.run",
+    "waiting_reasons": "batchwright.worker.waiting_reason_monitor:WaitingReasonMonitor.run",
 }
 
 

@@ -13,7 +13,7 @@ import pytest
 from batchwright.contracts.openai import Endpoint
 from batchwright.contracts.registry import LimitConfig
 from batchwright.inference.client import RequestSender, parse_response
-from batchwright.inference.microbatch import (
+from batchwright.inference.microbatch_sender import (
     MicrobatchSender,
     MicrobatchSenders,
     load_chat_executors,

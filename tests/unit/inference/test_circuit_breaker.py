@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchwright.activities.execution.dispatcher import MAX_BLOCKED_SECONDS
+from batchwright.activities.execution.dispatch_loop import MAX_BLOCKED_SECONDS
 from batchwright.inference.circuit_breaker import CircuitAttempt, CircuitBreaker
 
 

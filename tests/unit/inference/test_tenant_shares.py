@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from batchwright.inference.concurrency import PermitRequest
+from batchwright.inference.concurrency_limiter import PermitRequest
 from batchwright.inference.send_limits import BatchWeights
-from batchwright.rules.dispatch.batch_order import BatchRanks
+from batchwright.rules.dispatch.batch_ranking import BatchRanks
 from tests.fakes.permit_traffic import PermitTraffic
 
 

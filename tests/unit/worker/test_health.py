@@ -8,7 +8,7 @@ from aiohttp import web
 
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.telemetry.metrics import Metrics
-from batchwright.worker.dependencies import DependencyMonitor, HealthCheck
+from batchwright.worker.dependency_checks import DependencyMonitor, HealthCheck
 from batchwright.worker.health import HealthServer
 
 NOWHERE = "127.0.0.1:9"

@@ -84,7 +84,7 @@ def test_an_unreachable_temporal_is_reported_in_one_sentence(
 ) -> None:
     address = f"127.0.0.1:{free_port()}"
     monkeypatch.setenv("BATCHWRIGHT_TEMPORAL_ADDRESS", address)
-    monkeypatch.setattr("batchwright.worker.dependencies.STARTUP_SECONDS", 0)
+    monkeypatch.setattr("batchwright.worker.dependency_checks.STARTUP_SECONDS", 0)
     assert main(parse_options([])) == 1
     error_output = capsys.readouterr().err
     assert error_output.startswith(f"Temporal does not answer at {address} (BATCHWRIGHT_TEMPORAL_ADDRESS)")

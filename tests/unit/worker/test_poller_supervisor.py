@@ -8,7 +8,7 @@ from batchwright.contracts.batch import ModelCounts
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.storage.base import StorageUnavailable
-from batchwright.worker.dependencies import DependencyMonitor
+from batchwright.worker.dependency_checks import DependencyMonitor
 from batchwright.worker.pollers import PollerFactory, PollerSupervisor, QueuePollers, RequiredModels
 from tests.fakes.memory_database import MemoryDatabase
 from tests.integration.database.rows import START, after, an_order, slice_progress

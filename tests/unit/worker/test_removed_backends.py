@@ -18,8 +18,8 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
 from batchwright.inference.client import RequestSender
 from batchwright.inference.client_pool import ClientPool
-from batchwright.inference.concurrency import ConcurrencyLimiter
-from batchwright.inference.microbatch import MicrobatchSenders
+from batchwright.inference.concurrency_limiter import ConcurrencyLimiter
+from batchwright.inference.microbatch_sender import MicrobatchSenders
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.registry import BackendRegistry
 from batchwright.inference.router import ModelRouter

@@ -7,9 +7,9 @@ import pytest
 
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import RateChange
-from batchwright.inference.rate_limits import FleetRates
+from batchwright.inference.fleet_rates import FleetRates
 from batchwright.settings import Settings, SettingsError, load
-from batchwright.worker.dependencies import check_rates
+from batchwright.worker.dependency_checks import check_rates
 
 
 class Table:
@@ -42,7 +42,7 @@ async def test_a_database_that_starts_again_just_before_the_rates_are_read_is_wa
 
 
 async def test_the_start_fails_if_the_database_stays_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchwright.worker.dependencies.STARTUP_SECONDS", 0)
+    monkeypatch.setattr("batchwright.worker.dependency_checks.STARTUP_SECONDS", 0)
     with pytest.raises(DatabaseUnavailable):
         await check_rates(rates(load(), 10))
 

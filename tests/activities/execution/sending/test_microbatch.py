@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from batchwright.contracts.openai import Endpoint
 from batchwright.contracts.registry import BackendConfig, ModelConfig
 from batchwright.inference.client import parse_response
-from batchwright.inference.microbatch import MicrobatchPolicy, MicrobatchSender, MicrobatchSenders
+from batchwright.inference.microbatch_sender import MicrobatchPolicy, MicrobatchSender, MicrobatchSenders
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.transport.base import Header, TargetUrl
 from batchwright.rules.backends.microbatch import EmbeddingsAdapter

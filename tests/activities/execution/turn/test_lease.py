@@ -13,7 +13,7 @@ from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.execution import lease
 from batchwright.activities.execution.lease import HeartbeatReply, SliceLease, is_fresh_attempt
-from batchwright.activities.services.waiting_reasons import WaitingReasons
+from batchwright.activities.services.waiting_reason_reports import WaitingReasons
 from batchwright.contracts.batch import WaitingReason
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import SliceResult
@@ -144,7 +144,7 @@ def test_the_lease_lasts_for_several_heartbeat_intervals() -> None:
 async def test_answers_to_requests_sent_before_the_outage_do_not_clear_the_waiting_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("batchwright.activities.execution.dispatcher.MAX_BLOCKED_SECONDS", 0.0)
+    monkeypatch.setattr("batchwright.activities.execution.dispatch_loop.MAX_BLOCKED_SECONDS", 0.0)
     execution, broken = ExecutionFixture(ok), asyncio.Event()
     await plan_slice(execution.storage, [line_of(n) for n in range(2)])
 

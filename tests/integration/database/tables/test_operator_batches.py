@@ -6,10 +6,10 @@ from batchwright.contracts.batch import BatchForecast, ModelCounts, WindowFit
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.tables.forecasts import ForecastRow
-from batchwright.database.tables.operator_batches import BatchCount, BatchFilters
+from batchwright.database.tables.operator_batches import BatchCount, OperatorBatchFilters
 from tests.integration.database.rows import START, after, an_order, an_outcome, slice_progress
 
-ALL = BatchFilters(forecast_since=START)
+ALL = OperatorBatchFilters(forecast_since=START)
 
 
 async def a_batch(database: Database, number: int, tenant: str = "t", model: str = "a") -> None:
@@ -27,7 +27,7 @@ async def forecast(database: Database, number: int, window: WindowFit, tenant: s
     await database.forecasts.publish([ForecastRow(tenant, f"batch_{number}", made)], after(60))
 
 
-async def ids(database: Database, filters: BatchFilters) -> list[str]:
+async def ids(database: Database, filters: OperatorBatchFilters) -> list[str]:
     rows, _ = await database.operator_batches.page(filters, limit=10, ascending=True, after=None)
     return [row.order.batch_id for row in rows]
 
@@ -77,10 +77,10 @@ async def test_filters_select_by_tenant_status_and_model(any_database: Database)
     await any_database.batches.finish("red", "batch_3", an_outcome(output=None, error=None), after(20))
     await any_database.batches.request_cancel("blue", "batch_2", after(20))
     assert await ids(any_database, ALL) == ["batch_1", "batch_2", "batch_3"]
-    assert await ids(any_database, BatchFilters(START, tenant="red")) == ["batch_1", "batch_3"]
-    assert await ids(any_database, BatchFilters(START, model="b")) == ["batch_2"]
+    assert await ids(any_database, OperatorBatchFilters(START, tenant="red")) == ["batch_1", "batch_3"]
+    assert await ids(any_database, OperatorBatchFilters(START, model="b")) == ["batch_2"]
     for status, found in (("in_progress", "batch_1"), ("cancelling", "batch_2"), ("completed", "batch_3")):
-        assert await ids(any_database, BatchFilters(START, statuses=[BatchStatus(status)])) == [found]
+        assert await ids(any_database, OperatorBatchFilters(START, statuses=[BatchStatus(status)])) == [found]
 
 
 async def test_the_rows_include_the_counts_that_workers_reported(any_database: Database) -> None:
@@ -96,10 +96,10 @@ async def test_batches_are_selected_and_counted_by_a_forecast_that_is_new_enough
     for number, window in enumerate(WindowFit):
         await a_batch(any_database, number)
         await forecast(any_database, number, window)
-    assert await ids(any_database, BatchFilters(START, forecast=WindowFit.AT_RISK)) == ["batch_1"]
-    assert await ids(any_database, BatchFilters(after(60), forecast=WindowFit.AT_RISK)) == []
+    assert await ids(any_database, OperatorBatchFilters(START, forecast=WindowFit.AT_RISK)) == ["batch_1"]
+    assert await ids(any_database, OperatorBatchFilters(after(60), forecast=WindowFit.AT_RISK)) == []
     (row,), _ = await any_database.operator_batches.page(
-        BatchFilters(START, forecast=WindowFit.LATE), limit=5, ascending=True, after=None
+        OperatorBatchFilters(START, forecast=WindowFit.LATE), limit=5, ascending=True, after=None
     )
     assert row.forecast is not None
     assert row.forecast.window is WindowFit.LATE

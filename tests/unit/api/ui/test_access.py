@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.api.streams import StopSignal
+from batchwright.api.streams import ApiShutdown
 from batchwright.api.ui.batch_pages import BatchPages
 from batchwright.api.ui.file_pages import FilePages
 from batchwright.api.ui.line_pages import LinePages
@@ -25,7 +25,7 @@ def pages() -> list[str]:
     """Return all pages that need a visitor, such as `GET /ui/batches/x`."""
     renderer, settings = Renderer({}, lambda: datetime.now(UTC)), load()
     tables = (
-        BatchPages(renderer, settings, StopSignal()).table(),
+        BatchPages(renderer, settings, ApiShutdown()).table(),
         LinePages(renderer).table(),
         NewBatchPages(renderer, settings).table(),
         FilePages(renderer).table(),

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from batchwright.api.errors import ApiError
-from batchwright.api.streams import StopSignal
+from batchwright.api.streams import ApiShutdown
 from batchwright.api.ui import live
 from batchwright.api.ui.live import ListStreams
 from tests.fakes.api import ApiFixture, open_api
@@ -70,7 +70,7 @@ async def test_a_refused_list_has_the_status_of_the_error_so_that_browsers_wait(
 
 
 async def test_all_tabs_with_the_same_list_share_one_reading() -> None:
-    streams, reads = ListStreams(StopSignal()), list[str]()
+    streams, reads = ListStreams(ApiShutdown()), list[str]()
 
     async def fragment() -> bytes:
         reads.append("read")
@@ -100,7 +100,7 @@ async def test_a_feed_survives_an_outage_and_ends_when_the_api_refuses_it(
             raise answer
         return answer
 
-    with ListStreams(StopSignal()).feed("blue", fragment) as feed:
+    with ListStreams(ApiShutdown()).feed("blue", fragment) as feed:
         await feed.next
         assert feed.latest == b"rows"
         await asyncio.gather(feed.task, return_exceptions=True)
@@ -109,7 +109,7 @@ async def test_a_feed_survives_an_outage_and_ends_when_the_api_refuses_it(
 
 async def test_too_many_open_lists_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "MAX_LISTENERS", 1)
-    streams = ListStreams(StopSignal())
+    streams = ListStreams(ApiShutdown())
 
     async def fragment() -> bytes:
         return b"rows"
@@ -122,7 +122,7 @@ async def test_too_many_open_lists_are_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_a_stopping_process_ends_the_streams_of_lists() -> None:
-    stopping = StopSignal()
+    stopping = ApiShutdown()
     streams = ListStreams(stopping)
 
     async def fragment() -> bytes:

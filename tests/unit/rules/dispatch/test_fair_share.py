@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from batchwright.rules.dispatch.batch_order import BatchRanks, Rank
+from batchwright.rules.dispatch.batch_ranking import BatchRanks, Rank
 from batchwright.rules.dispatch.fair_share import FairQueue, FairShare
 
 

@@ -9,7 +9,7 @@ from batchwright.contracts.openai import BatchStatus, Endpoint
 from batchwright.database.records import BatchRow
 from batchwright.starter.client import Client
 from batchwright.starter.folder.job_batches import JobOptions
-from batchwright.starter.folder.job_runner import JobRunner
+from batchwright.starter.folder.job_runner import FolderJobRunner
 from batchwright.starter.folder.job_states import JobFolder
 from tests.unit.starter.cli import LINE, Cli, run_now
 
@@ -29,10 +29,10 @@ class Jobs:
         self.said: list[str] = []
 
     @contextmanager
-    def runner(self, options: JobOptions = OPTIONS) -> Generator[JobRunner]:
+    def runner(self, options: JobOptions = OPTIONS) -> Generator[FolderJobRunner]:
         """Context manager that yields a job runner, as in a newly started process."""
         with JobFolder(self.path) as folder, Client(self.cli.url) as client:
-            yield JobRunner(folder, client, options, self.said.append)
+            yield FolderJobRunner(folder, client, options, self.said.append)
 
     def drop(self, name: str, content: str | bytes = LINE) -> Path:
         """Drop a complete file into the folder. Return its path."""

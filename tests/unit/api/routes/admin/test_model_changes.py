@@ -11,7 +11,7 @@ from batchwright.api.schemas.model_registry import ModelConfigObject
 from batchwright.contracts.operator_objects import ModelSettingsObject
 from batchwright.contracts.registry import BackendConfig, ModelConfig
 from batchwright.database.records import ModelChange
-from batchwright.rules.backends.registry import ModelSettings
+from batchwright.rules.backends.registry_changes import ModelSettings
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.tables.models import MemoryModelChanges
 from tests.integration.database.rows import START

@@ -10,17 +10,17 @@ from enum import Enum, auto
 
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from batchwright.activities.execution.context import WorkerContext
 from batchwright.activities.execution.lease import SliceLease
 from batchwright.activities.execution.line_queue import LineQueue, SliceLine
-from batchwright.activities.execution.outcomes import InFlightRequest, OutcomeHandler
+from batchwright.activities.execution.outcome_handler import InFlightRequest, OutcomeHandler
 from batchwright.activities.execution.quarantine import CrashQuarantine
 from batchwright.activities.execution.result_writer import ResultWriter
+from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_costs import SliceCost
 from batchwright.activities.services.slice_demand import HeldSlice
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.execution import SliceRequest
-from batchwright.inference.rate_limits import EffectiveRates
+from batchwright.inference.fleet_rates import EffectiveRates
 from batchwright.inference.router import ModelRouter
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.dispatch.rate_limits import Pacing

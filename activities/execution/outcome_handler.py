@@ -7,14 +7,14 @@ from functools import partial
 
 from msgspec import Struct
 
-from batchwright.activities.execution.context import WorkerContext
-from batchwright.activities.execution.failures import FailureAttribution, LineAttempts
+from batchwright.activities.execution.failure_attribution import FailureAttribution, LineAttempts
 from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.result_writer import ResultWriter
+from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_costs import SliceCost
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
 from batchwright.contracts.execution import SliceRequest
-from batchwright.inference.concurrency import Permit
+from batchwright.inference.concurrency_limiter import Permit
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.router import Dispatch
 from batchwright.inference.transport.base import Exchange

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from batchwright.api.errors import ApiError
-from batchwright.api.services.concurrency import TenantLimiter
+from batchwright.api.services.tenant_limiter import TenantLimiter
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.activities.ingestion.spool import InputSpool
+from batchwright.activities.ingestion.input_spool import InputSpool
 from batchwright.storage.base import StorageUnavailable
 
 

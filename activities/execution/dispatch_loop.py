@@ -5,12 +5,12 @@ import math
 import time
 
 from batchwright.activities.clock import SUSPEND_AWARE_CLOCK
-from batchwright.activities.execution.executor import RequestExecutor
 from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.quarantine import TRACKED_BATCH_SIZE
-from batchwright.activities.execution.turn import SliceTurn, StopReason
+from batchwright.activities.execution.request_executor import RequestExecutor
+from batchwright.activities.execution.turn_state import SliceTurn, StopReason
 from batchwright.activities.services.authorization import LineAuthorizer
-from batchwright.inference.concurrency import Permit, PermitRequest
+from batchwright.inference.concurrency_limiter import Permit, PermitRequest
 from batchwright.rules.dispatch.rate_limits import ALL_MODELS
 
 MAX_BLOCKED_SECONDS = 3.0  # a slice that can send nothing for longer releases its slot

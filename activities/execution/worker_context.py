@@ -12,13 +12,13 @@ from batchwright.activities.services.batch_costs import BatchCosts
 from batchwright.activities.services.callbacks import CallbackSubscriptions, NoCallbacks
 from batchwright.activities.services.progress import ProgressReporter
 from batchwright.activities.services.slice_demand import SliceDemand
-from batchwright.activities.services.waiting_reasons import DeferralMetrics, WaitingReasons
+from batchwright.activities.services.waiting_reason_reports import DeferralMetrics, WaitingReasons
 from batchwright.inference.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
-from batchwright.inference.concurrency import ConcurrencyLimiter
+from batchwright.inference.concurrency_limiter import ConcurrencyLimiter
+from batchwright.inference.fleet_rates import EffectiveRates, NoRates
 from batchwright.inference.hooks import PreCallHooks
 from batchwright.inference.memory_budget import MemoryBudget
-from batchwright.inference.microbatch import MicrobatchSenders
-from batchwright.inference.rate_limits import EffectiveRates, NoRates
+from batchwright.inference.microbatch_sender import MicrobatchSenders
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.send_limits import BatchWeights, Limit, Rates, SendLimits, TenantShares
 from batchwright.settings import Settings

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchwright.rules.dispatch.batch_order import (
+from batchwright.rules.dispatch.batch_ranking import (
     BatchSchedule,
     WaitingBatch,
     fairness_key_of,

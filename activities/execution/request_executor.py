@@ -8,14 +8,14 @@ from msgspec.structs import replace
 
 from batchwright.activities.execution.jobs import JobRunner
 from batchwright.activities.execution.line_queue import SliceLine
-from batchwright.activities.execution.outcomes import InFlightRequest, OutboundRequest
+from batchwright.activities.execution.outcome_handler import InFlightRequest, OutboundRequest
 from batchwright.activities.execution.task_pool import TaskPool
-from batchwright.activities.execution.turn import SliceTurn
+from batchwright.activities.execution.turn_state import SliceTurn
 from batchwright.activities.services.backend_jobs import forwarded_headers
 from batchwright.contracts.openai import Endpoint
 from batchwright.contracts.registry import LimitConfig
 from batchwright.inference.client import RequestSender
-from batchwright.inference.concurrency import Permit
+from batchwright.inference.concurrency_limiter import Permit
 from batchwright.inference.hooks import Call
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.probes import ProbeResult

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from batchwright.inference.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
-from batchwright.inference.concurrency import (
+from batchwright.inference.concurrency_limiter import (
     ConcurrencyLimiter,
     Permit,
     PermitRequest,
 )
 from batchwright.inference.send_limits import BatchWeights, SendLimits, TenantShares
-from batchwright.rules.dispatch.batch_order import BatchRanks, Rank
+from batchwright.rules.dispatch.batch_ranking import BatchRanks, Rank
 from batchwright.rules.dispatch.fair_share import fresh_fairness_key
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.permit_requests import PermitWaiter, taken

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from temporalio.service import RPCError
 
-from batchwright.activities.services.waiting_reasons import ReasonSignal
+from batchwright.activities.services.waiting_reason_reports import ReasonSignal
 from batchwright.contracts.batch import WaitingReason
 from batchwright.contracts.openai import BatchStatus, HoldKind
 from batchwright.contracts.temporal_names import IO_QUEUE, inference_queue
