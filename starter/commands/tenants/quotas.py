@@ -1,7 +1,6 @@
 """`batchwright quotas`: shows and changes quotas, shares and allowed models of tenants at run time."""
 
 import math
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -26,13 +25,75 @@ _OF = Annotated[str, typer.Argument(metavar="TENANT", help="Name of the tenant."
 
 
 def _limit(name: str, what: str) -> object:
-    text = f"{what}; 0: no limit, `{_DEFAULT}`: as in the settings."
-    return typer.Option(f"--{name}", metavar="N", help=text, show_default=False)
+    return _option(name, "N", f"{what}; 0: no limit, `{_DEFAULT}`: as in the settings.")
 
 
 def _rate(name: str, what: str) -> object:
-    text = f"{what}. `{_DEFAULT}`: no limit."
-    return typer.Option(f"--{name}", metavar="N", help=text, show_default=False)
+    return _option(name, "N", f"{what}. `{_DEFAULT}`: no limit.")
+
+
+def _option(name: str, metavar: str, text: str) -> object:
+    return typer.Option(f"--{name}", metavar=metavar, help=text, show_default=False)
+
+
+_LiveBatches = Annotated[str | None, _limit("live-batches", "Unfinished batches")]
+_StoredBytes = Annotated[str | None, _limit("stored-bytes", "Bytes of files")]
+_EnqueuedLines = Annotated[str | None, _limit("enqueued-lines", "Lines without a result")]
+_EnqueuedTokens = Annotated[str | None, _limit("enqueued-tokens", "Prompt tokens of these lines")]
+_RequestsPerMinute = Annotated[str | None, _limit("requests-per-minute", "Requests a minute")]
+_TokensPerDay = Annotated[str | None, _limit("tokens-per-day", "Tokens per day in UTC")]
+_CostPerDay = Annotated[
+    str | None, _limit("cost-per-day", "Cost per day in UTC, in the currency of the prices")
+]
+_Webhooks = Annotated[str | None, _limit("webhooks", "Webhooks for all batches")]
+_Weight = Annotated[
+    str | None,
+    _option(
+        "weight", "W", f"Share of the workers relative to other tenants; `{_DEFAULT}`: as in the settings."
+    ),
+]
+_MaxInFlight = Annotated[
+    str | None,
+    _option(
+        "max-in-flight",
+        "N",
+        f"Requests in flight at once, over all workers; at least 1 for each. `{_DEFAULT}`: no cap.",
+    ),
+]
+_BackendRequestsPerMinute = Annotated[
+    str | None,
+    _rate("backend-requests-per-minute", "Requests sent to backends per minute, over all workers"),
+]
+_BackendTokensPerMinute = Annotated[
+    str | None,
+    _rate("backend-tokens-per-minute", "Tokens of these requests per minute, over all workers"),
+]
+_MaxPriority = Annotated[
+    str | None,
+    _option("max-priority", "N", f"Highest priority of new batches, 1 to {MAX_PRIORITY}. `{_DEFAULT}`: all."),
+]
+_OverQuota = Annotated[
+    str | None,
+    _option(
+        "over-quota",
+        "fail|wait",
+        f"Whether a batch with too many enqueued lines or tokens fails or waits. `{_DEFAULT}`: it fails.",
+    ),
+]
+_Admission = Annotated[
+    str | None,
+    _option(
+        "admission",
+        "accept|refuse",
+        "Whether a batch that cannot be done within its completion window is accepted or refused. "
+        f"`{_DEFAULT}`: it is accepted.",
+    ),
+]
+_Model = Annotated[
+    list[str] | None, typer.Option("--model", help="Allow only this model; repeatable.", show_default=False)
+]
+_AllModels = Annotated[bool, typer.Option("--all-models", help="Allow all models.")]
+_NoModels = Annotated[bool, typer.Option("--no-models", help="Allow no model.")]
 
 
 @quotas.callback()
@@ -81,77 +142,24 @@ def show(of: _OF, json: Json = False, url: Url = None, tenant: Tenant = None) ->
 @quotas.command("set")
 def set_quotas(
     of: _OF,
-    live_batches: Annotated[str | None, _limit("live-batches", "Unfinished batches")] = None,
-    stored_bytes: Annotated[str | None, _limit("stored-bytes", "Bytes of files")] = None,
-    enqueued_lines: Annotated[str | None, _limit("enqueued-lines", "Lines without a result")] = None,
-    enqueued_tokens: Annotated[str | None, _limit("enqueued-tokens", "Prompt tokens of these lines")] = None,
-    requests_per_minute: Annotated[str | None, _limit("requests-per-minute", "Requests a minute")] = None,
-    tokens_per_day: Annotated[str | None, _limit("tokens-per-day", "Tokens per day in UTC")] = None,
-    cost_per_day: Annotated[
-        str | None, _limit("cost-per-day", "Cost per day in UTC, in the currency of the prices")
-    ] = None,
-    webhooks: Annotated[str | None, _limit("webhooks", "Webhooks for all batches")] = None,
-    weight: Annotated[
-        str | None,
-        typer.Option(
-            "--weight",
-            metavar="W",
-            help=f"Share of the workers relative to other tenants; `{_DEFAULT}`: as in the settings.",
-            show_default=False,
-        ),
-    ] = None,
-    max_in_flight: Annotated[
-        str | None,
-        typer.Option(
-            "--max-in-flight",
-            metavar="N",
-            help=f"Requests in flight at once, over all workers; at least 1 for each. `{_DEFAULT}`: no cap.",
-            show_default=False,
-        ),
-    ] = None,
-    backend_requests_per_minute: Annotated[
-        str | None,
-        _rate("backend-requests-per-minute", "Requests sent to backends per minute, over all workers"),
-    ] = None,
-    backend_tokens_per_minute: Annotated[
-        str | None,
-        _rate("backend-tokens-per-minute", "Tokens of these requests per minute, over all workers"),
-    ] = None,
-    max_priority: Annotated[
-        str | None,
-        typer.Option(
-            "--max-priority",
-            metavar="N",
-            help=f"Highest priority of new batches, 1 to {MAX_PRIORITY}. `{_DEFAULT}`: all.",
-            show_default=False,
-        ),
-    ] = None,
-    over_quota: Annotated[
-        str | None,
-        typer.Option(
-            "--over-quota",
-            metavar="fail|wait",
-            help="Whether a batch with too many enqueued lines or tokens fails or waits. "
-            f"`{_DEFAULT}`: it fails.",
-            show_default=False,
-        ),
-    ] = None,
-    admission: Annotated[
-        str | None,
-        typer.Option(
-            "--admission",
-            metavar="accept|refuse",
-            help="Whether a batch that cannot be done within its completion window is accepted or refused. "
-            f"`{_DEFAULT}`: it is accepted.",
-            show_default=False,
-        ),
-    ] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option("--model", help="Allow only this model; repeatable.", show_default=False),
-    ] = None,
-    all_models: Annotated[bool, typer.Option("--all-models", help="Allow all models.")] = False,
-    no_models: Annotated[bool, typer.Option("--no-models", help="Allow no model.")] = False,
+    live_batches: _LiveBatches = None,
+    stored_bytes: _StoredBytes = None,
+    enqueued_lines: _EnqueuedLines = None,
+    enqueued_tokens: _EnqueuedTokens = None,
+    requests_per_minute: _RequestsPerMinute = None,
+    tokens_per_day: _TokensPerDay = None,
+    cost_per_day: _CostPerDay = None,
+    webhooks: _Webhooks = None,
+    weight: _Weight = None,
+    max_in_flight: _MaxInFlight = None,
+    backend_requests_per_minute: _BackendRequestsPerMinute = None,
+    backend_tokens_per_minute: _BackendTokensPerMinute = None,
+    max_priority: _MaxPriority = None,
+    over_quota: _OverQuota = None,
+    admission: _Admission = None,
+    model: _Model = None,
+    all_models: _AllModels = False,
+    no_models: _NoModels = False,
     json: Json = False,
     url: Url = None,
     tenant: Tenant = None,
@@ -161,17 +169,14 @@ def set_quotas(
     They take effect at once. In running batches, weight, cap, rates and models change within 5 seconds.
     """
     given = {
-        "live_batches": live_batches,
-        "stored_bytes": stored_bytes,
-        "enqueued_lines": enqueued_lines,
-        "enqueued_tokens": enqueued_tokens,
-        "requests_per_minute": requests_per_minute,
-        "tokens_per_day": tokens_per_day,
-        "webhooks": webhooks,
-    }
-    changes: dict[str, object] = {name: _number(text) for name, text in given.items() if text is not None}
-    others: dict[str, tuple[str | None, Callable[[str], object]]] = {
+        "live_batches": (live_batches, _number),
+        "stored_bytes": (stored_bytes, _number),
+        "enqueued_lines": (enqueued_lines, _number),
+        "enqueued_tokens": (enqueued_tokens, _number),
+        "requests_per_minute": (requests_per_minute, _number),
+        "tokens_per_day": (tokens_per_day, _number),
         "cost_per_day": (cost_per_day, _cost),
+        "webhooks": (webhooks, _number),
         "weight": (weight, _weight),
         "max_in_flight": (max_in_flight, _cap),
         "backend_requests_per_minute": (backend_requests_per_minute, _cap),
@@ -180,7 +185,9 @@ def set_quotas(
         "over_quota": (over_quota, _over_quota),
         "admission": (admission, _admission),
     }
-    changes |= {name: parse(text) for name, (text, parse) in others.items() if text is not None}
+    changes: dict[str, object] = {
+        name: parse(text) for name, (text, parse) in given.items() if text is not None
+    }
     if bool(model) + all_models + no_models > 1:
         stop("Use one of --model, --all-models and --no-models.")
     if model or all_models or no_models:
