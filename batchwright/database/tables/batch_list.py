@@ -13,7 +13,7 @@ from batchwright.rules.batch_filters import BatchFilters
 
 
 @dataclass(frozen=True)
-class BatchPageQueries:
+class BatchListQueries:
     position: str
     all: str
     of_status: str
@@ -21,10 +21,10 @@ class BatchPageQueries:
     of_tags_before: str
 
 
-class PostgresBatchPages:
+class PostgresBatchList:
     def __init__(self, connections: ConnectionPool) -> None:
         self._connections = connections
-        self._sql = queries(BatchPageQueries, "batch_pages")
+        self._sql = queries(BatchListQueries, "batch_list")
 
     async def page(
         self, tenant: str, *, limit: int, after: str | None, filters: BatchFilters, before: str | None

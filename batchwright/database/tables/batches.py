@@ -13,7 +13,7 @@ from batchwright.database.errors import UnknownBatch
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import BatchOutcome, BatchRow, EndedBatch
 from batchwright.database.sql import queries
-from batchwright.database.tables.batch_list import PostgresBatchPages
+from batchwright.database.tables.batch_list import PostgresBatchList
 from batchwright.database.tables.batch_records import (
     dump_error_counts,
     dump_errors,
@@ -293,7 +293,7 @@ class PostgresBatches(BatchesTable):
     ) -> None:
         self._connections = connections
         self._files, self._dead_letters = files, dead_letters
-        self._pages = PostgresBatchPages(connections)
+        self._list = PostgresBatchList(connections)
         self._sql = queries(BatchQueries, "batches")
 
     async def upsert(self, order: BatchOrder) -> BatchRow:
@@ -343,7 +343,7 @@ class PostgresBatches(BatchesTable):
         filters: BatchFilters = NO_FILTERS,
         before: str | None = None,
     ) -> tuple[list[BatchRow], bool]:
-        return await self._pages.page(tenant, limit=limit, after=after, filters=filters, before=before)
+        return await self._list.page(tenant, limit=limit, after=after, filters=filters, before=before)
 
     async def count_live(self, tenant: str) -> int:
         record = await self._connections.fetchrow(self._sql.count_live, tenant)

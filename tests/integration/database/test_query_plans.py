@@ -10,7 +10,7 @@ from batchwright.contracts.openai import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection
 from batchwright.database.sql import queries
-from batchwright.database.tables.batch_list import BatchPageQueries
+from batchwright.database.tables.batch_list import BatchListQueries
 from batchwright.database.tables.batches import BatchQueries
 from batchwright.database.tables.callbacks import CallbackQueries
 from batchwright.database.tables.files import FIRST_POSITION, LAST_POSITION, FileQueries
@@ -75,7 +75,7 @@ async def test_a_page_out_of_a_hundred_thousand_batches_is_an_index_scan(
     await connection.execute(MANY)
     await connection.execute(MANY_SLICES)
     await connection.execute("ANALYZE")
-    sql, pages = queries(BatchQueries, "batches"), queries(BatchPageQueries, "batch_pages")
+    sql, pages = queries(BatchQueries, "batches"), queries(BatchListQueries, "batch_list")
     first = await plan(connection, pages.all, "t", *LAST_POSITION, 21, FIRST_POSITION[0])
     assert "Index Scan Backward using batches_by_creation" in first
     assert not re.search(SCAN, first)
@@ -119,7 +119,7 @@ async def test_each_filter_of_a_hundred_thousand_batches_reads_one_page(
     [rare], [common] = model_tags(["rare"]), model_tags(["common"])
     await connection.execute(TAGGED, rare, common)
     await connection.execute("VACUUM ANALYZE batches, batch_tags")
-    sql, every = queries(BatchPageQueries, "batch_pages"), list(BatchStatus)
+    sql, every = queries(BatchListQueries, "batch_list"), list(BatchStatus)
     since, until = LAST_POSITION, FIRST_POSITION[0]
     middle = await connection.fetchrow(sql.position, "t", "batch_00050001")
     assert middle is not None
