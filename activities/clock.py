@@ -12,8 +12,7 @@ SUSPEND_AWARE_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 def suspend_aware_clock() -> float:
     """Return the seconds of a monotonic clock that does not stop while the machine is suspended.
 
-    On Linux, `time.monotonic` stops while the machine is suspended. With that clock, a worker would think
-    after the suspension that it still owns its slice, although the server has given the slice to another
-    worker.
+    On Linux, `time.monotonic` stops during a suspension, so a worker would not notice the suspension. It
+    would send the lines of a slice that the server has given to another worker meanwhile.
     """
     return time.clock_gettime(SUSPEND_AWARE_CLOCK)

@@ -130,7 +130,7 @@ def count_unserved(metrics: Metrics, codes: Mapping[LineCode, int]) -> None:
 
 
 def count_missing_lines(metrics: Metrics, code: LineCode, lines: Mapping[str, int]) -> None:
-    """Count the lines that had no result, so that finalization settled them with the error `code`.
+    """Count the lines that finalization settled with the error `code`, because they had no result.
 
     Args:
         lines: number of these lines by model.

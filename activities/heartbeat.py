@@ -15,8 +15,9 @@ _HEARTBEATS_PER_TIMEOUT = 3
 async def heartbeating() -> AsyncGenerator[None]:
     """Context manager that sends heartbeats for the activity, three per heartbeat timeout.
 
-    If the activity has no heartbeat timeout, nothing is sent. The first attempt of an activity does not send
-    its first heartbeat at once, so that a short activity sends no heartbeat at all.
+    The first attempt of an activity sends its first heartbeat after a third of the timeout, so a short
+    activity sends no heartbeat. Every later attempt sends its first heartbeat at once. If the activity has no
+    heartbeat timeout, nothing is sent.
     """
     info = activity.info()
     if not info.heartbeat_timeout:

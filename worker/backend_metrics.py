@@ -118,7 +118,8 @@ def forget_removed(
         registry: the registry after the change.
         metrics: metrics of the process.
         stale: removes the metric series ten minutes later.
-        forget: called with the remaining models and backend URLs. It drops the state of all others.
+        forget: called with the remaining models and backend URLs. It drops the state of all other models and
+            backends.
     """
     models, urls = registry.known_models, {backend.url for backend in registry.backends}
     forget(models, urls)

@@ -33,9 +33,9 @@ _FAILURES_BEFORE_BLOCKING = 2
 class DependencyMonitor:
     """Checks dependencies regularly, and decides if the worker accepts slices.
 
-    `failing` is a text that names the required dependencies that failed the last check, with their errors.
-    `blocking` is such a text while the worker accepts no slices. This is from the second failed check in a
-    row until all required dependencies respond. Otherwise, both texts are empty.
+    `failing` is a text with the required dependencies that failed the last check, and their errors.
+    `blocking` is the same text while the worker accepts no slices: from the second failed check in a row
+    until all required dependencies respond. Both texts are empty in all other cases.
 
     Args:
         checks: health checks by the name of the dependency.

@@ -124,10 +124,11 @@ class FleetShares:
         return sum(is_polled(queue, polled_queues([worker.stats])) for worker in self._live)
 
     def _limits(self) -> dict[str, int]:
-        """Return the fleet-wide limits on requests in flight, by URL of the backends that have one.
+        """Return the fleet-wide limits on requests in flight, by URL. Backends without a limit are left out.
 
-        If a URL has several limits, the lowest one counts. Gateways (backends that list their own models) are
-        included before any of their models is known, so that their first requests are limited, too.
+        If a URL has several limits, the lowest one counts. Some backends are gateways, which list their own
+        models. They are included before any of their models is known, so that their first requests are
+        limited, too.
         """
         found = [(gateway.url, gateway.in_flight) for gateway in self._backends.gateways]
         for router in self._backends.routers:

@@ -26,10 +26,10 @@ class ForecastSignal(Protocol):
     """Sends a forecast to the batch's workflow."""
 
     async def __call__(self, batch_id: str, forecast: BatchForecast) -> bool:
-        """Send the forecast. Return False if Temporal does not respond and the forecast must be sent again.
+        """Send the forecast. Return False if Temporal does not respond. The forecast must then be sent again.
 
-        Return True if the workflow has the forecast, or does not accept the signal, for example because it
-        has ended.
+        Return True if the workflow has received the forecast. Also return True if the workflow does not
+        accept the signal, for example because the workflow has ended.
         """
         ...
 

@@ -179,10 +179,11 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
     def _count_release(self, reason: str | None) -> None:
         """Count an attempt that ended before its step is finished, so that Temporal starts another attempt.
 
+        If the worker is shutting down, every attempt is counted, with the shutdown as the reason.
+
         Args:
             reason: why the attempt ended, as the value of a metric label. None if it ended as planned, for
-                example by a cancel or at the end of a slice's limited turn; it is then not counted. If the
-                worker is shutting down, every attempt is counted, with the shutdown as the reason.
+                example by a cancel or at the end of a slice's limited turn. Such an attempt is not counted.
         """
         if activity.is_worker_shutdown() and self._is_of_batch:
             reason = "guard_shutdown"
@@ -263,8 +264,8 @@ def translate_error(error: Exception, step: str, failures: int) -> ApplicationEr
 class WaitingReasonInterceptor(Interceptor):
     """Reports why a batch waits: a step failed and is retried, or its worker cannot reach a dependency.
 
-    `failing` returns a text that names the required dependencies that the worker cannot reach now. The text
-    is empty if it reaches all of them.
+    `failing` returns a text with the required dependencies that the worker cannot reach now. The text is
+    empty if the worker reaches all required dependencies.
     """
 
     def __init__(self, reasons: WaitingReasons, failing: Callable[[], str] = str) -> None:
@@ -359,8 +360,8 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
 def _waiting_reason(error: Exception) -> str:
     """Return why the step waits for its next attempt, as text for tenants; empty if it does not wait.
 
-    The step does not wait if there is no next attempt, or if `error` is not a failure. An example of such an
-    error is the planned end of a slice's limited turn.
+    The step does not wait if there is no next attempt. It also does not wait if `error` is not a failure, for
+    example the planned end of a slice's limited turn.
     """
     if not isinstance(error, ApplicationError):
         return _UNEXPLAINED

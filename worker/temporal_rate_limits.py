@@ -111,11 +111,13 @@ class RateLimitSync:
     async def sync(self, polled: Collection[str] | None = None) -> None:
         """Read Batchwright's rates, and set or remove the server's limits accordingly.
 
-        Failures are logged, and the next call tries again.
+        Failures are logged, and the next call tries again. The limits are set for all queues that have a
+        rate. A queue without a rate is included only if this process polls it, or if the polled queues are
+        not known yet.
 
         Args:
-            polled: queues that the process polls from now on; None keeps the value of the last call. Once it
-                is set, queues without a rate are skipped unless they are polled.
+            polled: queues that the process polls from now on. If it is None, the queues of the last call
+                stay.
         """
         async with self._lock:
             self._polled = self._polled if polled is None else frozenset(polled)
@@ -135,10 +137,13 @@ class RateLimitSync:
                 self._last_error = ""
 
     async def _sync(self, queue: str, pacing: Pacing | None) -> bool:
-        """Set or remove the server's limit of one queue, unless a recent check found the right limit.
+        """Set or remove the server's limit of one queue. Do nothing if a recent check found the right limit.
 
-        `pacing` is the queue's rate; None if it has no rate. Return True if the limit is right now, False if
-        the server refused the change or did not respond.
+        Return True if the limit is right now, False if the server refused the change or did not respond.
+
+        Args:
+            queue: the task queue.
+            pacing: the queue's rate; None if the queue has no rate.
         """
         wanted = pacing.turns_per_second if pacing else None
         known, checked_at = self._known.get(queue, (None, float("-inf")))

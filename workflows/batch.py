@@ -253,7 +253,7 @@ class BatchWorkflow:
         """Record the progress of a model.
 
         If more slices are done than before, also clear the waiting reason that one of the model's slices
-        reported. The worker that reported it may have crashed, and would then never clear it.
+        reported. If the worker that reported it has crashed, no worker would clear it otherwise.
         """
         before = self._progress.get(progress.model)
         if before is not None and progress.slices_done > before.slices_done:

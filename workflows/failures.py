@@ -70,8 +70,8 @@ def abandoned(*, results_kept: bool) -> str:
 def gave_up_on_storage(error: BaseException | None) -> bool:
     """Return True if an activity has failed, without retries, because storage is unavailable.
 
-    Return False for every other failure, and if `error` is None. Only activities that were told not to wait
-    for storage fail in this way. Other activities are retried.
+    Return False for every other failure, and if `error` is None. An activity fails in this way only if its
+    options say that it must not wait for storage. All other activities are retried.
     """
     if not isinstance(error, ActivityError) or error.retry_state != RetryState.NON_RETRYABLE_FAILURE:
         return False

@@ -72,8 +72,8 @@ def unlimited_retries(longest: timedelta = timedelta(minutes=1)) -> RetryPolicy:
 def ingestion_options(order: BatchOrder, now: datetime) -> ActivityConfig:
     """Return the options of the ingestion activity.
 
-    Ingestion may continue after the deadline, because the lines must be counted. The batch's policy limits
-    for how long it may continue.
+    Ingestion may continue after the deadline, because the lines must be counted. The batch's policy sets for
+    how long.
     """
     patience = timedelta(seconds=order.policy.finalize_patience_seconds)
     key = fairness_key_of(order.tenant, order.priority)
@@ -167,7 +167,7 @@ def webhook_options(order: DeliveryOrder, attempt: int) -> ActivityConfig:
 def scheduled_batch_options(schedule: ScheduleRef) -> ActivityConfig:
     """Return the options of the activity that creates the batch of a schedule.
 
-    It is retried for an hour: a batch that is later than that is not created.
+    The activity is retried for an hour. If it has not succeeded by then, no batch is created.
     """
     return ActivityConfig(
         task_queue=CONTROL_QUEUE,
@@ -180,9 +180,10 @@ def scheduled_batch_options(schedule: ScheduleRef) -> ActivityConfig:
 
 
 def batch_options(order: BatchOrder) -> ChildWorkflowConfig:
-    """Return the options of the workflow of a scheduled batch, which are those of every batch.
+    """Return the options of the workflow of a scheduled batch.
 
-    The batch continues if the workflow that started it is terminated.
+    They are the same as for every other batch. The batch continues if the workflow that started it is
+    terminated.
     """
     return ChildWorkflowConfig(
         id=order.batch_id,
@@ -198,8 +199,8 @@ def batch_options(order: BatchOrder) -> ChildWorkflowConfig:
 def slice_options(run: ModelRun, number: int, now: datetime) -> ActivityConfig:
     """Return the options of the activity that sends the lines of slice `number`.
 
-    If the run names a task queue, the activity is scheduled on it, otherwise on the model's own task queue.
-    The activity may wait for a worker until the deadline.
+    The activity is scheduled on the task queue of the run. If the run names no task queue, the activity is
+    scheduled on the task queue of the model. It may wait for a worker until the deadline.
     """
     grace = timedelta(seconds=run.policy.expiry_grace_seconds)
     group = size_group(run.lines, is_late=is_late(now, run.created_at or now, run.deadline))

@@ -195,7 +195,7 @@ class SliceScheduler:
     def _begin_generation(self, **changes: object) -> None:
         """Increase the run's generation, the number that shows which attempts of a slice are newer.
 
-        When slices are scheduled again, Temporal counts their attempts from 1 again. Call this before.
+        Call this before slices are scheduled again, because Temporal then counts their attempts from 1 again.
 
         Args:
             changes: other fields of the run that change at the same time.
@@ -218,10 +218,10 @@ class SliceScheduler:
         self._begin_generation()
 
     async def _stop(self) -> None:
-        """Cancel the scheduled slices and wait until they return, but not longer than a time limit.
+        """Cancel the scheduled slices and wait until they return.
 
-        The time limit is the grace period for requests in flight, plus a margin. Without it, the wait would
-        never end if a worker has crashed.
+        The wait ends after the grace period for requests in flight, plus a margin. The reason is that the
+        slices of a crashed worker never return.
         """
         self._cancel_all()
         if not self._scheduled:

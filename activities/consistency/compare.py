@@ -85,9 +85,9 @@ class ConsistencyCheck:
     async def _report_ended_run(self, row: BatchRow, run: BatchRun) -> None:
         """Record that a workflow run has ended although its batch's row says that the batch is live.
 
-        If repairs are on, store the run's result in the row. If an operator ended the run, so that it has no
-        result, the batch gets the status `failed` and can be resumed. If one of the result's output files is
-        missing, repair nothing.
+        If repairs are on, store the run's result in the row. If the run has no result, because an operator
+        ended it, the batch gets the status `failed` and can be resumed. If one of the result's output files
+        is missing, repair nothing.
         """
         what = f"the row is '{row.status}', and its run has ended ({run.ended})"
         order = row.order
@@ -145,8 +145,8 @@ class ConsistencyCheck:
     async def _report_pending_files(self, row: BatchRow, run: BatchRun) -> None:
         """Record that a workflow run has ended although its batch's row still waits for the output files.
 
-        If repairs are on and the files exist, add them to the row. If they do not exist, record in the row
-        that it no longer waits for them.
+        If repairs are on and the files exist, add them to the row. If repairs are on and the files do not
+        exist, change the row so that it no longer waits for files.
         """
         order, table = row.order, self._sources.database.batches
         with_result = await self._sources.runs.find(run.id)

@@ -114,10 +114,11 @@ def require_share(worker: WorkerContext, request: SliceRequest) -> None:
 def require_need(held: HeldSlice, request: SliceRequest) -> None:
     """Check that the worker still needs the slice. If not, give the slice back to its queue.
 
-    A worker sometimes takes a slice from the queue in order to find one of a certain tenant or batch. If it
-    gets another slice, it may not need this slice (`HeldSlice.is_surplus`). In two cases the slice still
-    runs: if its deadline has passed, and if its last attempt crashed, because a new attempt that ends early
-    would hide the crash.
+    A worker sometimes searches for a slice of a certain tenant or batch, and takes the next slice of the
+    queue. If this is a slice of another tenant or batch, the worker may not need it (`HeldSlice.is_surplus`).
+
+    Such a slice still runs in two cases: if its deadline has passed, and if its last attempt crashed. In the
+    second case, a new attempt that ends early would hide the crash.
 
     Raises:
         TurnOver: not an error; the slice returns to its queue, behind the slices of the other tenants.

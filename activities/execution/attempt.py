@@ -236,10 +236,14 @@ class SliceAttempt:
     def _may_still_store(self) -> bool:
         """Return True if the attempt may try again to store results.
 
-        Return False if another attempt owns the slice. Also return False if the grace period ended more than
-        `LAST_FLUSH_SECONDS` ago, because the workflow soon stops waiting for the slice. If the batch has
-        reached the cap on its cost, the workflow waits longer, so the grace period after the deadline is
-        used.
+        Return False in two cases:
+
+        - Another attempt owns the slice.
+        - The grace period ended more than `LAST_FLUSH_SECONDS` ago. The workflow soon stops waiting for the
+          slice.
+
+        If the batch has reached the cap on its cost, the workflow waits longer. Then the grace period after
+        the deadline counts.
         """
         if self._stop.reason is StopReason.OVER_CAP:
             remaining = self._stop.deadline.grace_remaining(time.time())

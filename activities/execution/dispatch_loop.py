@@ -175,10 +175,10 @@ class SliceDispatcher:
         """Return True if the turn has used its time and another slice waits for its place on the worker.
 
         The time begins when the turn sends its first line. If the turn has sent no line, the time begins with
-        the turn, so a turn also ends if other slices get all permits.
+        the turn. So a turn also ends if other slices get all permits.
 
-        If the slice waits for a limit that other slices of this worker can use up (`SliceDemand.is_spare`),
-        the turn has only `MAX_BLOCKED_SECONDS`, counted from its start.
+        A turn has only `MAX_BLOCKED_SECONDS`, counted from its start, if its slice waits for a limit that
+        other slices of this worker can use up (`SliceDemand.is_spare`).
         """
         now = time.monotonic()
         if self._started_at is None:
@@ -382,8 +382,8 @@ class SliceDispatcher:
         """Send the next quarantined line and wait for its outcome. Return True if a line was handled.
 
         A quarantined line may have crashed a worker. It is sent only if no other line of the slice is in
-        flight and no other slice of this process is sending a quarantined line. If the line is no longer
-        allowed to be sent, it is settled with an error, and the result is True.
+        flight and no other slice of this process is sending a quarantined line. If the line may no longer be
+        sent, it is settled with an error, and the result is True.
 
         Return False if no quarantined line can be sent now.
         """

@@ -120,7 +120,8 @@ class LineQueue:
     def reselect(self, line: SliceLine) -> SliceLine:
         """Return the line to send now instead of `line`, which an earlier call of `next` returned.
 
-        The result is `line` itself, unless prefix groups have become full since then, or are no longer full.
+        The result is usually `line` itself. It can be another line if prefix groups have become full since
+        that call, or are no longer full.
         """
         if not line.prefix_group or line.attempt.job is not None or line.attempt.crashes:
             return line
@@ -128,11 +129,18 @@ class LineQueue:
         return self._ready.pop() or line
 
     def should_wait(self, line: SliceLine) -> bool:
-        """Return True if `line`, which `next` returned, and all due lines belong to full prefix groups."""
+        """Return True if `line` and all due lines belong to full prefix groups.
+
+        Args:
+            line: a line that `next` has returned.
+        """
         return self._prefixes.is_full(line.due_group) and self._ready.only_full_groups()
 
     def pop_quarantined(self) -> SliceLine | None:
-        """Remove and return the due quarantined line with the fewest crashes; None if none is due."""
+        """Remove and return the due quarantined line with the fewest crashes.
+
+        Return None if no quarantined line is due.
+        """
         ready = [line for line in self._quarantined if line.attempt.not_before <= time.time()]
         found = min(ready, key=lambda line: (line.attempt.crashes, line.offset), default=None)
         if found is not None:

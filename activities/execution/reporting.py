@@ -113,7 +113,10 @@ class SliceReporter:
         self._settled = settled
 
     def _limit_reason(self) -> str:
-        """Return in words which cap or rate makes the slice's lines wait; empty if none does."""
+        """Return in words which cap or rate makes the slice's lines wait.
+
+        The text is empty if no limit makes them wait.
+        """
         request, permits = self._request, self._worker.permits
         tenant, model = request.tenant, request.model
         limit = permits.limit_reached(model, tenant, request.caller.key_id)

@@ -364,9 +364,9 @@ async def _is_backend_up(line: SliceLine, dispatch: Dispatch) -> bool | None:
     line or the backend was at fault (decision 0005).
 
     - If the backend has answered another line since this line was last sent, return True without a request.
-    - Otherwise, request the backend's list of models. Return True if it responds, and False if it does not.
-    - One exception: if it does not respond, has never responded to a request for its list of models, but has
-      answered lines before, return None.
+    - Otherwise, request the backend's list of models. Return True if the backend responds, otherwise False.
+    - There is one exception. Some backends have answered lines before, but have never responded to a request
+      for their list of models. If such a backend does not respond, return None.
     """
     circuit, backend = dispatch.upstream.circuit, dispatch.upstream.backend
     if line.tried_at is not None and circuit.succeeded_since(line.tried_at):

@@ -249,9 +249,9 @@ class _LineCutter:
         return lines
 
     def rest(self) -> list[tuple[int, bytes]]:
-        """Return the last line of the input as [(offset, line)] if it has no newline and no result.
+        """Return the last line of the input as [(offset, line)] if it has no newline and needs a result.
 
-        Otherwise return an empty list. Call this at the end of the input.
+        In all other cases, return an empty list. Call this at the end of the input.
 
         Raises:
             PlanDamaged: the input ends before a planned line.

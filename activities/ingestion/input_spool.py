@@ -50,10 +50,10 @@ class InputSpool(ScratchFile):
         super().write(data)
 
     def use_file(self, file: FileIO) -> bool:
-        """Use the input's own file instead of a copy, and return True.
+        """Use the input's own file instead of a copy, and return True. The spool closes the file at its end.
 
-        The spool then closes the file at its end. If the file is on another file system than the spool, which
-        may be too slow, close the file now and return False.
+        If the file is on another file system than the spool, close the file now and return False. Such a file
+        system may be too slow.
         """
         if os.fstat(file.fileno()).st_dev != os.fstat(self.file.fileno()).st_dev:
             file.close()

@@ -19,9 +19,11 @@ async def check_window(
 ) -> ValidationError | None:
     """Forecast when a validated batch will be done. Return an error if the batch is refused, otherwise None.
 
-    A batch is refused if, by the forecast, it cannot be done within its completion window, and the tenant's
-    quotas demand a refusal in this case. The forecast is stored together with this decision. If ingestion has
-    several attempts, the first stored forecast and decision are used by all of them.
+    A batch is refused if two conditions are met: by the forecast, it cannot be done within its completion
+    window, and the tenant's quotas demand a refusal in this case.
+
+    The forecast and the decision are stored together. If ingestion has several attempts, all of them use the
+    first stored forecast and decision.
     """
     lines = {model: len(planned) for model, planned in scanner.models.items() if len(planned)}
     if scanner.deadline_passed or not lines:
@@ -38,8 +40,8 @@ async def _forecast_start(
 ) -> StartForecast | None:
     """Forecast when a batch will be done, and store the forecast with the decision to admit the batch or not.
 
-    Return the stored forecast. Return None if the speed of one of the models is not known, or if the status
-    of the batch is no longer `validating`.
+    Return the stored forecast. Return None in two cases: the speed of one of the models is not known, or the
+    status of the batch is no longer `validating`.
 
     Args:
         table: contains the speeds and the lines of other batches, and stores the forecast.

@@ -40,7 +40,7 @@ class Permissions(Protocol):
         ...
 
     def budget_exceeded(self, tenant: str, key_id: str, currency: str) -> UsedUpBudget | None:
-        """Return a daily budget of the batch that is used up; None if no budget is.
+        """Return a daily budget of the batch that is used up; None if no budget is used up.
 
         Args:
             key_id: id of the API key that created the batch; empty if the batch was created without a key.

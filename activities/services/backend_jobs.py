@@ -40,7 +40,7 @@ class RunningJob(NamedTuple):
 
 
 def forwarded_headers(endpoint: Endpoint, caller: Caller) -> list[Header]:
-    """Return those headers of the request that created the batch that are sent on with each line.
+    """Return the headers of the caller that are sent to the backend with each line of the batch.
 
     A line for `/v1/messages` always has the header `anthropic-version`, which Anthropic's API requires.
     """
@@ -51,7 +51,7 @@ def forwarded_headers(endpoint: Endpoint, caller: Caller) -> list[Header]:
 
 
 def kind_label(upstream: Upstream) -> str:
-    """Return the value of the label of metrics that says how the jobs of a backend end."""
+    """Return how the backend reports the end of a job, as a metric label: `callback` or `poll`."""
     return "callback" if upstream.calls_back else "poll"
 
 
@@ -76,8 +76,9 @@ async def cancel_job(
 class JobCanceller:
     """Cancels the jobs of ended batches at their backends.
 
-    A slice cancels the jobs that it waits for when its batch ends early. If the slice was between two turns
-    then, its jobs are left, and the worker that writes the files of the batch cancels them.
+    If a batch ends early during a turn of a slice, the turn itself cancels the jobs that it waits for. If the
+    batch ends between two turns of a slice, the jobs of this slice continue. The worker that writes the files
+    of the batch then cancels them.
     """
 
     def __init__(self, routers: RouterLookup, metrics: Metrics) -> None:

@@ -84,7 +84,7 @@ class SliceCost:
 
 
 def uncounted() -> SliceCost:
-    """Return the cost of a slice without prices, which stays 0."""
+    """Return the cost of a slice whose model has no prices. It stays 0."""
     return SliceCost(_BatchSpending(), None)
 
 

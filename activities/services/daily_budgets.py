@@ -128,12 +128,12 @@ class DailyBudgets:
         self._cleared_on = _NEVER
 
     def exceeded(self, tenant: str, key_id: str, currency: str = "") -> UsedUpBudget | None:
-        """Return a budget of the batch that is used up; None if no budget is.
+        """Return a budget of the batch that is used up; None if no budget is used up.
 
         Args:
             key_id: id of the API key that created the batch; empty if the batch was created without a key.
-            currency: currency of the prices of the line's model; empty if the model has no prices. Then
-                budgets of cost do not apply, because the line costs nothing.
+            currency: currency of the prices of the line's model; empty if the model has no prices. Such a
+                line costs nothing, so budgets of cost do not apply to it.
         """
         for limit, used, owner in self._budgets_of(tenant, key_id):
             for quota in BUDGETS:

@@ -31,7 +31,7 @@ class ModelAccess(NamedTuple):
         whether a forbidden model exists.
 
         Args:
-            model: name of the model; empty if the line names no model and there is no default model.
+            model: name of the model. It is empty if the line names no model and there is no default model.
         """
         if model and not self.quotas.may_use(model):
             return LineCode.POLICY_REJECTED

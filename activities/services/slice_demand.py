@@ -201,12 +201,13 @@ class SliceDemand:
     def _end_search(self, name: str, here: _Queue, found: HeldSlice) -> bool:
         """End a search with the slice that it found. Return True if the slice must return to its queue.
 
-        A wrong slice must return, unless the worker needs its lines. These rules are applied in order:
+        The slice must return if it is wrong and the worker does not need its lines. These rules are applied
+        in order:
 
-        - If no other slice of its tenant has lines on this worker, it is right.
+        - The slice is right if no other slice of its tenant has lines on this worker.
         - If the search was for a tenant without lines on this worker, every other slice is wrong.
-        - In all other searches, it is wrong if its batch already has lines on this worker, or if another
-          batch of its tenant goes first.
+        - In all other searches, the slice is wrong if its batch already has lines on this worker, or if
+          another batch of its tenant goes first.
         """
         sought, here.seeking, here.is_seeking = here.seeking, "", False
         with_lines = here.with_lines()
@@ -237,8 +238,8 @@ class SliceDemand:
     def must_yield(self, held: HeldSlice) -> bool:
         """Return True if the slice must stop sending, because another slice waits for its place or memory.
 
-        The place of a yielding slice becomes free only with its last response. Therefore at most as many
-        slices yield at the same time as slices wait. If the result was True once, it stays True.
+        The place of a yielding slice becomes free only with its last response. Therefore the number of
+        yielding slices is at most the number of waiting slices. Once the result was True, it stays True.
         """
         if not held.is_yielding:
             queue = self._queues[held.queue]
@@ -249,10 +250,10 @@ class SliceDemand:
         return held.is_yielding
 
     def is_spare(self, held: HeldSlice, limit: Limit) -> bool:
-        """Return True if this slice waits for `limit`, and other slices on this worker can use this limit up.
+        """Return True if other slices on this worker can use up `limit`, for which this slice waits.
 
-        They can if `limit` applies to this slice and to at least `_MAX_BLOCKED_SLICES` others, and all of
-        these slices come from the queue `ALL_MODELS`.
+        Two conditions must be met: `limit` applies to this slice and to at least `_MAX_BLOCKED_SLICES` other
+        slices, and all of these slices come from the queue `ALL_MODELS`.
         """
         if held.queue != ALL_MODELS:
             return False
@@ -347,11 +348,11 @@ class SliceDemand:
         }
 
     def _seeks_tenant(self, name: str, queue: _Queue) -> bool:
-        """Return True if the worker should take another slice to find one of a tenant that needs it.
+        """Return True if the worker should take another slice, to search for a slice of a tenant.
 
-        A tenant needs a slice if one of its batches waits and has no slice with lines on this worker. If no
-        slice of the tenant has lines on this worker, the worker searches at once. Otherwise it searches every
-        `_SEEK_SECONDS`. `_end_search` decides what happens to the slice that is found.
+        The search is for a tenant with a waiting batch that has no slice with lines on this worker. If the
+        tenant has no lines on this worker at all, the search starts at once. Otherwise there is a search
+        every `_SEEK_SECONDS`. `_end_search` decides what happens to the slice that is found.
         """
         now = self._clock()
         if queue.is_checked or now < queue.seek_after:
@@ -378,11 +379,11 @@ class SliceDemand:
         return False
 
     def _seeks_batch(self, name: str, queue: _Queue) -> bool:
-        """Return True if the worker should take another slice to find one of a batch that goes first.
+        """Return True if the worker should take another slice, to search for a batch that goes first.
 
         Such a batch goes first in its tenant and priority, but has no slice on this worker. Without a search,
-        it would have to wait until this worker has sent all lines that it has now. A search is repeated after
-        `_SEEK_SECONDS`.
+        the batch would have to wait until this worker has sent all lines that it has now. A search is
+        repeated after `_SEEK_SECONDS`.
         """
         if queue.is_first_checked:
             return False
