@@ -9,7 +9,7 @@ UV_WANTED := 'uv>=0.9,<1'
 PY_SPY_WANTED := 'py-spy>=0.4,<1'
 export UV_HTTP_TIMEOUT ?= 120
 
-.PHONY: help install demo dev test test-fast test-slow test-observability test-cluster chromium conformance fuzz lint format docs screenshots chaos outage timing reruns soak bench bench-compare profile clean
+.PHONY: help install demo dev test test-fast test-slow test-observability test-cluster chromium conformance fuzz lint format docs screenshots chaos outage timing compatibility reruns soak bench bench-compare profile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ \
@@ -100,6 +100,9 @@ outage: install ## one of two models answers nothing but 503 for SECONDS (600)
 
 timing: install ## seconds from a deadline or a cancel to the end of a batch; waiting reasons; a quarter of an hour
 	$(RUN)python -m tests.timing
+
+compatibility: install ## programs of other projects against a stack, and the page about them; ten minutes
+	$(RUN)python -m tests.compatibility
 
 reruns: install ## retry and resume of a batch of LINES (50,000) lines: memory, time; four minutes
 	$(RUN)python -m tests.soak.reruns --lines $(or $(LINES),50000)

@@ -1,0 +1,158 @@
+"""Runs programs of other projects against a whole stack and writes the compatibility page.
+
+`python -m tests.compatibility` runs all programs; names as arguments choose some of them and leave the page
+unchanged. Each program runs in an environment of its own, with the releases that `PROGRAMS` names. The exit
+status is 1 if a program fails.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.e2e.stack import MODELS, Stack, dev
+
+FOLDER = Path(__file__).parent
+PAGE = FOLDER.parents[1] / "docs/reference/compatibility.md"
+UV = Path(sys.prefix) / ".tools/bin/uv"
+_SECONDS = 300.0  # for one program, with its installation
+_RUN = """
+import importlib.metadata, runpy, sys
+print(importlib.metadata.version(sys.argv[1]), flush=True)
+runpy.run_path(sys.argv[2], run_name="__main__")
+"""
+
+
+class Program(NamedTuple):
+    file: str  # in `programs`
+    project: str  # on PyPI
+    requirements: tuple[str, ...]
+    use: str
+
+
+class Result(NamedTuple):
+    release: str
+    problem: str  # empty if the program succeeded
+
+
+_PAGE = """\
+# Programs of other projects
+
+After reading this page you know which programs were run against Batchwright, in which release, and what came
+of it. No program was changed: each got the address of the API, a key and the name of a model.
+`make compatibility` runs them and writes this page. Last run: {date}.
+
+## Clients
+
+| Program | Release | What it does | Result |
+|---|---|---|---|
+{rows}
+
+The official clients for Python and Node.js are checked rule by rule in [conformance](conformance.md), with
+every run of the tests.
+
+## Servers behind it
+
+LiteLLM's proxy and LitServe serve batches as backends in the tests
+(`tests/e2e/operation/test_peers.py`), also while one of two engines is away. Every OpenAI-compatible server
+can be a backend ([how](../how-to/use-a-real-backend.md)).
+"""
+
+PROGRAMS = (
+    Program("openai_client", "openai", ("openai",), "files, batches, results"),
+    Program("openai_client", "openai", ("openai==1.40.0", "httpx<0.28"), "the same with a release of 2024"),
+    Program("anthropic_client", "anthropic", ("anthropic",), "message batches"),
+    Program("litellm_sdk", "litellm", ("litellm",), "files and batches of the SDK"),
+    Program("openbatch_collector", "openbatch", ("openbatch", "openai"), "input of `BatchCollector`"),
+    Program(
+        "openai_batch_command",
+        "openai-batch",
+        ("openai-batch", "httpx"),
+        "its command: submit, wait, download",
+    ),
+    Program("batch_openai_job", "batch-openai", ("batch-openai",), "a job from builder to result"),
+    Program(
+        "openai_batch_helper_job", "openai-batch-helper", ("openai-batch-helper",), "a job of several tasks"
+    ),
+    Program("langasync_chain", "langasync", ("langasync", "langchain-openai"), "a LangChain chain"),
+    Program("autobatcher_client", "autobatcher", ("autobatcher",), "calls that become batches"),
+    Program("instructor_batch", "instructor", ("instructor",), "`BatchProcessor` with a response model"),
+    Program("inspect_evaluation", "inspect-ai", ("inspect-ai", "openai"), "an evaluation with `batch`"),
+    Program("curator_llm", "bespokelabs-curator", ("bespokelabs-curator",), "a dataset in batch mode"),
+)
+
+
+def run(program: Program, stack: Stack) -> Result:
+    """Run a program in an environment of its own.
+
+    The problem of a program that fails is the last line that it printed.
+    """
+    environment = {
+        **os.environ,
+        "OPENAI_BASE_URL": f"{stack.now.api}/v1",
+        "OPENAI_API_KEY": "none",
+        "ANTHROPIC_BASE_URL": stack.now.api,
+        "ANTHROPIC_API_KEY": "none",
+        "MODEL": MODELS[0],
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "CURATOR_DISABLE_RICH_DISPLAY": "1",
+        "TELEMETRY_ENABLED": "false",
+    }
+    arguments = [argument for requirement in program.requirements for argument in ("--with", requirement)]
+    with tempfile.TemporaryDirectory(prefix="batchwright-compatibility-") as folder:
+        home = ["env", f"HOME={folder}"]  # of the program, while uv keeps its own settings and cache
+        command = [UV, "run", "--no-project", "--isolated", *arguments, "--", *home, "python", "-c", _RUN]
+        try:
+            done = subprocess.run(
+                [*command, program.project, FOLDER / "programs" / f"{program.file}.py"],
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            return Result("", f"it did not end within {_SECONDS:.0f} s")
+    release = done.stdout.partition("\n")[0]
+    if not done.returncode:
+        return Result(release, "")
+    return Result(release, (done.stderr.strip() or done.stdout.strip()).splitlines()[-1])
+
+
+def page(results: dict[Program, Result]) -> str:
+    """Return the page with one row per program."""
+    rows = (
+        f"| [{program.project}](https://pypi.org/project/{program.project}/) | {result.release} |"
+        f" {program.use} | {result.problem or 'works'} |"
+        for program, result in results.items()
+    )
+    return _PAGE.format(date=datetime.now(UTC).date(), rows="\n".join(rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="files of programs; all if none is given")
+    names = parser.parse_args().names
+    results: dict[Program, Result] = {}
+    with dev() as stack:
+        for program in PROGRAMS:
+            if names and program.file not in names:
+                continue
+            began = time.monotonic()
+            results[program] = result = run(program, stack)
+            seconds = time.monotonic() - began
+            print(
+                f"{program.file} {result.release}: {result.problem or 'works'} ({seconds:.0f} s)", flush=True
+            )
+    if not names:
+        PAGE.write_text(page(results))
+    sys.exit(any(result.problem for result in results.values()))
+
+
+if __name__ == "__main__":
+    main()
