@@ -37,6 +37,9 @@ from batchwright.api.routes.admin.rates import RateRoutes
 from batchwright.api.routes.batch_events import BatchEventRoutes
 from batchwright.api.routes.batches import BatchRoutes
 from batchwright.api.routes.callbacks import CallbackRoutes
+from batchwright.api.routes.calls.flex import ChatRoutes, FlexCalls
+from batchwright.api.routes.calls.queue import QueueRoutes
+from batchwright.api.routes.calls.responses import ResponseRoutes
 from batchwright.api.routes.files import FileRoutes
 from batchwright.api.routes.health import HealthRoutes
 from batchwright.api.routes.limits import LimitRoutes
@@ -49,12 +52,14 @@ from batchwright.api.routes.stats import StatsRoutes
 from batchwright.api.routes.uploads import UploadRoutes
 from batchwright.api.routes.webhooks import WebhookRoutes
 from batchwright.api.services.batch_events import BatchEvents
+from batchwright.api.services.calls import Calls
 from batchwright.api.services.quota_checks import RequestQuota
 from batchwright.api.ui.middleware import UiMiddleware
 from batchwright.settings import Settings
 
 _DESCRIPTION = (
-    "OpenAI's Files, Uploads, Batches and Models, and Anthropic's Message Batches. "
+    "OpenAI's Files, Uploads, Batches and Models, Responses in the background, and Anthropic's Message "
+    "Batches. "
     "Extensions to OpenAI's API are under `x_batchwright` and `/x/`."
 )
 _TENANT_ROUTES = (
@@ -101,6 +106,13 @@ def _add_routes(app: DocumentedApp, deps: ApiDependencies, events: BatchEvents) 
     tenant, request_quota = tenant_header_parameter(settings), Depends(RequestQuota(deps))
     tenant_routers = [routes(deps).router() for routes in _TENANT_ROUTES]
     tenant_routers.append(BatchEventRoutes(deps, events).router())
+    calls = Calls(deps)
+    flex = FlexCalls(deps, calls)
+    tenant_routers += [
+        ResponseRoutes(deps, calls, flex).router(),
+        ChatRoutes(deps, calls, flex).router(),
+        QueueRoutes(deps, calls).router(),
+    ]
     for router in tenant_routers:
         app.include_router(
             router, dependencies=[*keys, tenant, request_quota], responses=denials | error_responses(429)

@@ -156,6 +156,17 @@ def delivery_not_found(delivery_id: str) -> ApiError:
     return ApiError(404, f"No such delivery: {delivery_id}", param="id")
 
 
+def call_not_found(call_id: str) -> ApiError:
+    message = f"No call found with id '{call_id}'. Its answer is kept for a day after its end."
+    return ApiError(404, message, param="id")
+
+
+def no_room(message: str) -> ApiError:
+    """Return a 429 error for a call that is not accepted because too many others wait."""
+    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+    return ApiError(429, message, code="resource_unavailable", headers=headers)
+
+
 def batch_not_found(batch_id: str) -> ApiError:
     return ApiError(404, f"No batch found with id '{batch_id}'.")
 

@@ -241,6 +241,7 @@ class InferenceWorkers:
             permissions=self.permissions,
             shares=self.shares,
             callbacks=self.callbacks,
+            calls=resources.database.calls,
             is_cancelled=self._is_cancelled,
             missing_dependencies=blocking,
         )

@@ -169,7 +169,10 @@ class BatchWorkflow:
         ensure_search_attributes(self._order)
         self._update_details()
         deadline = asyncio.create_task(self._watch_deadline())
-        ingested = await self._ingest() if await self._wait_for_start() else None
+        starts = await self._wait_for_start()
+        if starts and (rolling := self._order.policy.rolling) is not None:
+            await workflow.sleep(rolling.open_seconds, summary="calls become lines of this batch")
+        ingested = await self._ingest() if starts else None
         if ingested is None:
             result = await self._end_without_files(total=0)
         elif ingested.failed:

@@ -14,7 +14,12 @@ from temporalio.exceptions import ApplicationError
 from batchwright.activities.errors import translated
 from batchwright.activities.execution.dispatch_loop import SliceDispatcher
 from batchwright.activities.execution.lease import HeartbeatReply, SliceLease, is_fresh_attempt
-from batchwright.activities.execution.line_queue import LineQueue, read_line_queue, read_slice_record
+from batchwright.activities.execution.line_queue import (
+    LineQueue,
+    SliceLine,
+    read_line_queue,
+    read_slice_record,
+)
 from batchwright.activities.execution.outcome_handler import OutcomeHandler
 from batchwright.activities.execution.quarantine import (
     MAX_LINE_CRASHES,
@@ -38,9 +43,10 @@ from batchwright.activities.execution.turn_state import (
 )
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_costs import SliceCost
+from batchwright.activities.services.call_answers import CallAnswers
 from batchwright.activities.services.slice_demand import HeldSlice
 from batchwright.background import BackgroundTasks
-from batchwright.contracts.errors import Failure
+from batchwright.contracts.errors import LINE_MESSAGES, Failure, LineCode
 from batchwright.contracts.execution import SliceRequest, SliceResult
 from batchwright.inference.router import ModelRouter
 from batchwright.rules import object_keys
@@ -74,7 +80,10 @@ class SliceAttempt:
             request.tenant, request.batch_id, request.safe_model, request.number
         )
         names = SegmentNames(self._folder, request.generation, info.attempt)
-        self._writer = ResultWriter(worker.storage, worker.budget, worker.metrics, names)
+        answers = (
+            CallAnswers(worker.calls, request.tenant) if worker.calls and request.answers_calls else None
+        )
+        self._writer = ResultWriter(worker.storage, worker.budget, worker.metrics, names, answers)
         self._reporter = SliceReporter(worker, request, self._writer, info.attempt)
         self._lease = SliceLease(worker.heartbeat(), info.heartbeat_timeout)
         self._quarantine = CrashQuarantine(
@@ -200,6 +209,7 @@ class SliceAttempt:
         self._cost = cost = await worker.costs.track(request, self._writer.usage, self._writer.completed)
         outcomes = OutcomeHandler(worker, request, self._writer, router.retries, cost)
         self._quarantine_suspects(queue, outcomes)
+        await self._drop_cancelled_calls(queue, outcomes)
         turn = SliceTurn(
             worker=worker,
             request=request,
@@ -218,6 +228,27 @@ class SliceAttempt:
         reason = await self._dispatcher.run()
         self._blocked_seconds, self._unsettled = queue.wait(), queue.unsettled
         return reason
+
+    async def _drop_cancelled_calls(self, queue: LineQueue, outcomes: OutcomeHandler) -> None:
+        """Settle the lines of a rolling batch whose calls were cancelled, so that they are not sent.
+
+        Raises:
+            DatabaseUnavailable: the database does not respond.
+        """
+        worker, request, kept = self._worker, self._request, list[SliceLine]()
+        if worker.calls is None or not request.answers_calls:
+            return
+        cancelled = await worker.calls.cancelled(request.tenant, request.batch_id)
+        if not cancelled:
+            return
+        while (line := queue.next()) is not None:
+            if line.attempt.job is None and outcomes.request(line).custom_id in cancelled:
+                outcomes.reject(line, LINE_MESSAGES[LineCode.BATCH_CANCELLED], LineCode.BATCH_CANCELLED)
+                queue.settle(line)
+            else:
+                kept.append(line)
+        for line in reversed(kept):
+            queue.push_front(line)
 
     def _quarantine_suspects(self, queue: LineQueue, outcomes: OutcomeHandler) -> None:
         """Quarantine the lines that the previous attempt was sending when its worker crashed.

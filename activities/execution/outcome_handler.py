@@ -208,19 +208,18 @@ class OutcomeHandler:
 
     # Settling
 
-    def reject(self, line: SliceLine, reason: str) -> None:
+    def reject(self, line: SliceLine, reason: str, code: LineCode = LineCode.POLICY_REJECTED) -> None:
         """Settle a line that is not allowed to be sent, with an error as its result.
 
         Args:
             reason: the error message for the client.
+            code: the error code of the line.
 
         Raises:
             PlanDamaged: the line is not a request.
         """
         request = self.request(line)
-        payload = output_lines.error_line(
-            request.request_id, request.custom_id, LineCode.POLICY_REJECTED, reason
-        )
+        payload = output_lines.error_line(request.request_id, request.custom_id, code, reason)
         self.metrics.rejected()
         self._writer.add(SegmentRecord(RecordKind.SETTLED, line.offset, payload))
 

@@ -13,6 +13,7 @@ from secrets import token_hex
 from typing import NamedTuple
 
 from batchwright.activities.execution.stored_results import StoredResults
+from batchwright.activities.services.call_answers import CallAnswers
 from batchwright.contracts.openai import Usage
 from batchwright.inference.memory_budget import MemoryBudget
 from batchwright.rules import object_keys
@@ -30,6 +31,7 @@ from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 FLUSH_SECONDS = 2.0
+CALL_FLUSH_SECONDS = 0.1  # of calls, for whose answers clients wait
 FLUSH_RESULTS = 256
 FLUSH_BYTES = 4 * 1024 * 1024
 OVERDUE_SECONDS = 2.0
@@ -64,8 +66,22 @@ class ResultWriter:
     A line is settled only when its result is stored.
     """
 
-    def __init__(self, storage: Storage, budget: MemoryBudget, metrics: Metrics, names: SegmentNames) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        budget: MemoryBudget,
+        metrics: Metrics,
+        names: SegmentNames,
+        answers: CallAnswers | None = None,
+    ) -> None:
+        """Create a writer without results.
+
+        Args:
+            answers: records the answers of calls once their results are stored; None if the lines are no
+                calls.
+        """
         self._storage, self._budget, self._metrics, self._names = storage, budget, metrics, names
+        self._answers = answers
         self._open: list[SegmentRecord] = []
         self._open_bytes = 0
         self.flush_overdue_at = math.inf  # monotonic time after which no more lines are sent
@@ -114,7 +130,7 @@ class ResultWriter:
         """
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FLUSH_SECONDS):
+                async with asyncio.timeout(FLUSH_SECONDS if self._answers is None else CALL_FLUSH_SECONDS):
                     await self._full.wait()
             self._full.clear()
             await self.flush_with_retry(lambda: True)
@@ -160,6 +176,9 @@ class ResultWriter:
             self._open_bytes -= size
             self._budget.response_bytes -= size
             self._set_overdue(time.monotonic() if self._open else math.inf)
+            if self._answers is not None:
+                settled = [record.payload for record in records if record.kind is RecordKind.SETTLED]
+                await self._answers.record(settled)
 
     def discard(self) -> None:
         """Drop the buffered results. Their lines are not settled and will be sent again."""

@@ -13,6 +13,7 @@ from batchwright.activities.services.callbacks import CallbackSubscriptions, NoC
 from batchwright.activities.services.progress import ProgressReporter
 from batchwright.activities.services.slice_demand import SliceDemand
 from batchwright.activities.services.waiting_reason_reports import DeferralMetrics, WaitingReasons
+from batchwright.database.tables.calls import CallsTable
 from batchwright.inference.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
 from batchwright.inference.concurrency_limiter import ConcurrencyLimiter
 from batchwright.inference.fleet_rates import EffectiveRates, NoRates
@@ -53,6 +54,7 @@ class WorkerContext:
     shares: TenantShares = field(default_factory=BatchWeights)
     permissions: Permissions = field(default_factory=UnrestrictedPermissions)
     callbacks: CallbackSubscriptions = field(default_factory=NoCallbacks)
+    calls: CallsTable | None = None  # None: no answers of single calls are recorded while a slice runs
     is_cancelled: IsCancelled = _always_cancelled  # returns whether a batch is cancelled, not only paused
     # Returns the names of the dependencies that the worker cannot reach; empty if it reaches all.
     missing_dependencies: Callable[[], str] = lambda: ""

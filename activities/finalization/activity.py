@@ -21,6 +21,7 @@ from batchwright.activities.completion import (
     record_span,
 )
 from batchwright.activities.errors import failure, translated
+from batchwright.activities.finalization.calls import answer_calls
 from batchwright.activities.finalization.duplicates import DuplicateSettler
 from batchwright.activities.finalization.missing_lines import MissingLines, MissingLineSettler, find_missing
 from batchwright.activities.heartbeat import heartbeating
@@ -148,6 +149,8 @@ class Finalization(FinalizationActivities):
             try:
                 output, error = await files.write(index, selected, _now())
                 dead_letters = await asyncio.to_thread(self._dead_letters, order, index, selected)
+                if order.policy.rolling is not None:
+                    await answer_calls(self._database.calls, order, index, selected)
             except BaseException:
                 await files.discard()
                 raise

@@ -25,6 +25,7 @@ from batchwright.activities.completion import (
 from batchwright.activities.concurrency import run_both
 from batchwright.activities.errors import translated
 from batchwright.activities.heartbeat import heartbeating
+from batchwright.activities.ingestion.calls import write_calls
 from batchwright.activities.ingestion.input_spool import InputSpool
 from batchwright.activities.ingestion.publisher import Publisher, settled_counts
 from batchwright.activities.ingestion.resumption import SourceBatchGone, resumed_results
@@ -123,12 +124,19 @@ class Ingestion(IngestionActivities):
         return result
 
     async def _ingest(self, order: BatchOrder, row: BatchRow) -> IngestResult:
-        file = await self._database.files.get(order.tenant, order.input_file_id)
+        file, rolling = (
+            await self._database.files.get(order.tenant, order.input_file_id),
+            order.policy.rolling,
+        )
+        if file is None and rolling is not None:
+            file = await write_calls(self._database, self._storage, order, rolling.group)
+            if file is None:
+                return await self._end_empty(order)
         if file is None:
             return await self._fail(order, [file_not_found(order.input_file_id, order.tenant)])
         max_bytes = self._settings.max_batch_file_bytes
-        # The size of a message batch was checked when it was created. Its file is a little larger.
-        if file.bytes > max_bytes and not order.policy.message_requests:
+        # The sizes of message batches and of calls were checked when they were created.
+        if file.bytes > max_bytes and not order.policy.lines_fail_alone:
             return await self._fail(order, [file_too_large(file.bytes, max_bytes)])
         deadline = Deadline.of(order.deadline + _CLOCK_SKEW)
         served = await self._served_models(deadline)
@@ -323,6 +331,13 @@ class Ingestion(IngestionActivities):
             resumed=settled_lines - unserved,
             deadline_passed=any(not share.slices for share in shares),
         )
+
+    async def _end_empty(self, order: BatchOrder) -> IngestResult:
+        """End a rolling batch whose calls were all cancelled, and return the activity's result."""
+        row, _ = await self._database.batches.end_without_files(
+            order.tenant, order.batch_id, BatchStatus.CANCELLED, [], _now()
+        )
+        return _result_of_ended(row)
 
     async def _fail(
         self, order: BatchOrder, errors: list[ValidationError], found: int = 1, total: int = 0

@@ -238,7 +238,7 @@ class Publisher:
         If the line names no model, the second item is empty.
         """
         order = self._context.order
-        if order.policy.message_requests:
+        if order.policy.lines_fail_alone:
             fields = read_fields(data)
             if fields.body is UNSET:  # the API leaves out the body of a request over the limit
                 problems = (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from batchwright.activities.ingestion.duplicates import DuplicateDetector
 from batchwright.activities.ingestion.resumption import ResumedResults
 from batchwright.activities.services.model_access import ModelAccess, display_name
-from batchwright.contracts.batch import BatchOrder, ModelCounts, StartForecast
+from batchwright.contracts.batch import BatchOrder, BatchPolicy, ModelCounts, StartForecast
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.prices import PriceConfig
 from batchwright.rules.deadline import Deadline
@@ -25,6 +25,8 @@ from batchwright.settings import Settings
 
 _MAX_NAMED_MODELS = 100  # models that are counted by name; the others are counted together
 _OTHER_MODELS = "(other models that are not served)"
+_UNLIMITED = 2**31
+_PLAIN = BatchPolicy()
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,16 @@ class IngestionContext:
     prices: Mapping[str, PriceConfig] | None = None  # prices by model that an earlier attempt has stored
 
 
-def line_limits(settings: Settings, *, is_message_batch: bool = False) -> InputLimits:
+def line_limits(settings: Settings, policy: BatchPolicy = _PLAIN) -> InputLimits:
+    """Return the limits for the input of a batch. No limit for all lines together fails single calls."""
+    if policy.rolling is not None:
+        return InputLimits(_UNLIMITED, settings.max_line_bytes, _UNLIMITED, bodies_fail_alone=True)
     return InputLimits(
-        max_lines=settings.max_message_requests if is_message_batch else settings.max_lines,
+        max_lines=settings.max_message_requests if policy.message_requests else settings.max_lines,
         max_line_bytes=settings.max_line_bytes,
         max_embedding_inputs=settings.max_embedding_inputs,
         one_model=settings.one_model_per_batch,
-        bodies_fail_alone=is_message_batch,
+        bodies_fail_alone=policy.lines_fail_alone,
     )
 
 
@@ -104,8 +109,8 @@ class Scanner:
         self.models: dict[str, ModelLines] = {}
         self.prefixes = PromptPrefixes()
         self.unserved = UnservedLines()
-        self._is_message_batch = order.policy.message_requests > 0
-        limits = line_limits(settings, is_message_batch=self._is_message_batch)
+        self._lines_fail_alone = order.policy.lines_fail_alone
+        limits = line_limits(settings, order.policy)
         self._validator = InputValidator(order.endpoint, order.policy.profile, limits)
         self.errors: ValidationErrors = self._validator.errors
         self._settings = settings
@@ -160,7 +165,7 @@ class Scanner:
             self.unserved.add(line, model, LineCode.INVALID_REQUEST)
 
     def _reject(self, line: InputLine, model: str, code: LineCode) -> None:
-        if not self._settings.strict_models or self._is_message_batch:
+        if not self._settings.strict_models or self._lines_fail_alone:
             self.unserved.add(line, model, code)
             return
         message = f"The provided model '{display_name(model)}' is not supported by the Batch API."

@@ -13,6 +13,7 @@ from batchwright.contracts.openai import BatchStatus
 from batchwright.database.records import FileRow
 from batchwright.database.tables.files import FilesTable
 from batchwright.rules import object_keys
+from batchwright.rules.calls import CALLS_PURPOSE
 from batchwright.rules.ids import derived_file_id
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage, StorageError
@@ -84,7 +85,7 @@ class OutputFiles:
         return FileRow(
             id=derived_file_id(order.batch_id, kind),
             tenant=order.tenant,
-            purpose="batch_output",
+            purpose="batch_output" if order.policy.rolling is None else CALLS_PURPOSE,
             filename=f"{order.batch_id}_{kind}.jsonl",
             bytes=size,
             created_at=at,

@@ -34,6 +34,7 @@ SWEEPS: Mapping[RetentionKind, Sweep] = {
     RetentionKind.BATCHES: expired.batches,
     RetentionKind.METADATA: expired.metadata,
     RetentionKind.KEYS: expired.idempotency_keys,
+    RetentionKind.CALLS: expired.calls,
     RetentionKind.WEBHOOKS: expired.webhooks,
     RetentionKind.AUDIT_LOG: expired.audit_log,
     RetentionKind.UNFINISHED: leftovers.unfinished_objects,

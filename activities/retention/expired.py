@@ -1,5 +1,5 @@
 """Delete what has expired: files, uploads, intermediate objects of batches, old rows, idempotency keys,
-webhook deliveries and entries of the audit log.
+single calls, webhook deliveries and entries of the audit log.
 
 An object is deleted before the row that names it. If the process crashes between these two steps, the next
 turn still finds the row, and tries to delete the object again.
@@ -122,6 +122,18 @@ async def idempotency_keys(turn: RetentionTurn, position: SweepPosition) -> Swee
         turn.count_deleted(await table.count_keys(before))
         return None
     while gone := await table.remove_keys(before, _KEYS_AT_ONCE):
+        turn.count_deleted(gone)
+        if turn.is_over:
+            return position
+    return None
+
+
+async def calls(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
+    table, before = turn.database.calls, turn.cutoffs.calls
+    if turn.dry_run:
+        turn.count_deleted(await table.count_old(before))
+        return None
+    while gone := await table.remove_old(before, _KEYS_AT_ONCE):
         turn.count_deleted(gone)
         if turn.is_over:
             return position

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from temporalio import activity
 
 from batchwright.activities.errors import translated
-from batchwright.activities.webhooks.events import event_of
+from batchwright.activities.webhooks.events import body_of
 from batchwright.contracts.webhooks import AttemptRequest, AttemptResult, WebhookActivities
 from batchwright.database.database import Database
 from batchwright.database.tables.webhook_deliveries import WebhookAttempt, WebhookDelivery
@@ -58,8 +58,8 @@ class WebhookDeliveries(WebhookActivities):
     ) -> AttemptResult:
         body = delivery.body
         if body is None:
-            event = await event_of(self._database, delivery, endpoint)
-            body = await self._deliveries.keep_body(delivery.tenant, delivery.id, event.body())
+            body = await body_of(self._database, delivery, endpoint)
+            body = await self._deliveries.keep_body(delivery.tenant, delivery.id, body)
         at, started = datetime.now(UTC), time.monotonic()
         result = await self._send(delivery, endpoint, body, at)
         seconds = time.monotonic() - started

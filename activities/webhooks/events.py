@@ -6,7 +6,24 @@ from batchwright.database.database import Database
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.webhook_deliveries import WebhookDelivery
 from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
+from batchwright.rules.call_results import job_body
 from batchwright.rules.costs import batch_cost
+from batchwright.rules.ids import is_call_id
+
+_MAX_RESULT_BYTES = 1024 * 1024  # of a job, in its callback
+
+
+async def body_of(database: Database, delivery: WebhookDelivery, endpoint: WebhookEndpoint) -> bytes:
+    """Return the body of a delivery: the event, or the job for which the endpoint is the callback.
+
+    Raises:
+        DatabaseUnavailable: the database does not answer.
+    """
+    if endpoint.batch_id and is_call_id(endpoint.batch_id, "job_"):
+        call = await database.calls.get(delivery.tenant, endpoint.batch_id)
+        if call is not None:
+            return job_body(call, _MAX_RESULT_BYTES)
+    return (await event_of(database, delivery, endpoint)).body()
 
 
 async def event_of(database: Database, delivery: WebhookDelivery, endpoint: WebhookEndpoint) -> BatchEvent:

@@ -21,6 +21,7 @@ from batchwright.api.auth.failure_limiter import FailureLimiter
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, rate_limited
 from batchwright.contracts.audit_log import AuditAction, AuditOutcome
+from batchwright.contracts.calls import CallStatus
 from batchwright.database.errors import UnknownBatch
 from batchwright.database.recorded_act import recorded
 from batchwright.database.tables.audit_log import AuditActor, AuditEntry, AuditResult, AuditTarget
@@ -169,6 +170,11 @@ def exists(state: State) -> bool:
 def is_live(batch: State) -> bool:
     """Return True if the batch has not ended, so that a cancel can still end it."""
     return batch["status"] in LIVE_STATES
+
+
+def has_not_ended(call: State) -> bool:
+    """Return True if a call has not ended, so that a cancel ends it."""
+    return call["status"] in (CallStatus.QUEUED, CallStatus.IN_PROGRESS)
 
 
 def act_of(route: APIRoute) -> OperatorAct | None:

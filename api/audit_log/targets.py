@@ -23,6 +23,7 @@ from batchwright.rules.dispatch.rate_limits import ALL_MODELS
 from batchwright.rules.ids import (
     batch_id_of,
     is_batch_id,
+    is_call_id,
     is_file_id,
     is_schedule_id,
     is_upload_id,
@@ -109,6 +110,22 @@ class MessageBatchTarget(BatchTarget):
     async def find(self, request: Request) -> AuditTarget:
         id = request.path_params["message_batch_id"]
         return _of_tenant(self.type, batch_id_of(id) or id, tenant_of(request, self._settings))
+
+
+class CallTarget:
+    """A single call of the caller's tenant, which is a response of the API."""
+
+    type = AuditTargetType.CALL
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._settings, self._calls = deps.settings, deps.database.calls
+
+    async def find(self, request: Request) -> AuditTarget:
+        return _of_tenant(self.type, request.path_params["response_id"], tenant_of(request, self._settings))
+
+    async def read(self, target: AuditTarget) -> State | None:
+        call = await self._calls.get(target.tenant, target.id) if is_call_id(target.id, "resp_") else None
+        return call and {"batch_id": call.batch_id, "model": call.model, "status": call.status.value}
 
 
 class OperatorBatchTarget(BatchTarget):

@@ -5,6 +5,7 @@ Field values have the type `object` until a function of this module has checked 
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
 import orjson
 from fastapi import Request
 from pydantic import BaseModel, TypeAdapter
@@ -22,6 +23,7 @@ from batchwright.rules.json_text import RepeatedKey, check_unique_keys
 
 _OBJECT = TypeAdapter(dict[str, object])
 _LIST = TypeAdapter(list[object])
+_RAW_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 MAX_BODY_BYTES = 1024 * 1024
 _SCOPE_BODY = "batchwright.body"  # key of the body in the ASGI scope
 _BEYOND_64_BITS = 2.0**63
@@ -51,6 +53,24 @@ async def read_optional_object(request: Request) -> Mapping[str, object]:
     """Read the request's body as `read_json_object` does. Without a body, return an empty object."""
     body = await _read(request)
     return _parse_object(body, unique=_is_admin_request(request)) if body else {}
+
+
+async def read_raw_object(request: Request, most: int) -> dict[str, msgspec.Raw]:
+    """Read the request's body as a JSON object of at most `most` bytes. The values stay JSON text.
+
+    If a key is repeated, its last value is used.
+
+    Raises:
+        ApiError: the body is too large, is not JSON or is not an object.
+    """
+    body = await _read(request, most)
+    try:
+        return _RAW_OBJECT.decode(body)
+    except msgspec.ValidationError:
+        message = "The JSON body of your request must be an object."
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        message = f"We could not parse the JSON body of your request: {error}."
+    raise ApiError(400, message)
 
 
 def _is_admin_request(request: Request) -> bool:
@@ -171,8 +191,11 @@ def _inlined(node: object, definitions: Mapping[str, object]) -> object:
     return {name: _inlined(value, definitions) for name, value in fields.items() if name != "$defs"}
 
 
-async def _read(request: Request) -> bytes:
-    """Return the body. It can be read again, because the audit log and the route both need it."""
+async def _read(request: Request, most: int = MAX_BODY_BYTES) -> bytes:
+    """Return the body, of at most `most` bytes.
+
+    It can be read again, because the audit log and the route both need it.
+    """
     if _SCOPE_BODY in request.scope:
         read: bytes = request.scope[_SCOPE_BODY]
         return read
@@ -180,8 +203,8 @@ async def _read(request: Request) -> bytes:
     try:
         async for piece in request.stream():
             body += piece
-            if len(body) > MAX_BODY_BYTES:
-                raise ApiError(413, f"The body of this request may hold at most {MAX_BODY_BYTES} bytes.")
+            if len(body) > most:
+                raise ApiError(413, f"The body of this request may hold at most {most} bytes.")
     except ClientDisconnect:
         raise ApiError(400, "The request ended before its body did.") from None
     request.scope[_SCOPE_BODY] = bytes(body)

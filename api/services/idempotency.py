@@ -18,7 +18,7 @@ from batchwright.api.errors import conflict, invalid_value
 from batchwright.api.openapi import pattern_schema
 from batchwright.database.records import FileRow, IdempotencyClaim, UploadRow
 
-Operation = Literal["batches", "files", "uploads"]
+Operation = Literal["batches", "calls", "files", "uploads"]
 KEY_LIFETIME = timedelta(hours=24)
 _KEY = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 

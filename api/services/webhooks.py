@@ -28,6 +28,7 @@ from batchwright.rules.ids import (
     new_event_id,
     new_webhook_id,
     webhook_id_of_batch,
+    webhook_id_of_call,
 )
 from batchwright.rules.webhooks.addresses import check_url
 from batchwright.rules.webhooks.retry_schedule import LOST_AFTER
@@ -83,6 +84,16 @@ class Webhooks:
         """
         made = self._build(spec, order.tenant, webhook_id_of_batch(order.batch_id), order.batch_id)
         return self._of_batch(await self._endpoints.insert_for_batch(made.row))
+
+    async def create_for_call(self, spec: WebhookSpec, tenant: str, call_id: str) -> None:
+        """Create the endpoint of one call, without checking its URL. A repeated call creates no other one."""
+        made = self._build(spec, tenant, webhook_id_of_call(call_id), call_id)
+        await self._endpoints.insert_for_batch(made.row)
+
+    async def secret_of_call(self, tenant: str, call_id: str) -> str | None:
+        """Return the secret of the endpoint of a call; None if it has no endpoint or cannot be read."""
+        row = await self._endpoints.get(tenant, webhook_id_of_call(call_id))
+        return None if row is None else self._of_batch(row).secret
 
     async def find_for_batch(self, order: BatchOrder) -> BatchWebhook | None:
         """Return the endpoint that `create_for_batch` created for a batch; None if there is none."""

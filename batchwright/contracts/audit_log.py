@@ -18,6 +18,7 @@ class AuditAction(StrEnum):
     BATCH_RESUME = "batch.resume"
     BUDGET_GROUP_DELETE = "budget_group.delete"
     BUDGET_GROUP_SET = "budget_group.set"
+    CALL_CANCEL = "call.cancel"
     CONSISTENCY_REPAIR = "consistency.repair"
     DEAD_LETTER_DELETE = "dead_letter.delete"
     DEAD_LETTER_RETRY = "dead_letter.retry"
@@ -56,6 +57,7 @@ class AuditTargetType(StrEnum):
 
     BATCH = "batch"
     BUDGET_GROUP = "budget_group"
+    CALL = "call"
     DEAD_LETTER = "dead_letter"
     DEPLOYMENT = "deployment"
     FILE = "file"

@@ -3,6 +3,7 @@
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from batchwright.contracts.calls import RollingBatch
 from batchwright.contracts.message import Message
 from batchwright.contracts.openai import BatchStatus, Endpoint, Profile, Usage
 from batchwright.contracts.prices import DecimalText
@@ -43,8 +44,14 @@ class BatchPolicy(Message):
     # Number of requests of a batch that was created as a message batch; 0 for all other batches. In a message
     # batch, a request that is not valid fails alone, and the limits of message batches apply.
     message_requests: int = 0
+    rolling: RollingBatch | None = None  # set if the lines of the batch are single calls
     # Number of history events after which a model run continues as new; `0`: when the server suggests it.
     continue_as_new_events: int = 0
+
+    @property
+    def lines_fail_alone(self) -> bool:
+        """True if a line that is not valid fails alone, instead of failing the batch."""
+        return self.message_requests > 0 or self.rolling is not None
 
     def weight_or(self, default: float) -> float:
         """Return the tenant's weight that was set at run time, or `default` if none was set."""

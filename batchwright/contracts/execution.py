@@ -107,6 +107,7 @@ class SliceRequest(Message):
     queue_changes: int = 0  # how often slices of this run have moved to another queue
     prices: PriceConfig | None = None
     caller: Caller = Caller()
+    answers_calls: bool = False  # True if the lines are single calls, whose answers are recorded at once
 
     @classmethod
     def of(cls, run: ModelRun, number: int) -> Self:
@@ -129,6 +130,7 @@ class SliceRequest(Message):
             queue_changes=run.queue_changes,
             prices=run.prices,
             caller=policy.caller,
+            answers_calls=policy.rolling is not None,
         )
 
 

@@ -21,6 +21,7 @@ class RetentionKind(StrEnum):
     BATCHES = "batches"  # objects and progress rows of ended batches
     METADATA = "metadata"  # rows of batches and uploads that ended long ago
     KEYS = "keys"  # idempotency keys
+    CALLS = "calls"  # single calls whose answers are no longer kept
     WEBHOOKS = "webhooks"  # old rows of webhook deliveries, and endpoints of deleted batches
     AUDIT_LOG = "audit_log"  # old entries of the audit log
     UNFINISHED = "unfinished"  # unfinished writes of crashed processes
@@ -34,6 +35,7 @@ EXPIRED_KINDS = [
     RetentionKind.BATCHES,
     RetentionKind.METADATA,
     RetentionKind.KEYS,
+    RetentionKind.CALLS,
     RetentionKind.WEBHOOKS,
     RetentionKind.AUDIT_LOG,
 ]

@@ -1,4 +1,4 @@
-"""Webhook events about batches, in OpenAI's format."""
+"""Webhook events about batches and single calls, in OpenAI's format."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -11,7 +11,7 @@ from batchwright.contracts.openai_objects import BatchCost, RequestCounts, Usage
 
 
 class EventType(StrEnum):
-    """Types of events. OpenAI has those of the four ends of a batch."""
+    """Types of events. OpenAI has those of the four ends of a batch and of a response."""
 
     BATCH_COMPLETED = "batch.completed"
     BATCH_FAILED = "batch.failed"
@@ -20,6 +20,10 @@ class EventType(StrEnum):
     BATCH_IN_PROGRESS = "batch.in_progress"
     BATCH_AT_RISK = "batch.at_risk"  # for the first time, a forecast is past the completion window
     BATCH_PAUSED = "batch.paused"
+    RESPONSE_COMPLETED = "response.completed"  # a single call in the background has ended
+    RESPONSE_FAILED = "response.failed"
+    RESPONSE_CANCELLED = "response.cancelled"
+    RESPONSE_INCOMPLETE = "response.incomplete"
 
     @classmethod
     def of_end(cls, status: BatchStatus) -> "EventType":
@@ -37,6 +41,12 @@ END_EVENTS = (
 )
 
 
+CALL_EVENTS = (
+    EventType.RESPONSE_COMPLETED,
+    EventType.RESPONSE_FAILED,
+    EventType.RESPONSE_CANCELLED,
+    EventType.RESPONSE_INCOMPLETE,
+)
 TEST_BATCH = "batch_" + 32 * "0"  # the batch of test events, which does not exist
 
 
@@ -61,7 +71,7 @@ class EventDetails(Message):
 
 
 class EventData(Message):
-    """The batch that the event is about: its id and, in `x_batchwright`, its state.
+    """The batch or single call that the event is about: its id and, in `x_batchwright`, a batch's state.
 
     `x_batchwright` is None if the setting `details` of the endpoint is off.
     """
@@ -71,7 +81,7 @@ class EventData(Message):
 
 
 class BatchEvent(Message):
-    """Event about a batch. `created_at` is when it happened, in Unix seconds."""
+    """Event about a batch or a single call. `created_at` is when it happened, in Unix seconds."""
 
     id: str
     object: Literal["event"] = "event"

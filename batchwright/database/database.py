@@ -8,6 +8,7 @@ from batchwright.database.tables.batch_deletions import BatchDeletions
 from batchwright.database.tables.batch_snapshots import BatchSnapshots
 from batchwright.database.tables.batches import BatchesTable
 from batchwright.database.tables.callbacks import CallbacksTable
+from batchwright.database.tables.calls import CallsTable
 from batchwright.database.tables.consistency_checks import ConsistencyChecksTable
 from batchwright.database.tables.dead_letters import DeadLettersTable
 from batchwright.database.tables.files import FilesTable
@@ -65,6 +66,7 @@ class Database:
     waiting: WaitingReasonsTable
     forecasts: ForecastsTable
     callbacks: CallbacksTable
+    calls: CallsTable
     fleet: LiveBatches
     operator_batches: OperatorBatches
     models: ModelsTable

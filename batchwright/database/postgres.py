@@ -9,6 +9,7 @@ from batchwright.database.tables.batch_deletions import PostgresBatchDeletions
 from batchwright.database.tables.batch_snapshots import PostgresBatchSnapshots
 from batchwright.database.tables.batches import PostgresBatches
 from batchwright.database.tables.callbacks import PostgresCallbacks
+from batchwright.database.tables.calls import PostgresCalls
 from batchwright.database.tables.consistency_checks import PostgresConsistencyChecks
 from batchwright.database.tables.dead_letters import PostgresDeadLetters
 from batchwright.database.tables.files import PostgresFiles
@@ -87,6 +88,7 @@ def postgres_database(pool: ConnectionPool) -> Database:
         waiting=PostgresWaitingReasons(pool),
         forecasts=PostgresForecasts(pool),
         callbacks=PostgresCallbacks(pool),
+        calls=PostgresCalls(pool),
         fleet=PostgresLiveBatches(pool),
         operator_batches=PostgresOperatorBatches(pool),
         models=PostgresModels(pool),

@@ -36,7 +36,7 @@ Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "ev
 class FileRow(Message):
     id: str
     tenant: str
-    purpose: Purpose
+    purpose: Purpose | Literal["calls"]  # "calls": of a rolling batch
     filename: str
     bytes: int
     created_at: datetime

@@ -16,6 +16,7 @@ _WEBHOOK_ID = re.compile(r"webhook_[0-9a-f]{32}")
 _DELIVERY_ID = re.compile(r"wh_[0-9a-f]{32}")
 _SCHEDULE_ID = re.compile(r"schedule_[0-9a-f]{32}")
 _AUDIT_ENTRY_ID = re.compile(r"act_[0-9a-f]{32}")
+_CALL_ID = re.compile(r"(?:resp_|chatcmpl-|job_)[0-9a-f]{32}")
 _SAFE_CHARACTERS = 100
 MAX_MODEL_NAME_CHARACTERS = 256
 _REPLACEMENT = "\ufffd"
@@ -55,9 +56,9 @@ def new_part_id() -> str:
 
 
 def derived_file_id(batch_id: str, kind: str) -> str:
-    """Return the id of a batch's output or error file. It is the same at each attempt to write the file.
+    """Return the id of a file that Batchwright writes for a batch. It is the same at each attempt.
 
-    `kind` is `output` or `error`.
+    `kind` is `output` or `error`, or `input` for the input of a rolling batch.
     """
     return "file-" + _digest(f"{batch_id}/{kind}", 16)
 
@@ -77,6 +78,21 @@ def webhook_id_of_batch(batch_id: str) -> str:
 
 def new_delivery_id() -> str:
     return "wh_" + uuid_utils.uuid7().hex
+
+
+def new_call_id(prefix: str) -> str:
+    """Return the id of a new call. `prefix` is `resp_`, `chatcmpl-` or `job_`, depending on its route."""
+    return prefix + uuid_utils.uuid7().hex
+
+
+def webhook_id_of_call(call_id: str) -> str:
+    """Return the id of the webhook endpoint that was created together with a call."""
+    return "webhook_" + call_id[-32:]
+
+
+def call_group(*parts: str) -> str:
+    """Return a name for the calls that have these properties in common, and may be in the same batch."""
+    return _digest("\0".join(parts), 16)
 
 
 def new_event_id() -> str:
@@ -140,6 +156,10 @@ def is_schedule_id(text: str) -> bool:
 
 def is_delivery_id(text: str) -> bool:
     return _DELIVERY_ID.fullmatch(text) is not None
+
+
+def is_call_id(text: str, prefix: str) -> bool:
+    return text.startswith(prefix) and _CALL_ID.fullmatch(text) is not None
 
 
 def is_audit_entry_id(text: str) -> bool:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
+from batchwright.contracts.calls import ANSWER_LIFETIME
 from batchwright.rules.ids import derived_file_id
 
 # No writer takes this long. An object that is still unfinished or unreferenced will stay so.
@@ -27,6 +28,7 @@ class RetentionCutoffs:
     batches: datetime  # compared with the end, after which a frozen worker may still have written
     metadata: datetime  # compared with the end
     keys: datetime  # compared with the creation
+    calls: datetime  # compared with the end, or with the creation of a call that was never accepted
     webhooks: datetime  # compared with the creation; far longer than a delivery may take
     audit_log: datetime  # compared with the creation
     orphans: datetime  # compared with the last change of the object, or the creation of the row
@@ -41,6 +43,7 @@ def retention_cutoffs(
         batches=now - MAX_WRITE_TIME,
         metadata=now - max(metadata, MAX_WRITE_TIME),
         keys=now - IDEMPOTENCY_KEY_LIFETIME,
+        calls=now - ANSWER_LIFETIME,
         webhooks=now - WEBHOOK_DELIVERY_LIFETIME,
         audit_log=now - audit_log,
         orphans=now - max(orphans, MAX_WRITE_TIME),

@@ -23,6 +23,7 @@ from batchwright.rules.planning.estimate import OutputHistory
 from tests.fakes.tables.audit_log import MemoryAuditLog
 from tests.fakes.tables.batch_deletions import MemoryBatchDeletions
 from tests.fakes.tables.callbacks import MemoryCallbacks
+from tests.fakes.tables.calls import MemoryCalls, end_calls
 from tests.fakes.tables.consistency_checks import MemoryConsistencyChecks
 from tests.fakes.tables.dead_letters import MemoryDeadLetters
 from tests.fakes.tables.files import MemoryFiles
@@ -82,6 +83,7 @@ class MemoryBatches(BatchesTable):
         before: str | None = None,
     ) -> tuple[list[BatchRow], bool]:
         rows = [row for row in self._rows.enter().batches.values() if row.order.tenant == tenant]
+        rows = [row for row in rows if row.order.policy.rolling is None]
         rows.sort(key=lambda row: (row.order.created_at, row.order.batch_id), reverse=before is None)
         rows = rows[position([row.order.batch_id for row in rows], before or after) :]
         rows = [row for row in rows if _matches(row, filters)]
@@ -90,7 +92,7 @@ class MemoryBatches(BatchesTable):
         return shown, len(rows) > limit
 
     async def count_live(self, tenant: str) -> int:
-        rows = self._rows.enter().batches.values()
+        rows = [row for row in self._rows.enter().batches.values() if row.order.policy.rolling is None]
         return sum(row.order.tenant == tenant and row.status in LIVE_STATES for row in rows)
 
     async def fairness_key(self, tenant: str, at: datetime) -> str:
@@ -273,6 +275,9 @@ class MemoryBatches(BatchesTable):
     def _put(self, row: BatchRow, **changes: object) -> BatchRow:
         changed = row.model_copy(update=changes)
         self._rows.batches[row.order.tenant, row.order.batch_id] = changed
+        end_calls(self._rows, changed)
+        if changed.order.policy.rolling is not None:
+            return changed
         if changed.status is not row.status and changed.status is not BatchStatus.FINALIZING:
             at = getattr(changed, f"{changed.status}_at")
             record_event(self._rows, changed.order, f"batch.{changed.status}", at)
@@ -422,6 +427,7 @@ class MemoryDatabase(Database):
             waiting=MemoryWaitingReasons(rows),
             forecasts=MemoryForecasts(rows),
             callbacks=MemoryCallbacks(rows),
+            calls=MemoryCalls(rows),
             fleet=MemoryLiveBatches(rows),
             operator_batches=MemoryOperatorBatches(rows),
             models=MemoryModels(rows),

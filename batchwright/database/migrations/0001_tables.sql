@@ -1,5 +1,5 @@
 -- All tables of Batchwright, in this order: tenants, files and uploads, schedules, batches, results and reruns,
--- webhooks, models and workers, maintenance.
+-- webhooks, single calls, models and workers, maintenance.
 --
 -- - `tenant` is the tenant that owns a row, and the first column of the primary key of each table with such rows.
 --   Only API keys, teams and users refer to the table `tenants`: without API keys, tenants have no row there.
@@ -140,7 +140,7 @@ CREATE TABLE files (
     storage_key text        NOT NULL,
     PRIMARY KEY (tenant, id)
 );
-CREATE INDEX files_by_creation ON files (tenant, created_at, id);
+CREATE INDEX files_by_creation ON files (tenant, created_at, id) WHERE purpose <> 'calls';
 CREATE INDEX files_of_purpose ON files (tenant, purpose, created_at, id);
 CREATE INDEX files_by_expiry ON files (expires_at) WHERE expires_at IS NOT NULL;
 -- The sum of a tenant's bytes is read from this index alone.
@@ -287,15 +287,17 @@ CREATE TABLE batches (
     results_kept_until           timestamptz,     -- of a batch that failed without files: its objects are kept
     files_pending_until          timestamptz,     -- of a batch that ended before its files were written: the limit
     swept_at                     timestamptz,     -- when its objects other than files were deleted
+    -- True for a rolling batch, whose lines are single calls. It is in no list, and causes no events.
+    rolling                      boolean          NOT NULL GENERATED ALWAYS AS (policy->>'rolling' IS NOT NULL) STORED,
     -- The status that clients see.
     visible_status               text             NOT NULL GENERATED ALWAYS AS (
         CASE WHEN status IN ('validating', 'in_progress', 'finalizing') AND cancel_requested_at IS NOT NULL
         THEN 'cancelling' ELSE status END) STORED,
     PRIMARY KEY (tenant, id)
 );
-CREATE INDEX batches_by_creation ON batches (tenant, created_at, id);
+CREATE INDEX batches_by_creation ON batches (tenant, created_at, id) WHERE NOT rolling;
 CREATE INDEX batches_by_id ON batches (id COLLATE "C"); -- for operators, who see the batches of all tenants
-CREATE INDEX batches_by_status ON batches (tenant, visible_status, created_at, id);
+CREATE INDEX batches_by_status ON batches (tenant, visible_status, created_at, id) WHERE NOT rolling;
 CREATE INDEX batches_by_input ON batches (tenant, input_file_id);
 -- Few rows are live: counting a tenant's live batches, and finding the readers of a file, reads only these.
 CREATE INDEX batches_live ON batches (tenant, input_file_id)
@@ -602,7 +604,8 @@ BEGIN
 END
 $$;
 CREATE TRIGGER record_status_event AFTER UPDATE OF status ON batches FOR EACH ROW
-    WHEN (NEW.status <> OLD.status AND NEW.status IN ('in_progress', 'completed', 'failed', 'expired', 'cancelled'))
+    WHEN (NEW.status <> OLD.status AND NEW.status IN ('in_progress', 'completed', 'failed', 'expired', 'cancelled')
+          AND NOT NEW.rolling)
     EXECUTE FUNCTION record_status_event();
 
 CREATE FUNCTION record_pause_event() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -628,6 +631,66 @@ CREATE TRIGGER record_first_risk_event AFTER INSERT ON forecasts FOR EACH ROW
 CREATE TRIGGER record_risk_event AFTER UPDATE ON forecasts FOR EACH ROW
     WHEN (NEW.forecast->>'window' <> 'fits' AND OLD.forecast->>'window' = 'fits')
     EXECUTE FUNCTION record_risk_event();
+
+
+-- ----------------------------------------------------------------------------------------------------- single calls
+
+-- The rolling batch that takes the calls of a group now. The row is deleted when the batch collects its calls.
+CREATE TABLE rolling_batches (
+    tenant    text        NOT NULL,
+    group_id  text        NOT NULL, -- a digest of what its calls have in common
+    batch_id  text        NOT NULL,
+    made      json        NOT NULL, -- the order of the batch
+    opened_at timestamptz NOT NULL,
+    PRIMARY KEY (tenant, group_id)
+);
+
+-- A single call, which is a line of a rolling batch with its id as `custom_id`. The first answer counts: it changes
+-- the status, and no later answer does. There is no reference to batches: a call is stored before its batch.
+CREATE TABLE calls (
+    tenant     text        NOT NULL,
+    id         text        NOT NULL,
+    batch_id   text        NOT NULL,
+    endpoint   text        NOT NULL,
+    model      text        NOT NULL,
+    request    bytea       NOT NULL,               -- the body for the backend
+    notifies   boolean     NOT NULL,               -- true: its end is an event for webhooks
+    collected  boolean     NOT NULL DEFAULT false, -- true: it is in the input of its batch
+    status     text        NOT NULL DEFAULT 'queued'
+        CHECK (status IN ('queued', 'completed', 'incomplete', 'failed', 'cancelled')),
+    created_at timestamptz NOT NULL DEFAULT now(),
+    ended_at   timestamptz,
+    answer     bytea,                              -- a line as in an output or error file; null: none
+    PRIMARY KEY (tenant, id)
+);
+CREATE INDEX calls_of_batch ON calls (tenant, batch_id, id);
+CREATE INDEX calls_by_end ON calls (ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX calls_open ON calls (tenant, created_at) WHERE ended_at IS NULL;
+
+CREATE FUNCTION record_call_event() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM record_webhook_event(NEW.tenant, NEW.id, 'response.' || NEW.status, '', NEW.ended_at);
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER record_call_event AFTER UPDATE OF status ON calls FOR EACH ROW
+    WHEN (NEW.notifies AND OLD.status = 'queued' AND NEW.status <> 'queued') EXECUTE FUNCTION record_call_event();
+
+-- End the calls of a rolling batch that have no answer when the batch has ended and gets no more files. If it has not
+-- collected its calls, because it was cancelled before, it gets no more of them.
+CREATE FUNCTION end_calls() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM rolling_batches
+    WHERE tenant = NEW.tenant AND group_id = NEW.policy->'rolling'->>'group' AND batch_id = NEW.id;
+    UPDATE calls SET status = CASE NEW.status WHEN 'cancelled' THEN 'cancelled' ELSE 'failed' END, ended_at = now()
+    WHERE tenant = NEW.tenant AND batch_id = NEW.id AND status = 'queued';
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER end_calls AFTER UPDATE OF status, files_pending_until ON batches FOR EACH ROW
+    WHEN (NEW.rolling AND NEW.status IN ('completed', 'failed', 'expired', 'cancelled')
+          AND NEW.files_pending_until IS NULL)
+    EXECUTE FUNCTION end_calls();
 
 
 -- ----------------------------------------------------------------------------------------------- models and workers
@@ -687,7 +750,7 @@ CREATE TABLE retention (
     succeeded_at timestamptz NOT NULL
 );
 INSERT INTO retention
-SELECT kind, now() FROM unnest(ARRAY['files', 'uploads', 'batches', 'metadata', 'keys', 'webhooks', 'audit_log',
+SELECT kind, now() FROM unnest(ARRAY['files', 'uploads', 'batches', 'metadata', 'keys', 'calls', 'webhooks', 'audit_log',
                                      'unfinished', 'orphans', 'lost']) AS kind;
 
 -- Findings of the last consistency check of each kind. Kinds without a consistency check count from now on.

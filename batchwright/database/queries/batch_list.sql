@@ -1,5 +1,5 @@
--- Pages of a tenant's batches, without the errors that workers reported: they may be many, and a page
--- shows many batches. Each query reads its rows in the order of an index, and stops after one page.
+-- Pages of a tenant's batches, without rolling batches, and without the errors that workers reported: they may be
+-- many, and a page shows many batches. Each query reads its rows in the order of an index, and stops after one page.
 
 -- name: position
 SELECT created_at FROM batches WHERE tenant = $1 AND id = $2
@@ -10,7 +10,7 @@ SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors, (
     WHERE f.tenant = b.tenant AND f.batch_id = b.id AND b.status = 'in_progress') AS forecast
 FROM batches b
 LEFT JOIN LATERAL reported_progress(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
-WHERE b.tenant = $1 AND (b.created_at, b.id) < ($2, $3) AND b.created_at >= $5
+WHERE b.tenant = $1 AND NOT b.rolling AND (b.created_at, b.id) < ($2, $3) AND b.created_at >= $5
 ORDER BY b.created_at DESC, b.id DESC
 LIMIT $4
 
@@ -20,7 +20,7 @@ SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors, (
     WHERE f.tenant = b.tenant AND f.batch_id = b.id AND b.status = 'in_progress') AS forecast
 FROM batches b
 LEFT JOIN LATERAL reported_progress(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
-WHERE b.tenant = $1 AND b.visible_status = $6 AND (b.created_at, b.id) < ($2, $3) AND b.created_at >= $5
+WHERE b.tenant = $1 AND NOT b.rolling AND b.visible_status = $6 AND (b.created_at, b.id) < ($2, $3) AND b.created_at >= $5
 ORDER BY b.created_at DESC, b.id DESC
 LIMIT $4
 
@@ -34,7 +34,7 @@ FROM (
     SELECT b.*
     FROM batch_tags t
     JOIN batches b ON b.tenant = t.tenant AND b.id = t.batch_id
-    WHERE t.tenant = $1 AND (t.created_at, t.batch_id) < ($2, $3) AND t.created_at >= $5
+    WHERE t.tenant = $1 AND NOT b.rolling AND (t.created_at, t.batch_id) < ($2, $3) AND t.created_at >= $5
       AND b.visible_status = ANY ($6) AND t.tag = $7
       AND (SELECT count(*) FROM batch_tags o
            WHERE o.tenant = t.tenant AND o.batch_id = t.batch_id AND o.tag = ANY ($8)) = cardinality($8::bytea[])
@@ -53,7 +53,7 @@ FROM (
     SELECT b.*
     FROM batch_tags t
     JOIN batches b ON b.tenant = t.tenant AND b.id = t.batch_id
-    WHERE t.tenant = $1 AND (t.created_at, t.batch_id) > ($2, $3) AND t.tag = $5
+    WHERE t.tenant = $1 AND NOT b.rolling AND (t.created_at, t.batch_id) > ($2, $3) AND t.tag = $5
       AND (SELECT count(*) FROM batch_tags o
            WHERE o.tenant = t.tenant AND o.batch_id = t.batch_id AND o.tag = ANY ($6)) = cardinality($6::bytea[])
     ORDER BY t.created_at, t.batch_id

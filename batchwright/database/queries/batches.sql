@@ -41,7 +41,7 @@ SELECT id FROM batches WHERE tenant = $1 AND id = $2 FOR NO KEY UPDATE
 
 -- name: count_live
 SELECT count(*) FROM batches
-WHERE tenant = $1 AND status IN ('validating', 'in_progress', 'finalizing')
+WHERE tenant = $1 AND status IN ('validating', 'in_progress', 'finalizing') AND NOT rolling
 
 -- name: fairness
 -- Inputs of a new batch's fairness key: the key of the tenant's live batches, and its last stopped batch.
@@ -62,7 +62,7 @@ WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'final
 SELECT used->>'model' AS model, sum((used->>'requests')::bigint)::bigint AS requests,
        sum((used->>'output_tokens')::bigint)::bigint AS output_tokens
 FROM (SELECT model_usage FROM batches
-      WHERE tenant = $1 AND endpoint = $2 AND model_usage <> '[]'
+      WHERE tenant = $1 AND NOT rolling AND endpoint = $2 AND model_usage <> '[]'
       ORDER BY created_at DESC, id DESC LIMIT 100) latest, jsonb_array_elements(latest.model_usage) used
 WHERE used->>'model' = ANY($3::text[])
 GROUP BY 1

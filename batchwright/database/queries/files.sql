@@ -21,14 +21,15 @@ SELECT * FROM known_files WHERE tenant = $1 AND id = ANY ($2::text[])
 SELECT created_at FROM files WHERE tenant = $1 AND id = $2
 
 -- name: page_up
+-- The files of rolling batches, which would be most, are in no list.
 SELECT * FROM known_files
-WHERE tenant = $1 AND (created_at, id) > ($2, $3)
+WHERE tenant = $1 AND (created_at, id) > ($2, $3) AND purpose <> 'calls'
 ORDER BY created_at, id
 LIMIT $4
 
 -- name: page_down
 SELECT * FROM known_files
-WHERE tenant = $1 AND (created_at, id) < ($2, $3)
+WHERE tenant = $1 AND (created_at, id) < ($2, $3) AND purpose <> 'calls'
 ORDER BY created_at DESC, id DESC
 LIMIT $4
 

@@ -139,7 +139,7 @@ DELETE FROM admissions WHERE tenant = $1 AND admitted_at <= now() - interval '1 
 INSERT INTO admissions (tenant, id, quota, amount, admitted_at)
 SELECT $1, $2, 'live_batches', $3::bigint, clock_timestamp()
 WHERE (SELECT count(*) FROM batches
-       WHERE tenant = $1 AND status IN ('validating', 'in_progress', 'finalizing') AND id <> $2)
+       WHERE tenant = $1 AND status IN ('validating', 'in_progress', 'finalizing') AND NOT rolling AND id <> $2)
     + (SELECT coalesce(sum(a.amount), 0) FROM admissions a
        WHERE a.tenant = $1 AND a.quota = 'live_batches' AND a.id <> $2
          AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = a.tenant AND b.id = a.id))

@@ -73,7 +73,10 @@ class RetentionTable(Protocol):
         ...
 
     async def old_batches(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
-        """Return batches that ended by `before` and whose intermediate objects and files are all deleted."""
+        """Return batches that ended by `before` and whose intermediate objects and files are all deleted.
+
+        Rolling batches that ended two days ago or earlier are returned as well.
+        """
         ...
 
     async def remove_batch(self, batch: EndedItem) -> bool: ...

@@ -13,11 +13,13 @@ from batchwright.activities.webhooks.activity import WebhookDeliveries
 from batchwright.contracts.batch import ErrorCount
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.webhook_events import END_EVENTS
+from batchwright.contracts.webhook_events import CALL_EVENTS, END_EVENTS
 from batchwright.contracts.webhooks import AttemptRequest, AttemptResult, DeliveryOrder
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.webhook_deliveries import ListedDelivery
 from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
+from batchwright.rules.call_results import answers_of
+from batchwright.rules.results.output_lines import result_line
 from batchwright.rules.webhooks.signatures import new_secret
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal.codec import PayloadKey
@@ -25,6 +27,7 @@ from batchwright.temporal.stored_secrets import StoredSecrets
 from batchwright.webhooks.sender import WebhookSender
 from tests.fakes.memory_database import MemoryDatabase
 from tests.fakes.webhook_receiver import LOOPBACK, WebhookReceiver, receiving
+from tests.integration.database.call_rows import GROUP, a_call, a_rolling_order
 from tests.integration.database.rows import a_running_batch, after, an_outcome
 
 SECRET, OTHER = new_secret(b"s" * 32), new_secret(b"o" * 32)
@@ -40,6 +43,13 @@ class DeliveryFixture:
 
     async def happens(self, **endpoint: object) -> DeliveryOrder:
         """Create the endpoint, complete a batch, and return the order to deliver the event."""
+        await self.create_endpoint(**endpoint)
+        await a_running_batch(self.database)
+        failed = [ErrorCount(code="http_400", model="a", count=2)]
+        await self.database.batches.finish("t", "batch_1", an_outcome(errors_summary=failed), after(30))
+        return await self.recorded()
+
+    async def create_endpoint(self, **endpoint: object) -> None:
         row = WebhookEndpoint(
             tenant="t",
             id="webhook_1",
@@ -49,9 +59,9 @@ class DeliveryFixture:
             created_at=after(0),
         )
         await self.database.webhook_endpoints.insert(row.model_copy(update=endpoint), limit=0)
-        await a_running_batch(self.database)
-        failed = [ErrorCount(code="http_400", model="a", count=2)]
-        await self.database.batches.finish("t", "batch_1", an_outcome(errors_summary=failed), after(30))
+
+    async def recorded(self) -> DeliveryOrder:
+        """Return the order to deliver the only recorded event."""
         (delivery,) = await self.database.webhook_deliveries.unstarted(2)
         return DeliveryOrder(tenant="t", delivery_id=delivery.id, endpoint_id="webhook_1")
 
@@ -82,6 +92,24 @@ async def fixture() -> AsyncGenerator[DeliveryFixture]:
 
 def counted(metrics: Metrics, line: str) -> bool:
     return f"batchwright_{line}\n".encode() in metrics.render()
+
+
+@pytest.mark.parametrize(("size", "omitted"), [(10, False), (2 * 1024 * 1024, True)])
+async def test_the_callback_of_a_job_has_its_result_unless_it_is_large(
+    fixture: DeliveryFixture, size: int, omitted: bool
+) -> None:
+    job, result = "job_" + 32 * "0", {"text": "a" * size}
+    await fixture.create_endpoint(batch_id=job, events=list(CALL_EVENTS))
+    await fixture.database.calls.open(GROUP, a_rolling_order())
+    assert await fixture.database.calls.insert(a_call(job, notifies=True)) is not None
+    body = json.dumps(result).encode()
+    line = result_line("batch_req_" + 32 * "0", job, status_code=200, backend_request_id="", body=body)
+    await fixture.database.calls.answer("t", answers_of([line]))
+    await fixture.attempt(await fixture.recorded())
+    [received] = fixture.receiver.received
+    sent = json.loads(received.body)
+    assert (sent["job_id"], sent["status"], sent["result_omitted"]) == (job, "completed", omitted)
+    assert sent["result"] == (None if omitted else result)
 
 
 async def test_the_official_client_accepts_the_event(fixture: DeliveryFixture) -> None:

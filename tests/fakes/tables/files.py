@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from batchwright.database.errors import FileInUse
 from batchwright.database.records import FileRow
 from batchwright.database.tables.files import FilesTable
+from batchwright.rules.calls import CALLS_PURPOSE
 from tests.fakes.tables.rows import Rows, position
 
 
@@ -31,6 +32,7 @@ class MemoryFiles(FilesTable):
         rows.sort(key=lambda row: (row.created_at, row.id), reverse=not ascending)
         rows = rows[position([row.id for row in rows], after) :]
         rows = [row for row in rows if purpose in (None, row.purpose) and self._is_known(row)]
+        rows = [row for row in rows if purpose is not None or row.purpose != CALLS_PURPOSE]
         return rows[:limit], len(rows) > limit
 
     async def delete(self, tenant: str, file_id: str) -> FileRow | None:

@@ -88,7 +88,10 @@ class MemoryQuotas(QuotasTable):
         lines, tokens = self._enqueued(tenant)
         began, requests = self._rows.requests.get(tenant, (0.0, 0))
         return QuotaUsage(
-            live_batches=sum(row.order.tenant == tenant and row.status in LIVE_STATES for row in batches),
+            live_batches=sum(
+                row.order.tenant == tenant and row.status in LIVE_STATES and row.order.policy.rolling is None
+                for row in batches
+            ),
             stored_bytes=await self.stored(tenant),
             enqueued_lines=lines,
             enqueued_tokens=tokens,

@@ -4,7 +4,7 @@ It passes the tests of the PostgreSQL table.
 """
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from batchwright.contracts.retention import RetentionKind, SweepPosition
@@ -13,6 +13,7 @@ from batchwright.database.tables.retention import EndedItem, RetentionTable, Sto
 from batchwright.rules.batch_states import LIVE_STATES
 from tests.fakes.tables.rows import Rows, files_follow, slices
 
+_LAST = datetime.max.replace(tzinfo=UTC)
 _FIRST = datetime.min.replace(tzinfo=UTC)
 T = TypeVar("T", FileRow, EndedItem)
 
@@ -58,7 +59,14 @@ class MemoryRetention(RetentionTable):
     async def old_batches(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
         cleared = self._rows.enter().cleared
         found = [row for row in self._ended() if (row.tenant, row.id) in cleared and not self._has_files(row)]
-        return _page(((row.ended_at, row.tenant, row.id, row) for row in found), before, after, limit)
+        found = [row for row in found if self._is_old(row, before)]
+        return _page(((row.ended_at, row.tenant, row.id, row) for row in found), _LAST, after, limit)
+
+    def _is_old(self, row: EndedItem, before: datetime) -> bool:
+        rolling = self._rows.batches[row.tenant, row.id].order.policy.rolling
+        return row.ended_at <= before or (
+            rolling is not None and row.ended_at <= self._rows.clock() - timedelta(days=2)
+        )
 
     async def remove_batch(self, batch: EndedItem) -> bool:
         if (batch.tenant, batch.id) not in self._rows.enter().cleared:

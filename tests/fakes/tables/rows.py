@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from batchwright.contracts.batch import BatchForecast, BatchOrder, ModelCounts, ModelUsage
 from batchwright.contracts.openai import HoldKind, Quota
@@ -35,6 +36,9 @@ from batchwright.rules.dispatch.queue_forecast import ModelSpeed
 from batchwright.rules.quotas import BudgetGroup, DailyAmounts, EnqueuedWork
 from batchwright.rules.results.token_usage import total_usage
 from batchwright.rules.worker_stats import UpstreamTraffic
+
+if TYPE_CHECKING:
+    from tests.fakes.tables.calls import OpenBatch, StoredRow
 
 Key = tuple[str, str]  # tenant, id
 
@@ -98,6 +102,8 @@ class Rows:
         self.webhook_endpoints: dict[Key, WebhookEndpoint] = {}
         self.webhook_deliveries: dict[Key, WebhookDelivery] = {}
         self.webhook_attempts: dict[Key, list[WebhookAttempt]] = {}
+        self.rolling_batches: dict[Key, OpenBatch] = {}  # by group
+        self.calls: dict[Key, StoredRow] = {}
         self.failing: Exception | None = None
         self.clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 

@@ -29,6 +29,8 @@ _NAMES: list[str] = [
     "webhook_id",
     "delivery_id",
     "schedule_id",
+    "response_id",
+    "job_id",
 ]
 _ALL = frozenset(Scope)
 _TENANT = {"X-Tenant": "blue"}

@@ -15,12 +15,14 @@ from starlette.routing import BaseRoute, Route
 
 from batchwright.api.audit_log.recorder import TenantAct, act_of
 from batchwright.contracts.anthropic import MessageErrorObject, RelaxedMessageBatchObject
+from batchwright.contracts.call_objects import SubmittedJob
 from batchwright.contracts.schedule_objects import ScheduleObject
 from batchwright.contracts.webhook_objects import DeliveryObject, WebhookObject
 from batchwright.rules.api_keys import ApiKey, Scope, is_granted
 from batchwright.rules.ids import (
     message_batch_id,
     new_batch_id,
+    new_call_id,
     new_delivery_id,
     new_file_id,
     new_part_id,
@@ -34,7 +36,7 @@ from tests.fakes.api_keys import create_key
 READ, WRITE, OPEN = Scope.READ, Scope.WRITE, None
 VIEWER, OPERATOR, ADMIN = Scope.VIEWER, Scope.OPERATOR, Scope.ADMIN
 TOKEN = "token"  # the token in the path authorizes the call
-_ID = re.compile(r"(req_|msgbatch_|batch_|file-|upload_|part_|webhook_|wh_|schedule_)[0-9a-f]{32}")
+_ID = re.compile(r"(resp_|job_|req_|msgbatch_|batch_|file-|upload_|part_|webhook_|wh_|schedule_)[0-9a-f]{32}")
 _TIME = re.compile(r"\b[0-9]{10}\b")
 _Value = str | list[str] | dict[str, str]  # of a field of a body
 
@@ -52,13 +54,17 @@ class Ids:
     delivery: str
     message_batch: str
     schedule: str
+    response: str
+    job: str
     own_upload: str = ""
     own_webhook: str = ""
 
 
 def unknown() -> Ids:
     ids = (new_file_id(), new_file_id(), new_batch_id(), new_upload_id(), new_part_id())
-    return Ids(*ids, new_webhook_id(), new_delivery_id(), message_batch_id(new_batch_id()), new_schedule_id())
+    calls = new_call_id("resp_"), new_call_id("job_")
+    ids += (new_webhook_id(), new_delivery_id(), message_batch_id(new_batch_id()), new_schedule_id())
+    return Ids(*ids, *calls)
 
 
 class Call:
@@ -111,6 +117,7 @@ SCHEDULE = SCHEDULES + "/{schedule}"
 DELIVERY = WEBHOOK + "/deliveries/{delivery}"
 MESSAGES, VERSION = "/v1/messages/batches", {"anthropic-version": "2023-06-01"}
 MESSAGE_BATCH = MESSAGES + "/{message_batch}"
+RESPONSE = "/v1/responses/{response}"
 # The scope that a route needs, and calls of it with ids of objects that may belong to another tenant.
 TABLE: dict[str, tuple[Scope | str | None, list[Call]]] = {
     "GET /v1/files": (READ, [Call("/v1/files?after={file}")]),
@@ -163,6 +170,12 @@ TABLE: dict[str, tuple[Scope | str | None, list[Call]]] = {
         READ,
         [Call(MESSAGE_BATCH + "/results", headers=VERSION)],
     ),
+    "POST /v1/responses": (WRITE, []),
+    "GET /v1/responses/{response_id}": (READ, [Call(RESPONSE)]),
+    "POST /v1/responses/{response_id}/cancel": (WRITE, [Call(RESPONSE + "/cancel")]),
+    "POST /v1/chat/completions": (WRITE, []),
+    "POST /queue/submit": (WRITE, []),
+    "GET /queue/{job_id}": (READ, [Call("/queue/{job}")]),
     "GET /v1/models": (READ, []),
     "GET /v1/models/{model}": (READ, []),
     "GET /v1/x/limits": (READ, []),
@@ -285,19 +298,22 @@ async def belongings(api: ApiFixture, key: ApiKey) -> Ids:
     body = '{"requests": [{"custom_id": "a", "params": {}}]}'
     messages = await api.http.post(MESSAGES, content=body, headers=headers | VERSION)
     message_batch = read(messages, RelaxedMessageBatchObject).id
+    response = await client.responses.create(model="llama", input="a", background=True)
+    job: dict[str, object] = {"model": "llama", "payload": {"messages": []}}
+    submitted = read(await api.http.post("/queue/submit", json=job, headers=headers), SubmittedJob)
     own = {"own_upload": upload.id, "own_webhook": id}
     template = {"input_file_id": file.id, "endpoint": "/v1/chat/completions"}
     scheduled = {"cron": "0 2 * * *", "batch": template}
     schedule = read(await api.http.post(SCHEDULES, json=scheduled, headers=headers), ScheduleObject).id
     ids = (file.id, image.id, batch.id, upload.id, part.id, id, delivery.id, message_batch, schedule)
-    return Ids(*ids, **own)
+    return Ids(*ids, response.id, submitted.job_id, **own)
 
 
 def held_by(api: ApiFixture, tenant: str) -> str:
     """Return all objects of a tenant, and the signals that its batches received, as text."""
     rows = api.database.rows
     tables = (rows.files, rows.batches, rows.uploads, rows.parts)
-    tables += (rows.webhook_endpoints, rows.webhook_deliveries, rows.schedules)
+    tables += (rows.webhook_endpoints, rows.webhook_deliveries, rows.schedules, rows.calls)
     mine = [value for table in tables for key, value in table.items() if key[0] == tenant]
     objects = sorted(key for key in api.storage.objects)
     schedules = [each for each in api.schedules.stored.values() if each.spec.tenant == tenant]
@@ -324,6 +340,9 @@ HARMLESS = {
     "POST /v1/batches/{batch_id}/x/retry",
     "POST /v1/messages/batches",
     "POST /v1/x/schedules",
+    "POST /v1/responses",
+    "POST /v1/chat/completions",
+    "POST /queue/submit",
     "POST /v1/x/webhooks",
     "POST /v1/x/webhooks/{webhook_id}/test",
     "POST /v1/x/webhooks/{webhook_id}/deliveries/{delivery_id}/replay",
@@ -398,6 +417,8 @@ async def test_a_route_accepts_only_the_scope_it_needs(route: str, api: ApiFixtu
         "letter_id",
         "webhook_id",
         "delivery_id",
+        "response_id",
+        "job_id",
         "token",
         "name",
         "kind",

@@ -255,7 +255,7 @@ async def test_an_unknown_delivery_or_cursor_is_404(api: ApiFixture) -> None:
         ({"url": URL, "events": []}, "events", "name at least one event"),
         ({"url": URL, "events": ["batch.failed", "batch.sold"]}, "events[1]", "Unknown event 'batch.sold'."),
         ({"url": URL, "events": [None]}, "events[0]", "expected a string"),
-        ({"url": URL, "events": 8 * ["batch.failed"]}, "events", "there are only 7 events"),
+        ({"url": URL, "events": 12 * ["batch.failed"]}, "events", "there are only 11 events"),
         ({"url": URL, "description": "x" * 257}, "description", "over 256 characters"),
         ({"url": URL, "details": "yes"}, "details", "expected a boolean"),
         ({"url": URL, "secret": SECRET}, "secret", "Unknown parameter"),

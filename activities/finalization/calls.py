@@ -1,0 +1,41 @@
+"""Record the answers of those calls of a rolling batch that have none when its files are written."""
+
+import asyncio
+from collections.abc import Iterator
+from itertools import chain, islice
+
+from batchwright.activities.results.result_index import ResultIndex, SelectedResults
+from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.calls import CallAnswer
+from batchwright.database.tables.calls import CallsTable
+from batchwright.rules.call_results import answers_of
+
+_ANSWERS_AT_ONCE = 100
+
+
+async def answer_calls(
+    calls: CallsTable, order: BatchOrder, index: ResultIndex, selected: SelectedResults
+) -> None:
+    """Record an answer for each call of the batch that has none.
+
+    Most calls have one: workers record answers when they store results. The calls left are those for which
+    that failed, and those that were never sent.
+
+    Raises:
+        DatabaseUnavailable: the database does not respond.
+    """
+    unanswered = await calls.unanswered(order.tenant, order.batch_id)
+    if not unanswered:
+        return
+    answers = _answers(index, selected, unanswered)
+    while part := await asyncio.to_thread(lambda: list(islice(answers, _ANSWERS_AT_ONCE))):
+        await calls.answer(order.tenant, part)
+
+
+def _answers(
+    index: ResultIndex, selected: SelectedResults, unanswered: frozenset[str]
+) -> Iterator[CallAnswer]:
+    for entry in chain(selected.output, selected.error):
+        [answer] = answers_of([index.line(entry)])
+        if answer.id in unanswered:
+            yield answer

@@ -1,0 +1,34 @@
+"""Record the results of a rolling batch's lines as the answers of their calls."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.tables.calls import CallsTable
+from batchwright.rules.call_results import answers_of
+
+logger = logging.getLogger(__name__)
+_RECORD_SECONDS = 2.0
+
+
+class CallAnswers:
+    """Records the answers of the calls of one rolling batch as soon as their results are stored.
+
+    If that fails, finalization records them later, because it records the answer of every call that has none.
+    """
+
+    def __init__(self, calls: CallsTable, tenant: str) -> None:
+        self._calls, self._tenant = calls, tenant
+        self._failing = False
+
+    async def record(self, lines: Sequence[bytes]) -> None:
+        """Record the answers in these lines of an output or error file. A failure is only logged."""
+        try:
+            async with asyncio.timeout(_RECORD_SECONDS):
+                await self._calls.answer(self._tenant, answers_of(lines))
+            self._failing = False
+        except (DatabaseUnavailable, TimeoutError) as error:
+            if not self._failing:
+                logger.warning("answers of calls are recorded later", extra={"error": str(error)})
+            self._failing = True

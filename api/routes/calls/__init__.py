@@ -1,0 +1,1 @@
+"""Single calls that may wait: routes that translate them to lines of rolling batches, and back."""

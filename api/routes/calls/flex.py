@@ -1,0 +1,146 @@
+"""Calls with `service_tier: "flex"`: the connection is held until the backend has answered.
+
+The call waits in the queue like a line of a batch. If the connection breaks, the same request with the same
+Idempotency-Key finds the call again.
+"""
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from batchwright.api.auth.caller import caller_of, tenant_of
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import ApiError, conflict, error_response, invalid_value, no_room
+from batchwright.api.openapi import error_responses
+from batchwright.api.routes.calls.bodies import (
+    Fields,
+    check_body,
+    flag,
+    model_of,
+    read_fields,
+    sent_key,
+    text,
+)
+from batchwright.api.schemas.json_body import json_body_spec
+from batchwright.api.services.calls import HELD, CallRequest, Calls
+from batchwright.api.services.held_calls import HeldCalls
+from batchwright.api.services.idempotency import idempotency_key_parameter
+from batchwright.contracts.calls import Call
+from batchwright.contracts.errors import LineCode
+from batchwright.contracts.openai import Endpoint
+from batchwright.database.tables.calls import CallKey
+from batchwright.rules.call_results import error_of, read_result, success_of
+from batchwright.rules.calls import edit_body
+
+FLEX = "flex"
+_STATUSES: dict[str, int] = {
+    LineCode.POLICY_REJECTED: 403,
+    LineCode.MODEL_NOT_FOUND: 404,
+    LineCode.INVALID_REQUEST: 400,
+}
+_LATE = "No room: the call waited for {window}, and no backend had room for it. Try again later."
+
+
+class FlexCalls:
+    """Holds connections until their calls have ended."""
+
+    def __init__(self, deps: ApiDependencies, calls: Calls) -> None:
+        self._settings, self._calls, self._held = deps.settings, calls, HeldCalls(deps)
+
+    async def answer(self, request: Request, call: CallRequest, fields: Fields) -> Call | None:
+        """Submit a call, wait for its end, and return it. Return None if the client has disconnected.
+
+        Without an idempotency key nobody could fetch the answer then, so the call is cancelled.
+
+        Args:
+            fields: the fields of the request's body, which an idempotency key stands for.
+
+        Raises:
+            ApiError: as in `Calls.submit`, or there is no room for the connection (429), or the process is
+                stopping (503).
+        """
+        tenant, caller = tenant_of(request, self._settings), caller_of(request, self._settings)
+        key = sent_key(request, fields)
+        with self._held.place(tenant):
+            submitted = await self._calls.submit(call, tenant, caller, key)
+            if await self._held.wait(CallKey(tenant, submitted.id), request.is_disconnected):
+                return await self._calls.get(tenant, submitted.id)
+        if key is None:
+            await self._calls.cancel(tenant, submitted.id)
+        return None
+
+
+def disconnected_response() -> Response:
+    """Return the response for a client that has disconnected, which is only logged."""
+    return Response(status_code=499)
+
+
+def failure_response(call: Call) -> Response:
+    """Return the response for a call that has ended without a successful answer."""
+    response = None if call.answer is None else read_result(call.answer).response
+    if response is not None:
+        return Response(bytes(response.body), response.status_code, media_type="application/json")
+    error = error_of(call)
+    match error.code:
+        case LineCode.BATCH_EXPIRED:
+            late = no_room(_LATE.format(window=HELD.text))
+            late.headers["x-should-retry"] = "false"  # the client has waited for long already
+            return error_response(late)
+        case "cancelled" | LineCode.BATCH_CANCELLED:
+            return error_response(conflict("The call was cancelled.", code="cancelled"))
+        case code:
+            return error_response(ApiError(_STATUSES.get(code, 500), error.message, code=code))
+
+
+class _ChatBody(BaseModel):
+    """Schema of the body. Only these fields are checked; the backend gets all others unchanged."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str = Field(min_length=1, max_length=256, description="a model that a backend serves")
+    messages: list[JsonValue]
+    service_tier: str = Field(pattern="^flex$", description="flex")
+
+
+class ChatRoutes:
+    def __init__(self, deps: ApiDependencies, calls: Calls, flex: FlexCalls) -> None:
+        self._settings, self._calls, self._flex = deps.settings, calls, flex
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/v1/chat/completions", tags=["Single calls"])
+        router.add_api_route(
+            "",
+            self.create,
+            methods=["POST"],
+            response_class=Response,
+            openapi_extra=json_body_spec(_ChatBody),
+            responses={
+                200: {"description": "The backend's response", "content": {"application/json": {}}},
+                **error_responses(403, 404, 409, 429),
+            },
+            dependencies=[Depends(idempotency_key_parameter)],
+        )
+        return router
+
+    async def create(self, request: Request) -> Response:
+        """Create a chat completion that may wait, and hold the connection until it is there."""
+        fields = await read_fields(request, self._settings)
+        if text(fields, "service_tier") != FLEX:
+            message = (
+                "This API answers chat completions that may wait: set 'service_tier' to 'flex'. Send "
+                "requests that cannot wait to the inference server."
+            )
+            raise invalid_value("service_tier", message)
+        if flag(fields, "stream"):
+            message = "'stream' cannot be combined with the service tier 'flex'."
+            raise invalid_value("stream", message)
+        model = model_of(fields, self._settings)
+        body = edit_body(fields, ("service_tier", "stream", "stream_options"))
+        check_body(Endpoint.CHAT_COMPLETIONS, body)
+        call = CallRequest("chatcmpl-", Endpoint.CHAT_COMPLETIONS, model, body, HELD, notifies=False)
+        ended = await self._flex.answer(request, call, fields)
+        if ended is None:
+            return disconnected_response()
+        answered = success_of(ended)
+        if answered is None:
+            return failure_response(ended)
+        return Response(bytes(answered.body), media_type="application/json")

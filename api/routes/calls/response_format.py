@@ -1,0 +1,75 @@
+"""Build responses of OpenAI's Responses API from calls."""
+
+from collections.abc import Mapping
+
+import msgspec
+import orjson
+
+from batchwright.contracts.calls import Call, CallStatus
+from batchwright.contracts.openai import Profile
+from batchwright.rules.call_results import error_of, success_of
+
+# Fields that OpenAI's responses always have, and what they are if neither request nor backend says more.
+_DEFAULTS: Mapping[str, object] = {
+    "incomplete_details": None,
+    "instructions": None,
+    "max_output_tokens": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "reasoning": {"effort": None, "summary": None},
+    "store": True,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": 1.0,
+    "truncation": "disabled",
+    "usage": None,
+}
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def _raw(value: object) -> msgspec.Raw:
+    return msgspec.Raw(orjson.dumps(value))
+
+
+_RAW_DEFAULTS = {name: _raw(value) for name, value in _DEFAULTS.items()}
+
+
+def response_body(call: Call, profile: Profile) -> bytes:
+    """Return the response of a call as JSON.
+
+    It has the fields of the backend's response if there is one. Otherwise it has those of the request.
+    """
+    fields = _answered_fields(call)
+    if fields is None:
+        request = _FIELDS.decode(call.request)
+        fields = {name: request.get(name, default) for name, default in _RAW_DEFAULTS.items()}
+        fields |= {"output": _raw([]), "model": _raw(call.model)}
+    own: dict[str, object] = {
+        "id": call.id,
+        "object": "response",
+        "created_at": int(call.created_at.timestamp()),
+        "status": call.status.value,
+        "background": call.notifies,
+    }
+    if call.status is CallStatus.FAILED:
+        error = error_of(call)
+        own["error"] = {"code": error.code, "message": error.message}
+    elif "error" not in fields:
+        own["error"] = None
+    if profile is Profile.RELAXED:
+        own["x_batchwright"] = {"batch_id": call.batch_id}
+    return msgspec.json.encode(fields | {name: _raw(value) for name, value in own.items()})
+
+
+def _answered_fields(call: Call) -> dict[str, msgspec.Raw] | None:
+    """Return the fields of a backend's successful response; None if there is no such response."""
+    response = success_of(call)
+    if response is None:
+        return None
+    try:
+        return _FIELDS.decode(response.body)
+    except msgspec.MsgspecError:  # not an object
+        return None

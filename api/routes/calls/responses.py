@@ -1,0 +1,138 @@
+"""/v1/responses: calls in the background, which the client retrieves later, or with a held connection."""
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from batchwright.api.audit_log.recorder import AuditLog, has_not_ended
+from batchwright.api.audit_log.targets import CallTarget
+from batchwright.api.auth.caller import caller_of, tenant_of
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import call_not_found, invalid_value
+from batchwright.api.openapi import error_responses
+from batchwright.api.routes.calls.bodies import (
+    Fields,
+    check_body,
+    flag,
+    model_of,
+    read_fields,
+    sent_key,
+    text,
+)
+from batchwright.api.routes.calls.flex import (
+    FLEX,
+    FlexCalls,
+    disconnected_response,
+    failure_response,
+)
+from batchwright.api.routes.calls.response_format import response_body
+from batchwright.api.schemas.json_body import json_body_spec
+from batchwright.api.services.calls import HELD, CallRequest, Calls
+from batchwright.api.services.idempotency import idempotency_key_parameter
+from batchwright.contracts.audit_log import AuditAction
+from batchwright.contracts.call_objects import ResponseObject
+from batchwright.contracts.calls import Call
+from batchwright.contracts.openai import Endpoint
+from batchwright.rules.call_results import success_of
+from batchwright.rules.calls import edit_body
+from batchwright.rules.ids import is_call_id
+
+_PREFIX = "resp_"
+_NOT_SENT = ("background", "service_tier", "stream")  # fields that backends do not get
+
+
+class _ResponseBody(BaseModel):
+    """Schema of the body. Only these fields are checked; the backend gets all others unchanged."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str = Field(min_length=1, max_length=256, description="a model that a backend serves")
+    input: JsonValue = Field(None, description="the prompt")
+    background: bool | None = Field(None, description="true, unless the service tier is `flex`")
+    service_tier: str | None = Field(None, description="flex: the connection is held until the answer")
+
+
+class ResponseRoutes:
+    def __init__(self, deps: ApiDependencies, calls: Calls, flex: FlexCalls) -> None:
+        self._settings, self._calls, self._flex = deps.settings, calls, flex
+        self._audit_log = AuditLog(deps)
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/v1/responses", tags=["Single calls"])
+        one = "/{response_id}"
+        router.add_api_route(
+            "",
+            self.create,
+            methods=["POST"],
+            response_model=ResponseObject,
+            openapi_extra=json_body_spec(_ResponseBody),
+            responses=error_responses(403, 404, 409, 429),
+            dependencies=[Depends(idempotency_key_parameter)],
+        )
+        router.add_api_route(one, self.get, response_model=ResponseObject, responses=error_responses(404))
+        router.add_api_route(
+            f"{one}/cancel",
+            self.cancel,
+            methods=["POST"],
+            response_model=ResponseObject,
+            responses=error_responses(404),
+            dependencies=self._audit_log.of_tenant(AuditAction.CALL_CANCEL, CallTarget, ends=has_not_ended),
+        )
+        return router
+
+    async def create(self, request: Request) -> Response:
+        """Create a response in the background, or one that may wait while the connection is held."""
+        tenant = tenant_of(request, self._settings)
+        fields = await read_fields(request, self._settings)
+        background = _is_background(fields)
+        model, body = model_of(fields, self._settings), edit_body(fields, _NOT_SENT)
+        check_body(Endpoint.RESPONSES, body)
+        if not background:
+            call = CallRequest(_PREFIX, Endpoint.RESPONSES, model, body, HELD, notifies=False)
+            ended = await self._flex.answer(request, call, fields)
+            if ended is None:
+                return disconnected_response()
+            return failure_response(ended) if success_of(ended) is None else self._shown(ended)
+        call = CallRequest(_PREFIX, Endpoint.RESPONSES, model, body)
+        caller, key = caller_of(request, self._settings), sent_key(request, fields)
+        return self._shown(await self._calls.submit(call, tenant, caller, key))
+
+    async def get(self, request: Request, response_id: str) -> Response:
+        """Retrieve a response."""
+        tenant, id = tenant_of(request, self._settings), _checked(response_id)
+        return self._shown(await self._calls.get(tenant, id))
+
+    async def cancel(self, request: Request, response_id: str) -> Response:
+        """Cancel a response that has not ended. It is not sent if it was not sent yet."""
+        tenant, id = tenant_of(request, self._settings), _checked(response_id)
+        return self._shown(await self._calls.cancel(tenant, id))
+
+    def _shown(self, call: Call) -> Response:
+        return Response(response_body(call, self._settings.profile), media_type="application/json")
+
+
+def _is_background(fields: Fields) -> bool:
+    """Return True if the client retrieves the response later, False if it waits for it.
+
+    Raises:
+        ApiError: the client wants the answer at once, or as a stream, or it must not be stored.
+    """
+    background = flag(fields, "background")
+    if not background and text(fields, "service_tier") != FLEX:
+        message = (
+            "This API answers requests that may wait: set 'background' to true and retrieve the response "
+            "until it has ended, or set 'service_tier' to 'flex'. Send others to the inference server."
+        )
+        raise invalid_value("background", message)
+    if flag(fields, "stream"):
+        message = "'stream' cannot be combined with 'background' or the service tier 'flex'."
+        raise invalid_value("stream", message)
+    if background and bytes(fields.get("store", b"")) == b"false":
+        message = "'background' needs 'store': a response that is not stored cannot be retrieved."
+        raise invalid_value("store", message)
+    return background
+
+
+def _checked(id: str) -> str:
+    if not is_call_id(id, _PREFIX):
+        raise call_not_found(id)
+    return id

@@ -1,0 +1,233 @@
+"""Accept single calls, and start the rolling batches whose lines they become.
+
+A call is accepted once its row is stored and the workflow of its batch is started. The workflow collects the
+calls of its batch about half a second later.
+"""
+
+import asyncio
+from datetime import timedelta
+from typing import NamedTuple
+
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import ApiError, call_not_found, no_room
+from batchwright.api.schemas.batch_create import BatchCreate
+from batchwright.api.schemas.webhooks import WebhookSpec
+from batchwright.api.services.batch_creation import BatchCreator
+from batchwright.api.services.cache import CoalescingCache
+from batchwright.api.services.idempotency import IdempotencyKeys
+from batchwright.api.services.quota_checks import QuotaChecks
+from batchwright.api.services.webhooks import Webhooks
+from batchwright.contracts.batch import BatchOrder, Caller
+from batchwright.contracts.calls import ANSWER_LIFETIME, Call, CallStatus, NewCall, RollingBatch
+from batchwright.contracts.openai import Endpoint
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.tenants.quota_records import TenantQuotas
+from batchwright.rules.ids import call_group, derived_file_id, new_call_id
+from batchwright.temporal.errors import TemporalUnavailable
+
+OPEN_SECONDS = 0.5  # how long a rolling batch takes calls
+MAX_OPEN_CALLS = 50_000  # of a tenant without a quota of lines
+_MAX_TRIES = 20  # to store a call: each time, another process may have opened or closed the batch
+_REMEMBERED_STARTS = 1_000
+
+
+class CallWindow(NamedTuple):
+    """Time after which a call that has no answer fails, as text and as a duration."""
+
+    text: str
+    length: timedelta
+
+
+LATER = CallWindow("24h", timedelta(hours=24))  # of calls whose answer nobody waits for
+HELD = CallWindow("15m", timedelta(minutes=15))  # of calls whose client waits
+
+
+class CallRequest(NamedTuple):
+    """A validated request for a single call.
+
+    Attributes:
+        id_prefix: beginning of the call's id.
+        body: body for the backend, as JSON.
+        window: time within which the call must have an answer.
+        notifies: True if its end is an event for webhooks; False if the client waits for it.
+        priority: priority of its line; None for the default.
+        webhook: an endpoint for the end of this call only; None for none. Its URL was checked.
+    """
+
+    id_prefix: str
+    endpoint: Endpoint
+    model: str
+    body: bytes
+    window: CallWindow = LATER
+    notifies: bool = True
+    priority: int | None = None
+    webhook: WebhookSpec | None = None
+
+
+class SentKey(NamedTuple):
+    """An idempotency key, and the digest of the request that has it."""
+
+    text: str
+    fingerprint: str
+
+
+class _Room(NamedTuple):
+    quotas: TenantQuotas
+    max_open: int
+    open: int
+
+
+class Calls:
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._deps, self._calls = deps, deps.database.calls
+        self._creator = BatchCreator(deps)
+        self._webhooks = Webhooks(deps)
+        self._rooms = CoalescingCache(self._read_room, deps.recent_seconds)
+        self._starts: dict[str, asyncio.Task[None]] = {}  # by batch id; those that succeeded stay for a while
+
+    async def submit(
+        self, request: CallRequest, tenant: str, caller: Caller, key: SentKey | None = None
+    ) -> Call:
+        """Accept a call, and return it. With an idempotency key, a repeat returns the first request's call.
+
+        Raises:
+            ApiError: the tenant may not use the model or no backend serves it (404), too many calls of the
+                tenant wait (429), or the key was used with another request (409).
+            TemporalUnavailable, DatabaseUnavailable: the call was not accepted.
+        """
+        await self._check(request, tenant)
+        id = new_call_id(request.id_prefix)
+        if key is not None:
+            keys = IdempotencyKeys(self._deps, tenant, "calls")
+            id = await keys.claim(key.text, key.fingerprint, id) or id
+            known = await self._calls.get(tenant, id)
+            if known is not None and await self._is_accepted(known):
+                return known
+        if request.webhook is not None:
+            await self._webhooks.create_for_call(request.webhook, tenant, id)
+        return await self._store(id, request, tenant, caller)
+
+    async def get(self, tenant: str, id: str) -> Call:
+        """Return a call. Raises ApiError (404) if the tenant has no such call."""
+        found = await self._calls.get(tenant, id)
+        if found is None:
+            raise call_not_found(id)
+        return found
+
+    async def cancel(self, tenant: str, id: str) -> Call:
+        """Cancel a call that has not ended, and return it. Raises ApiError (404) if there is no such call."""
+        await self.get(tenant, id)
+        await self._calls.cancel(tenant, id)
+        return await self.get(tenant, id)
+
+    async def _check(self, request: CallRequest, tenant: str) -> None:
+        room, model = await self._rooms.get(tenant), self._deps.models.canonical(request.model)
+        served = await self._deps.models.served()
+        is_served = not served or model in served or self._deps.models.accepts_unlisted(model)
+        if not is_served or not room.quotas.may_use(model):
+            message = f"The model '{request.model}' does not exist or you do not have access to it."
+            raise ApiError(404, message, code="model_not_found", param="model")
+        if room.open >= room.max_open:
+            message = (
+                f"No room: {room.open} of your calls wait, and at most {room.max_open} may. Try again later."
+            )
+            raise no_room(message)
+
+    async def _read_room(self, tenant: str) -> _Room:
+        checks = QuotaChecks(self._deps, tenant)
+        most = (await checks.limits()).enqueued_lines or MAX_OPEN_CALLS
+        return _Room(await checks.own(), most, await self._calls.count_open(tenant))
+
+    async def _is_accepted(self, call: Call) -> bool:
+        """Return True if a call of an earlier request has ended, or its batch was started.
+
+        Otherwise the earlier request was interrupted, and its call is removed.
+        """
+        if call.status.has_ended:
+            return True
+        if await self._deps.database.batches.get(call.tenant, call.batch_id) is not None:
+            return True
+        return not await self._calls.withdraw(call.tenant, call.id)
+
+    async def _store(self, id: str, request: CallRequest, tenant: str, caller: Caller) -> Call:
+        """Store a call as a line of the open batch of its group, start the batch, and return the call."""
+        call = NewCall(
+            tenant=tenant,
+            id=id,
+            group=call_group(
+                request.endpoint,
+                request.model,
+                request.window.text,
+                str(request.priority),
+                caller.model_dump_json(),
+            ),
+            endpoint=request.endpoint,
+            model=request.model,
+            request=request.body,
+            notifies=request.notifies,
+        )
+        for _ in range(_MAX_TRIES):
+            stored = await self._calls.insert(call)
+            if stored is None:
+                await self._calls.open(call.group, await self._order(call.group, request, tenant, caller))
+            else:
+                if stored.order is not None:  # None: a repeat whose batch was closed, and so was started
+                    await self._start(call, stored.order)
+                return Call(
+                    tenant=tenant,
+                    id=id,
+                    batch_id=stored.batch_id,
+                    endpoint=request.endpoint,
+                    model=request.model,
+                    request=request.body,
+                    notifies=request.notifies,
+                    status=CallStatus.QUEUED,
+                    created_at=stored.created_at,
+                )
+        raise DatabaseUnavailable("The rolling batch of a call was closed too often while it was stored.")
+
+    async def _order(self, group: str, request: CallRequest, tenant: str, caller: Caller) -> BatchOrder:
+        creation = BatchCreate(
+            input_file_id="",
+            endpoint=request.endpoint,
+            completion_window=request.window.text,
+            window=request.window.length,
+            metadata=None,
+            output_expires_after_seconds=int(ANSWER_LIFETIME.total_seconds()),
+            deduplicate=False,
+            priority=request.priority,
+            caller=caller,
+        )
+        order = await self._creator.build_order(creation, tenant)
+        rolling = RollingBatch(group=group, open_seconds=OPEN_SECONDS)
+        policy = order.policy.model_copy(update={"rolling": rolling})
+        input_file_id = derived_file_id(order.batch_id, "input")
+        return order.model_copy(update={"input_file_id": input_file_id, "policy": policy})
+
+    async def _start(self, call: NewCall, order: BatchOrder) -> None:
+        """Start the batch of a call, unless this process has started it already.
+
+        If it cannot be started, the call is removed, unless another process has started the batch.
+        """
+        try:
+            await asyncio.shield(self._starting(order))
+        except TemporalUnavailable:
+            if await self._calls.withdraw(call.tenant, call.id):
+                raise
+
+    def _starting(self, order: BatchOrder) -> asyncio.Task[None]:
+        """Return the task that starts a batch, for which all calls of the batch in this process wait."""
+        id = order.batch_id
+        starting = self._starts.get(id)
+        if starting is None:
+            starting = self._starts[id] = asyncio.create_task(self._start_batch(order))
+            if len(self._starts) > _REMEMBERED_STARTS:
+                del self._starts[next(iter(self._starts))]
+        return starting
+
+    async def _start_batch(self, order: BatchOrder) -> None:
+        try:
+            await self._creator.start(order)
+        except BaseException:
+            self._starts.pop(order.batch_id, None)  # the next call tries again
+            raise

@@ -1,0 +1,100 @@
+"""Connections that are held until their call has ended, and the poller that watches these calls."""
+
+import asyncio
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, no_room
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.tables.calls import CallKey
+
+logger = logging.getLogger(__name__)
+MAX_HELD = 1_000
+MAX_HELD_PER_TENANT = 500
+POLL_SECONDS = 0.1
+_CHECK_SECONDS = 1.0  # how often a held connection is checked
+_PAUSE_PER_POLL_TIME = 9  # ratio of pause to poll, so that 10 % of the time is polling
+
+
+class HeldCalls:
+    """Held connections of this process. One query asks for all their calls together.
+
+    Without held connections, no queries are sent.
+    """
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._calls, self._stopping = deps.database.calls, deps.stopping
+        self._held = Counter[str]()  # number of held connections by tenant
+        self._ended: dict[CallKey, set[asyncio.Event]] = defaultdict(set)
+        self._poller: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def place(self, tenant: str) -> Generator[None]:
+        """Context manager that counts a held connection until the end of the `with` block.
+
+        Raises:
+            ApiError: the tenant or this process holds too many connections (429).
+        """
+        if self._held[tenant] >= MAX_HELD_PER_TENANT or self._held.total() >= MAX_HELD:
+            message = (
+                f"No room: this process holds {self._held.total()} connections of at most {MAX_HELD}, of "
+                f"which {self._held[tenant]} of at most {MAX_HELD_PER_TENANT} are yours. Try again later."
+            )
+            raise no_room(message)
+        self._held[tenant] += 1
+        try:
+            yield
+        finally:
+            self._held[tenant] -= 1
+            if not self._held[tenant]:
+                del self._held[tenant]
+
+    async def wait(self, key: CallKey, is_disconnected: Callable[[], Awaitable[bool]]) -> bool:
+        """Wait until a call has ended, and return True. If the client disconnects first, return False.
+
+        Raises:
+            ApiError: the process is stopping (503).
+        """
+        ended = asyncio.Event()
+        self._ended[key].add(ended)
+        try:
+            while not ended.is_set():
+                if self._poller is None or self._poller.done():
+                    self._poller = asyncio.create_task(self._poll())
+                try:
+                    async with asyncio.timeout(_CHECK_SECONDS):
+                        await ended.wait()
+                except TimeoutError:
+                    if self._stopping.is_set:
+                        raise _stopping_error() from None
+                    if await is_disconnected():
+                        return False
+            return True
+        finally:
+            self._ended[key].discard(ended)
+            if not self._ended[key]:
+                del self._ended[key]
+
+    async def _poll(self) -> None:
+        """Watch the calls of all held connections until there is none."""
+        clock, failing = asyncio.get_running_loop().time, False
+        while self._ended:
+            began = clock()
+            try:
+                for key in await self._calls.ended(list(self._ended)):
+                    for ended in self._ended.get(key, ()):
+                        ended.set()
+                failing = False
+            except DatabaseUnavailable as error:
+                if not failing:
+                    logger.warning("held calls cannot be watched", extra={"error": str(error)})
+                failing = True
+            await asyncio.sleep(max(POLL_SECONDS, (clock() - began) * _PAUSE_PER_POLL_TIME))
+
+
+def _stopping_error() -> ApiError:
+    message = "This API process is stopping. Send the same request with the same Idempotency-Key again."
+    return ApiError(503, message, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})

@@ -1,0 +1,53 @@
+"""Objects that the routes of single calls return.
+
+A response has more fields than these: those of its request, and what the backend returned.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, JsonValue
+
+from batchwright.contracts.calls import CallStatus
+
+
+class ResponseError(BaseModel):
+    code: str
+    message: str
+
+
+class JobObject(BaseModel):
+    """A call that was submitted to the queue: in responses, and in the callback at its end.
+
+    `result` is the body of the backend's response. It is null in a callback if it is too large for one;
+    `result_omitted` is then True. Times are in Unix seconds.
+    """
+
+    job_id: str
+    model: str
+    status: Literal["queued", "processing", "completed", "failed", "cancelled"]
+    result: JsonValue = None
+    result_omitted: bool = False
+    error: ResponseError | None = None
+    created_at: int
+    completed_at: int | None = None
+
+
+class SubmittedJob(JobObject):
+    """A new job. `callback_secret` is the key of its callback's signatures; null if it has no callback."""
+
+    callback_secret: str | None = None
+
+
+class ResponseObject(BaseModel):
+    """A response of OpenAI's Responses API. `created_at` is in Unix seconds."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: int
+    status: CallStatus
+    background: bool
+    error: ResponseError | None
+    model: str
+    output: list[JsonValue]

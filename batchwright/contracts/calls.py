@@ -1,0 +1,81 @@
+"""Single calls: requests that clients send one at a time, and whose answers may come later."""
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from pydantic import Field
+
+from batchwright.contracts.message import Message
+from batchwright.contracts.openai import Endpoint
+
+ANSWER_LIFETIME = timedelta(days=1)  # how long the answer of a call can be fetched after its end
+
+
+class CallStatus(StrEnum):
+    """Status of a call, in the terms of OpenAI's Responses API."""
+
+    QUEUED = "queued"
+    IN_PROGRESS = "in_progress"  # never stored; shown once the call's batch runs
+    COMPLETED = "completed"
+    INCOMPLETE = "incomplete"  # the backend stopped the response early
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def has_ended(self) -> bool:
+        return self not in (CallStatus.QUEUED, CallStatus.IN_PROGRESS)
+
+
+class NewCall(Message):
+    """A call to be stored.
+
+    Calls with the same `group` may be lines of the same batch. If `notifies` is True, the end of the call is
+    an event for webhooks.
+    """
+
+    tenant: str
+    id: str
+    group: str
+    endpoint: Endpoint
+    model: str
+    request: bytes = Field(repr=False)  # body for the backend, as JSON
+    notifies: bool
+
+
+class Call(Message):
+    """A stored call. `notifies` is True if its client does not wait for it.
+
+    `answer` is the line of an output or error file with the call's result. It is None until the call has
+    ended, and for a call that ended without a result; `error` then says why, if its batch has failed.
+    """
+
+    tenant: str
+    id: str
+    batch_id: str
+    endpoint: Endpoint
+    model: str
+    request: bytes = Field(repr=False)
+    notifies: bool
+    status: CallStatus
+    created_at: datetime
+    ended_at: datetime | None = None
+    answer: bytes | None = Field(default=None, repr=False)
+    error: str = ""
+
+
+class CallAnswer(Message):
+    """The result of a call: a line of an output or error file, and the status that it gives the call."""
+
+    id: str
+    status: CallStatus
+    line: bytes = Field(repr=False)
+
+
+class RollingBatch(Message):
+    """How a rolling batch, whose lines are single calls, collects its lines.
+
+    Calls of `group` become its lines until it is about `open_seconds` old.
+    """
+
+    group: str
+    open_seconds: float

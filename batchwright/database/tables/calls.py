@@ -1,0 +1,227 @@
+"""Tables of single calls and of the rolling batches that collect them."""
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import NamedTuple, Protocol
+
+from pydantic import TypeAdapter
+
+from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.calls import ANSWER_LIFETIME, Call, CallAnswer, CallStatus, NewCall
+from batchwright.contracts.openai import BatchStatus, ValidationError
+from batchwright.database.driver import Row
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.sql import queries
+
+# After this time, a rolling batch that has not collected its calls gets no more of them.
+LONGEST_OPEN = timedelta(seconds=10)
+_PAGE = 200
+_ERRORS = TypeAdapter(list[ValidationError])
+
+
+class CallKey(NamedTuple):
+    tenant: str
+    id: str
+
+
+class StoredCall(NamedTuple):
+    """A call that was stored: the id of its batch, and the order of this batch while it is open.
+
+    `order` is None if the call was stored before, and its batch takes no more calls.
+    """
+
+    batch_id: str
+    created_at: datetime
+    order: BatchOrder | None
+
+
+class CallLine(NamedTuple):
+    id: str
+    request: bytes
+
+
+class CallsTable(Protocol):
+    """Single calls. The first answer of a call counts: an ended call does not change any more."""
+
+    async def insert(self, call: NewCall) -> StoredCall | None:
+        """Store a call as a line of the open rolling batch of its group. A repeat changes nothing.
+
+        Return None without storing it if no batch of the group is open.
+        """
+        ...
+
+    async def open(self, group: str, order: BatchOrder) -> None:
+        """Let the batch of `order` take the calls of a group, unless another batch already does."""
+        ...
+
+    async def withdraw(self, tenant: str, id: str) -> bool:
+        """Delete a call that its batch has not collected, and return True. Otherwise return False."""
+        ...
+
+    async def collect(self, tenant: str, group: str, batch_id: str) -> None:
+        """Fix the calls that are the lines of a batch. No call is stored for the batch any more."""
+        ...
+
+    def collected(self, tenant: str, batch_id: str) -> AsyncIterator[CallLine]:
+        """Yield the calls of a batch that `collect` has fixed, sorted by id. They are the same each time."""
+        ...
+
+    async def get(self, tenant: str, id: str) -> Call | None:
+        """Return a call; None if there is none, or if it ended more than ANSWER_LIFETIME ago."""
+        ...
+
+    async def count_open(self, tenant: str) -> int:
+        """Return how many calls of a tenant have not ended."""
+        ...
+
+    async def unanswered(self, tenant: str, batch_id: str) -> frozenset[str]:
+        """Return the ids of the batch's calls that have not ended."""
+        ...
+
+    async def cancelled(self, tenant: str, batch_id: str) -> frozenset[str]:
+        """Return the ids of the batch's calls that were cancelled."""
+        ...
+
+    async def answer(self, tenant: str, answers: Sequence[CallAnswer]) -> None:
+        """End the calls that these answers are for. Calls that have ended already do not change."""
+        ...
+
+    async def cancel(self, tenant: str, id: str) -> None:
+        """End a call with the status `cancelled`. A call that has ended already does not change."""
+        ...
+
+    async def ended(self, keys: Collection[CallKey]) -> list[CallKey]:
+        """Return those of the calls, which may be of several tenants, that have ended."""
+        ...
+
+    async def count_old(self, before: datetime) -> int:
+        """Return how many calls `remove_old` would delete without a limit."""
+        ...
+
+    async def remove_old(self, before: datetime, limit: int) -> int:
+        """Delete calls that ended at the time `before` or earlier. Return how many.
+
+        Calls that were stored by then, but whose batch was never started, are deleted as well.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class CallQueries:
+    insert: str
+    open: str
+    withdraw: str
+    close: str
+    collect: str
+    collected: str
+    get: str
+    count_open: str
+    unanswered: str
+    cancelled: str
+    answer: str
+    cancel: str
+    ended: str
+    count_old: str
+    remove_old: str
+
+
+class PostgresCalls(CallsTable):
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
+        self._sql = queries(CallQueries, "calls")
+
+    async def insert(self, call: NewCall) -> StoredCall | None:
+        found = await self._connections.fetchrow(
+            self._sql.insert,
+            call.tenant,
+            call.group,
+            LONGEST_OPEN,
+            call.id,
+            call.endpoint,
+            call.model,
+            call.request,
+            call.notifies,
+        )
+        if found is None:
+            return None
+        made = found["made"]
+        order = None if made is None else BatchOrder.model_validate_json(made)
+        return StoredCall(found["batch_id"], found["created_at"], order)
+
+    async def open(self, group: str, order: BatchOrder) -> None:
+        made = order.model_dump_json()
+        await self._connections.execute(
+            self._sql.open, order.tenant, group, order.batch_id, made, LONGEST_OPEN
+        )
+
+    async def withdraw(self, tenant: str, id: str) -> bool:
+        return await self._connections.fetchrow(self._sql.withdraw, tenant, id) is not None
+
+    async def collect(self, tenant: str, group: str, batch_id: str) -> None:
+        async with self._connections.transaction() as session:
+            await session.execute(self._sql.close, tenant, group, batch_id)
+            await session.execute(self._sql.collect, tenant, batch_id)
+
+    async def collected(self, tenant: str, batch_id: str) -> AsyncIterator[CallLine]:
+        last = ""
+        while page := await self._connections.fetch(self._sql.collected, tenant, batch_id, last, _PAGE):
+            for row in page:
+                yield CallLine(row["id"], row["request"])
+            last = page[-1]["id"]
+
+    async def get(self, tenant: str, id: str) -> Call | None:
+        found = await self._connections.fetchrow(self._sql.get, tenant, id, ANSWER_LIFETIME)
+        return None if found is None else _parse(found)
+
+    async def count_open(self, tenant: str) -> int:
+        found = await self._connections.fetchrow(self._sql.count_open, tenant)
+        return 0 if found is None else found["count"]
+
+    async def unanswered(self, tenant: str, batch_id: str) -> frozenset[str]:
+        return frozenset(
+            row["id"] for row in await self._connections.fetch(self._sql.unanswered, tenant, batch_id)
+        )
+
+    async def cancelled(self, tenant: str, batch_id: str) -> frozenset[str]:
+        return frozenset(
+            row["id"] for row in await self._connections.fetch(self._sql.cancelled, tenant, batch_id)
+        )
+
+    async def answer(self, tenant: str, answers: Sequence[CallAnswer]) -> None:
+        ids, statuses, lines = (
+            [answer.id for answer in answers],
+            [answer.status.value for answer in answers],
+            [answer.line for answer in answers],
+        )
+        await self._connections.execute(self._sql.answer, tenant, ids, statuses, lines)
+
+    async def cancel(self, tenant: str, id: str) -> None:
+        await self._connections.execute(self._sql.cancel, tenant, id)
+
+    async def ended(self, keys: Collection[CallKey]) -> list[CallKey]:
+        tenants, ids = [key.tenant for key in keys], [key.id for key in keys]
+        found = await self._connections.fetch(self._sql.ended, tenants, ids)
+        return [CallKey(row["tenant"], row["id"]) for row in found]
+
+    async def count_old(self, before: datetime) -> int:
+        found = await self._connections.fetchrow(self._sql.count_old, before)
+        return 0 if found is None else found["count"]
+
+    async def remove_old(self, before: datetime, limit: int) -> int:
+        found = await self._connections.fetchrow(self._sql.remove_old, before, limit)
+        return 0 if found is None else found["count"]
+
+
+def shown_status(status: CallStatus, batch: BatchStatus | None) -> CallStatus:
+    """Return the status that clients see. `batch` is the status of the batch; None if it has no row."""
+    runs = batch in (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING)
+    return CallStatus.IN_PROGRESS if runs and status is CallStatus.QUEUED else status
+
+
+def _parse(record: Row) -> Call:
+    columns = dict(record.items())
+    errors, batch = columns["batch_errors"], columns["batch_status"]
+    found = _ERRORS.validate_json(errors) if errors is not None else []
+    status = shown_status(CallStatus(columns["status"]), BatchStatus(batch) if batch else None)
+    return Call.model_validate({**columns, "status": status, "error": found[0].message if found else ""})

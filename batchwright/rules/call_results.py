@@ -1,0 +1,157 @@
+"""Turn lines of results into answers of calls, and calls into the objects that clients get."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from batchwright.contracts.calls import Call, CallAnswer, CallStatus
+from batchwright.contracts.errors import LineCode
+from batchwright.rules.json_text import replace_lone_surrogates
+
+_ENDS = {"failed": CallStatus.FAILED, "incomplete": CallStatus.INCOMPLETE}
+_JOB_STATUSES = {CallStatus.IN_PROGRESS: "processing", CallStatus.INCOMPLETE: "completed"}
+
+
+class Response(msgspec.Struct):
+    """The response of a backend in a line of results. `body` is JSON."""
+
+    status_code: int = 0
+    body: msgspec.Raw = msgspec.Raw(b"null")
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status_code < 300
+
+
+class LineError(msgspec.Struct):
+    code: str = ""
+    message: str = ""
+
+
+class CallResult(msgspec.Struct):
+    """A line of an output or error file. One of `response` and `error` is None."""
+
+    custom_id: str = ""
+    response: Response | None = None
+    error: LineError | None = None
+
+
+class CallError(NamedTuple):
+    """Why a call failed. `status` is the status of the backend's response; 0 if there was none."""
+
+    status: int
+    code: str
+    message: str
+
+
+class _Outcome(msgspec.Struct):
+    status: str | None = None
+
+
+class _ErrorDetails(msgspec.Struct):
+    message: str | None = None
+    code: str | int | None = None
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _ErrorDetails | str | None = None
+    message: str | None = None
+
+
+_RESULT = msgspec.json.Decoder(CallResult)
+_OUTCOME = msgspec.json.Decoder(_Outcome)
+_ERROR_BODY = msgspec.json.Decoder(_ErrorBody)
+
+
+def read_result(line: bytes) -> CallResult:
+    """Return the result in a line of an output or error file.
+
+    Raises:
+        msgspec.MsgspecError: the line is not valid.
+    """
+    return _RESULT.decode(replace_lone_surrogates(line))
+
+
+def answers_of(lines: Iterable[bytes]) -> list[CallAnswer]:
+    """Return the answers that these lines of an output or error file are for their calls."""
+    answers = list[CallAnswer]()
+    for line in lines:
+        result = read_result(line)
+        answers.append(CallAnswer(id=result.custom_id, status=_status_of(result), line=line))
+    return answers
+
+
+def _status_of(result: CallResult) -> CallStatus:
+    if result.response is None:
+        cancelled = result.error is not None and result.error.code == LineCode.BATCH_CANCELLED
+        return CallStatus.CANCELLED if cancelled else CallStatus.FAILED
+    if not result.response.is_success:
+        return CallStatus.FAILED
+    try:
+        outcome = _OUTCOME.decode(result.response.body).status
+    except msgspec.MsgspecError:
+        return CallStatus.COMPLETED
+    return _ENDS.get(outcome or "", CallStatus.COMPLETED)
+
+
+def success_of(call: Call) -> Response | None:
+    """Return the successful response that the backend gave to a call; None if there is none."""
+    response = None if call.answer is None else read_result(call.answer).response
+    return response if response is not None and response.is_success else None
+
+
+def error_of(call: Call) -> CallError:
+    """Return why a call has failed or was cancelled."""
+    if call.answer is None:
+        if call.status is CallStatus.CANCELLED:
+            return CallError(0, "cancelled", "The call was cancelled.")
+        return CallError(0, "server_error", call.error or "The call ended without an answer.")
+    result = read_result(call.answer)
+    if result.response is None:
+        error = result.error or LineError("server_error", "The call ended without an answer.")
+        return CallError(0, error.code, error.message)
+    status = result.response.status_code
+    code, message = _read_error(bytes(result.response.body))
+    default = "invalid_prompt" if 400 <= status < 500 else "server_error"
+    return CallError(status, code or default, message or f"The backend responded with status {status}.")
+
+
+def job_body(call: Call, max_bytes: int | None = None, **more: str | None) -> bytes:
+    """Return a `JobObject` as JSON.
+
+    Args:
+        max_bytes: the result is left out if it is larger; None for no limit.
+        more: more fields.
+    """
+    fields: dict[str, object] = {
+        "job_id": call.id,
+        "model": call.model,
+        "status": _JOB_STATUSES.get(call.status, call.status.value),
+        "result": None,
+        "result_omitted": False,
+        "error": None,
+        "created_at": int(call.created_at.timestamp()),
+        "completed_at": None if call.ended_at is None else int(call.ended_at.timestamp()),
+        **more,
+    }
+    if call.status in (CallStatus.FAILED, CallStatus.CANCELLED):
+        error = error_of(call)
+        fields["error"] = {"code": error.code, "message": error.message}
+    elif (response := success_of(call)) is not None:
+        is_small = max_bytes is None or len(bytes(response.body)) <= max_bytes
+        fields["result"] = response.body if is_small else None
+        fields["result_omitted"] = not is_small
+    return msgspec.json.encode(fields)
+
+
+def _read_error(body: bytes) -> tuple[str, str]:
+    """Return the code and the message of an error in a backend's response; empty if they are missing."""
+    try:
+        found = _ERROR_BODY.decode(body)
+    except msgspec.MsgspecError:
+        return "", ""
+    if isinstance(found.error, _ErrorDetails):
+        code = found.error.code
+        return code if isinstance(code, str) else "", found.error.message or ""
+    return "", found.error or found.message or ""

@@ -1,0 +1,36 @@
+"""Turn single calls into lines of a batch."""
+
+from collections.abc import Container
+from json.encoder import encode_basestring_ascii
+from typing import Literal
+
+import msgspec
+
+from batchwright.contracts.openai import Endpoint
+
+CALLS_PURPOSE: Literal["calls"] = (
+    "calls"  # purpose of the files of rolling batches, which no list of files shows
+)
+_LINE = b'{"custom_id":"%b","method":"POST","url":"%b","body":%b}\n'
+# Number of bytes of a line that are not the body: the id, the URL, and what is between them.
+LONGEST_LINE_START = len(_LINE) + 42 + max(len(endpoint) for endpoint in Endpoint)
+_BREAKS = b"\r\n"
+
+
+def call_line(call_id: str, endpoint: Endpoint, body: bytes) -> bytes:
+    """Return the line of a batch's input for a call, with a newline."""
+    return _LINE % (call_id.encode(), endpoint.encode(), body.translate(None, _BREAKS))
+
+
+def edit_body(fields: dict[str, msgspec.Raw], without: Container[str] = (), **values: str) -> bytes:
+    """Return a JSON body without some of its fields, and with other values for some. The rest stays as it is.
+
+    Args:
+        fields: the fields of the body, each with its JSON text.
+        without: names of the fields that are left out.
+        values: new values of fields.
+    """
+    kept = {name: value for name, value in fields.items() if name not in without}
+    for name, value in values.items():
+        kept[name] = msgspec.Raw(encode_basestring_ascii(value).encode())
+    return msgspec.json.encode(kept)

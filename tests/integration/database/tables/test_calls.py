@@ -1,0 +1,249 @@
+"""Single calls and the rolling batches that collect them; `any_database` runs the tests on each database."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from batchwright.contracts.calls import CallAnswer, CallStatus
+from batchwright.contracts.openai import BatchStatus, ValidationError
+from batchwright.contracts.retention import SWEEP_START
+from batchwright.contracts.webhook_events import CALL_EVENTS
+from batchwright.database.database import Database
+from batchwright.database.tables.calls import CallKey, CallLine
+from tests.integration.database.call_rows import GROUP, a_call, a_rolling_order
+from tests.integration.database.rows import after, an_order
+from tests.integration.database.webhook_rows import an_endpoint, create, types
+
+LATER = timedelta(days=2)
+
+
+async def opened(database: Database, *ids: str, notifies: bool = False) -> None:
+    """Open a rolling batch with a row, and store calls for it."""
+    await database.calls.open(GROUP, a_rolling_order())
+    await database.batches.upsert(a_rolling_order())
+    for id in ids:
+        assert await database.calls.insert(a_call(id, notifies=notifies)) is not None
+
+
+async def lines(database: Database, batch_id: str = "batch_1") -> list[CallLine]:
+    return [line async for line in database.calls.collected("t", batch_id)]
+
+
+async def status(database: Database, id: str = "resp_1") -> CallStatus | None:
+    call = await database.calls.get("t", id)
+    return call and call.status
+
+
+def an_answer(
+    id: str = "resp_1", text: bytes = b"{}", status: CallStatus = CallStatus.COMPLETED
+) -> CallAnswer:
+    return CallAnswer(id=id, status=status, line=text)
+
+
+async def test_a_call_is_stored_for_the_open_batch_of_its_group(any_database: Database) -> None:
+    calls = any_database.calls
+    assert await calls.insert(a_call()) is None
+    assert await calls.get("t", "resp_1") is None
+    await calls.open(GROUP, a_rolling_order())
+    await calls.open(GROUP, a_rolling_order("batch_2"))  # by another process, at the same time
+    stored = await calls.insert(a_call())
+    assert stored is not None
+    assert (stored.batch_id, stored.order) == ("batch_1", a_rolling_order())
+    call = await calls.get("t", "resp_1")
+    assert call is not None
+    assert call.request == a_call().request
+    assert (call.status, call.model, call.answer) == (CallStatus.QUEUED, "m", None)
+    assert await calls.insert(a_call("resp_2", group="another")) is None
+    assert await calls.get("other", "resp_1") is None
+
+
+async def test_a_batch_has_the_calls_that_were_stored_for_it_and_no_others(any_database: Database) -> None:
+    calls = any_database.calls
+    await opened(any_database, "resp_2", "resp_1", "resp_3")
+    await calls.cancel("t", "resp_3")
+    await calls.collect("t", GROUP, "batch_1")
+    assert await calls.insert(a_call("resp_4")) is None
+    expected = [CallLine(id, a_call().request) for id in ("resp_1", "resp_2")]
+    assert await lines(any_database) == expected
+    # A second attempt of ingestion reads the same lines, even if a call was cancelled meanwhile.
+    await calls.cancel("t", "resp_1")
+    await calls.collect("t", GROUP, "batch_1")
+    assert await lines(any_database) == expected
+
+
+async def test_collecting_a_batch_does_not_close_its_successor(any_database: Database) -> None:
+    calls = any_database.calls
+    await opened(any_database, "resp_1")
+    await calls.collect("t", GROUP, "batch_1")
+    await calls.open(GROUP, a_rolling_order("batch_2"))
+    await calls.collect("t", GROUP, "batch_1")
+    stored = await calls.insert(a_call("resp_2"))
+    assert stored is not None
+    assert stored.batch_id == "batch_2"
+
+
+async def test_a_repeated_call_keeps_its_batch(any_database: Database) -> None:
+    calls = any_database.calls
+    await opened(any_database, "resp_1")
+    repeated = await calls.insert(a_call())
+    assert repeated is not None
+    assert repeated.order == a_rolling_order()
+    await calls.collect("t", GROUP, "batch_1")
+    await calls.open(GROUP, a_rolling_order("batch_2"))
+    repeated = await calls.insert(a_call())
+    assert repeated is not None
+    assert (repeated.batch_id, repeated.order) == ("batch_1", None)
+    assert await lines(any_database, "batch_2") == []
+
+
+async def test_no_call_is_lost_when_batches_are_collected_while_calls_come(any_database: Database) -> None:
+    calls, batches = any_database.calls, [f"batch_{number}" for number in range(5)]
+
+    async def store(id: str) -> str:
+        while (stored := await calls.insert(a_call(id))) is None:  # noqa: ASYNC110 - another task opens it
+            await asyncio.sleep(0)
+        return stored.batch_id
+
+    async def collect() -> None:
+        for batch_id in batches:
+            await calls.open(GROUP, a_rolling_order(batch_id))
+            await calls.count_open("t")  # gives calls the time to come
+            await calls.collect("t", GROUP, batch_id)
+        await calls.open(GROUP, a_rolling_order("last"))
+
+    ids = [f"resp_{number:02}" for number in range(40)]
+    stored, _ = await asyncio.gather(asyncio.gather(*map(store, ids)), collect())
+    await calls.collect("t", GROUP, "last")
+    found = {
+        line.id: batch_id for batch_id in (*batches, "last") for line in await lines(any_database, batch_id)
+    }
+    assert found == dict(zip(ids, stored, strict=True))
+
+
+async def test_a_call_is_withdrawn_only_before_it_is_collected(any_database: Database) -> None:
+    calls = any_database.calls
+    await opened(any_database, "resp_1", "resp_2")
+    assert await calls.withdraw("t", "resp_1")
+    assert await status(any_database) is None
+    await calls.collect("t", GROUP, "batch_1")
+    assert not await calls.withdraw("t", "resp_2")
+    assert await status(any_database, "resp_2") is CallStatus.QUEUED
+
+
+async def test_the_first_answer_of_a_call_counts(any_database: Database) -> None:
+    calls = any_database.calls
+    await opened(any_database, "resp_1", "resp_2", "resp_3")
+    assert await calls.ended([CallKey("t", "resp_1"), CallKey("t", "resp_2")]) == []
+    await calls.cancel("t", "resp_2")
+    answers = [an_answer("resp_1", b"first"), an_answer("resp_2", b"late"), an_answer("unknown")]
+    await calls.answer("t", answers)
+    await calls.answer("t", [an_answer("resp_1", b"second", CallStatus.FAILED)])
+    await calls.answer("other", [an_answer("resp_3")])
+    call = await calls.get("t", "resp_1")
+    assert call is not None
+    assert (call.status, call.answer) == (CallStatus.COMPLETED, b"first")
+    cancelled = await calls.get("t", "resp_2")
+    assert cancelled is not None
+    assert (cancelled.status, cancelled.answer) == (CallStatus.CANCELLED, None)
+    assert await calls.unanswered("t", "batch_1") == {"resp_3"}
+    assert await calls.cancelled("t", "batch_1") == {"resp_2"}
+    assert await calls.count_open("t") == 1
+    keys = [CallKey("t", f"resp_{number}") for number in (1, 2, 3)]
+    assert sorted(await calls.ended([*keys, CallKey("other", "resp_1")])) == keys[:2]
+
+
+async def test_the_end_of_a_call_is_one_event_if_it_notifies(any_database: Database) -> None:
+    own = an_endpoint("webhook_2", batch_id="resp_1", events=list(CALL_EVENTS))
+    await create(any_database, an_endpoint("webhook_1"), own)
+    await opened(any_database, "resp_1", notifies=True)
+    assert await any_database.calls.insert(a_call("resp_2")) is not None
+    for status in (CallStatus.INCOMPLETE, CallStatus.COMPLETED):
+        answers = [an_answer("resp_1", status=status), an_answer("resp_2", status=status)]
+        await any_database.calls.answer("t", answers)
+    for webhook in ("webhook_1", "webhook_2"):
+        assert await types(any_database, webhook) == ["response.incomplete"]
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        (BatchStatus.CANCELLED, CallStatus.CANCELLED),
+        (BatchStatus.EXPIRED, CallStatus.FAILED),
+        (BatchStatus.FAILED, CallStatus.FAILED),
+    ],
+)
+async def test_a_batch_that_ends_ends_its_calls_and_takes_no_more(
+    any_database: Database, end: BatchStatus, expected: CallStatus
+) -> None:
+    await create(any_database, an_endpoint())
+    await opened(any_database, "resp_1", "resp_2", notifies=True)
+    await any_database.calls.answer("t", [an_answer("resp_2")])
+    error = ValidationError(code="c", message="why")
+    await any_database.batches.end_without_files("t", "batch_1", end, [error], after(20))
+    call = await any_database.calls.get("t", "resp_1")
+    assert call is not None
+    assert (call.status, call.answer, call.error) == (expected, None, "why")
+    assert await status(any_database, "resp_2") is CallStatus.COMPLETED
+    assert await any_database.calls.insert(a_call("resp_3")) is None
+    # The batch itself is no event.
+    assert await types(any_database) == ["response.completed", f"response.{expected}"]
+
+
+async def test_calls_of_a_batch_whose_files_follow_are_not_ended_yet(any_database: Database) -> None:
+    await opened(any_database, "resp_1")
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    end, no_errors = BatchStatus.EXPIRED, list[ValidationError]()
+    await any_database.batches.end_without_files("t", "batch_1", end, no_errors, after(20), files_until=soon)
+    assert await status(any_database) is CallStatus.QUEUED
+    await any_database.batches.abandon_files("t", "batch_1", no_errors)
+    assert await status(any_database) is CallStatus.FAILED
+
+
+async def test_a_call_is_in_progress_while_its_batch_is(any_database: Database) -> None:
+    await opened(any_database, "resp_1")
+    await any_database.batches.start("t", "batch_1", total=1, models=[], at=after(10))
+    assert await status(any_database) is CallStatus.IN_PROGRESS
+    await any_database.calls.answer("t", [an_answer()])
+    assert await status(any_database) is CallStatus.COMPLETED
+
+
+async def test_rolling_batches_are_in_no_list_and_in_no_quota_of_batches(any_database: Database) -> None:
+    await opened(any_database)
+    await any_database.batches.upsert(an_order("batch_2"))
+    listed, more = await any_database.batches.page("t", limit=10, after=None)
+    assert ([row.order.batch_id for row in listed], more) == (["batch_2"], False)
+    assert await any_database.batches.count_live("t") == 1
+    row = await any_database.batches.get("t", "batch_1")
+    assert row is not None
+    assert row.order == a_rolling_order()
+
+
+async def test_the_row_of_a_rolling_batch_is_kept_for_two_days_only(any_database: Database) -> None:
+    await opened(any_database)
+    await any_database.batches.upsert(an_order("batch_2"))
+    for id in ("batch_1", "batch_2"):
+        await any_database.batches.end_without_files("t", id, BatchStatus.FAILED, [], after(20))
+    retention = any_database.retention
+    for row in await retention.ended_batches(after(30), SWEEP_START, 10):
+        assert await retention.record_sweep(row, after(30))
+    assert [row.id for row in await retention.old_batches(after(10), SWEEP_START, 10)] == ["batch_1"]
+    assert len(await retention.old_batches(after(30), SWEEP_START, 10)) == 2
+
+
+async def test_old_calls_are_removed(any_database: Database) -> None:
+    """Calls that have ended, and those that were never accepted. The others still need an answer."""
+    calls = any_database.calls
+    await opened(any_database, "resp_1", "resp_2")
+    await calls.answer("t", [an_answer()])
+    await calls.open("group_2", a_rolling_order("batch_2", group="group_2"))
+    assert await calls.insert(a_call("resp_3", group="group_2")) is not None
+    now = datetime.now(UTC)
+    assert await calls.count_old(now - LATER) == await calls.remove_old(now - LATER, 10) == 0
+    assert await calls.count_old(now + LATER) == 2
+    assert await calls.remove_old(now + LATER, 10) == 2
+    assert [await status(any_database, f"resp_{number}") for number in (1, 2, 3)] == [
+        None,
+        CallStatus.QUEUED,
+        None,
+    ]

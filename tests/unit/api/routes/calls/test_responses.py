@@ -1,0 +1,238 @@
+"""/v1/responses in the background, with OpenAI's own client."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+
+import pytest
+
+from batchwright.contracts.errors import LineCode
+from batchwright.contracts.openai import BatchStatus
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.rules.ids import new_call_id
+from batchwright.temporal import TemporalUnavailable
+from tests.fakes.api import ApiFixture, error_of, open_api
+from tests.fakes.calls import answer, fail
+
+PATH = "/v1/responses"
+NOW = datetime.now(UTC)
+ASK: dict[str, object] = {"model": "llama", "input": "Say hello.", "background": True}
+OUTPUT: list[object] = [
+    {"type": "message", "content": [{"type": "output_text", "text": "Hello!", "annotations": []}]}
+]
+ANSWER: dict[str, object] = {
+    "id": "resp_backend",
+    "object": "response",
+    "status": "completed",
+    "output": OUTPUT,
+    "model": "llama",
+}
+
+
+@pytest.fixture
+async def api() -> AsyncGenerator[ApiFixture]:
+    async with open_api() as api:
+        yield api
+
+
+async def created(api: ApiFixture, **fields: object) -> str:
+    response = await api.http.post(PATH, json={**ASK, **fields})
+    assert response.status_code == 200, response.text
+    return response.json()["id"]
+
+
+async def test_the_official_client_creates_retrieves_and_gets_the_answer(api: ApiFixture) -> None:
+    made = await api.openai.responses.create(
+        model="llama", input="Say hello.", background=True, metadata={"a": "b"}, instructions="Be brief."
+    )
+    assert (made.status, made.background, made.model) == ("queued", True, "llama")
+    assert (made.metadata, made.instructions, made.output) == ({"a": "b"}, "Be brief.", [])
+    assert await api.openai.responses.retrieve(made.id) == made
+    [order] = api.temporal.orders.values()
+    assert order.policy.rolling is not None
+    await api.database.batches.start("default", order.batch_id, total=1, models=[], at=order.created_at)
+    assert (await api.openai.responses.retrieve(made.id)).status == "in_progress"
+    await answer(api, made.id, {**ANSWER, "usage": None})
+    ended = await api.openai.responses.retrieve(made.id)
+    assert (ended.id, ended.status, ended.output_text, ended.error) == (made.id, "completed", "Hello!", None)
+    assert ended.created_at == made.created_at
+
+
+async def test_the_backend_gets_the_body_without_the_fields_for_this_api(api: ApiFixture) -> None:
+    kept = '{"model":"llama","n":12345678901234567890123,"input":"\\u0000 é\\n","store":true}'
+    body = kept.replace(',"store":', ', "background":true,\n "store": ')
+    id = (await api.http.post(PATH, content=body)).json()["id"]
+    stored = await api.database.calls.get("default", id)
+    assert stored is not None
+    assert stored.request.decode() == kept
+
+
+async def test_calls_of_the_same_kind_share_a_batch(api: ApiFixture) -> None:
+    ids = await asyncio.gather(*(created(api, input=str(number)) for number in range(5)))
+    other = await created(api, model="org/qwen:7b")
+    batches: list[str] = []
+    for id in (*ids, other):
+        call = await api.database.calls.get("default", id)
+        assert call is not None
+        batches.append(call.batch_id)
+    assert len(set(batches[:5])) == 1
+    assert sorted(api.temporal.orders) == sorted({batches[0], batches[5]})
+    [row] = [row for row in api.database.rows.batches.values() if row.order.batch_id == batches[0]]
+    assert row.order.input_file_id.startswith("file-")
+    assert (await api.http.get("/v1/batches")).json()["data"] == []
+    assert (await api.http.get(f"/v1/batches/{batches[0]}")).json()["status"] == "validating"
+
+
+async def test_a_failed_call_says_why(api: ApiFixture) -> None:
+    ids = [await created(api) for _ in range(4)]
+    await answer(api, ids[0], {"error": {"message": "too long", "code": "context_length"}}, 400)
+    await answer(api, ids[1], {"detail": "?"}, 500)
+    await fail(api, ids[2], LineCode.BATCH_EXPIRED, "The window has closed.")
+    await answer(api, ids[3], {**ANSWER, "status": "incomplete"})
+    found = [await api.openai.responses.retrieve(id) for id in ids]
+    assert [each.status for each in found] == ["failed", "failed", "failed", "incomplete"]
+    errors = [each.error and (str(each.error.code), each.error.message) for each in found]
+    assert errors == [
+        ("context_length", "too long"),
+        ("server_error", "The backend responded with status 500."),
+        ("batch_expired", "The window has closed."),
+        None,
+    ]
+
+
+async def test_a_call_whose_batch_failed_has_its_reason(api: ApiFixture) -> None:
+    id = await created(api)
+    [order] = api.temporal.orders.values()
+    await api.database.batches.end_without_files(
+        "default", order.batch_id, BatchStatus.FAILED, [], order.created_at
+    )
+    found = await api.openai.responses.retrieve(id)
+    assert found.error is not None
+    assert (found.status, found.error.message) == ("failed", "The call ended without an answer.")
+
+
+async def test_a_cancelled_call_stays_cancelled(api: ApiFixture) -> None:
+    id = await created(api)
+    cancelled = await api.openai.responses.cancel(id)
+    assert (cancelled.id, cancelled.status, cancelled.output) == (id, "cancelled", [])
+    await answer(api, id, ANSWER)
+    assert (await api.openai.responses.cancel(id)).status == "cancelled"
+    ended = await created(api)
+    await answer(api, ended, ANSWER)
+    assert (await api.openai.responses.cancel(ended)).status == "completed"
+    [order] = api.temporal.orders.values()
+    assert order.policy.rolling is not None
+    await api.database.calls.collect("default", order.policy.rolling.group, order.batch_id)
+    lines = [line.id async for line in api.database.calls.collected("default", order.batch_id)]
+    assert lines == []
+
+
+async def test_a_repeat_with_the_same_key_is_the_same_call(api: ApiFixture) -> None:
+    headers = {"Idempotency-Key": "once"}
+    first = await api.http.post(PATH, json=ASK, headers=headers)
+    again = await api.http.post(PATH, json=ASK, headers=headers)
+    assert first.json() == again.json()
+    changed = await api.http.post(PATH, json={**ASK, "input": "b"}, headers=headers)
+    assert (changed.status_code, error_of(changed).code) == (409, "idempotency_key_reused")
+    await answer(api, first.json()["id"], ANSWER)
+    assert (await api.http.post(PATH, json=ASK, headers=headers)).json()["status"] == "completed"
+    assert len(api.database.rows.calls) == 1
+
+
+async def test_a_call_that_was_not_accepted_is_not_run(api: ApiFixture) -> None:
+    headers = {"Idempotency-Key": "once"}
+    api.temporal.failing = TemporalUnavailable("gone")
+    assert (await api.http.post(PATH, json=ASK, headers=headers)).status_code == 503
+    assert api.database.rows.calls == {}
+    api.temporal.failing = None
+    accepted = await api.http.post(PATH, json=ASK, headers=headers)
+    assert accepted.status_code == 200
+    assert len(api.temporal.orders) == len(api.database.rows.calls) == 1
+
+
+async def test_a_repeat_starts_the_batch_that_an_interrupted_request_has_not_started(api: ApiFixture) -> None:
+    headers = {"Idempotency-Key": "once"}
+    await api.http.post(PATH, json=ASK, headers=headers)
+    [batch_id] = api.temporal.orders
+    # As if the process had been killed after it stored the call.
+    api.temporal.orders.clear()
+    del api.database.rows.batches["default", batch_id]
+    api.database.rows.rolling_batches.clear()
+    again = await api.http.post(PATH, json=ASK, headers=headers)
+    assert again.status_code == 200
+    [call] = [row.call for row in api.database.rows.calls.values()]
+    assert [call.batch_id] == list(api.temporal.orders)
+
+
+async def test_without_the_database_no_call_is_accepted(api: ApiFixture) -> None:
+    api.database.rows.failing = DatabaseUnavailable("gone")
+    assert (await api.http.post(PATH, json=ASK)).status_code == 503
+    assert api.temporal.orders == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"background": False}, "background"),
+        ({"background": None}, "background"),
+        ({"background": "yes"}, "background"),
+        ({"service_tier": "auto", "background": False}, "background"),
+        ({"stream": True}, "stream"),
+        ({"store": False}, "store"),
+        ({"model": None}, "model"),
+        ({"model": ""}, "model"),
+        ({"model": 3}, "model"),
+        ({"model": "a\n"}, "model"),
+        ({"MODEL": "llama"}, None),
+    ],
+)
+async def test_a_call_that_is_not_valid_is_refused(
+    api: ApiFixture, change: dict[str, object], param: str | None
+) -> None:
+    response = await api.http.post(PATH, json={**ASK, **change})
+    assert response.status_code == 400
+    assert error_of(response).param == param
+    assert api.database.rows.calls == {}
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"a"', b'{"model": "\xff"}', b"[" * 100_000])
+async def test_a_body_that_is_no_object_is_refused(api: ApiFixture, body: bytes) -> None:
+    assert (await api.http.post(PATH, content=body)).status_code == 400
+
+
+async def test_a_body_over_the_limit_of_a_line_is_refused() -> None:
+    async with open_api(max_line_bytes=1000) as api:
+        body = {**ASK, "input": "a" * 1000}
+        assert (await api.http.post(PATH, json=body)).status_code == 413
+        fitting = 1000 - len(json.dumps({**ASK, "input": ""})) - 150
+        assert (await api.http.post(PATH, json={**ASK, "input": "a" * fitting})).status_code == 200
+
+
+async def test_a_model_that_nobody_serves_or_that_is_not_allowed_looks_the_same(api: ApiFixture) -> None:
+    unknown = await api.http.post(PATH, json={**ASK, "model": "nothing"})
+    assert (unknown.status_code, error_of(unknown).code) == (404, "model_not_found")
+    await api.database.quotas.change("default", {"models": ["org/qwen:7b"]}, NOW)
+    refused = await api.http.post(PATH, json=ASK)
+    assert (refused.status_code, error_of(refused).code) == (404, "model_not_found")
+
+
+async def test_a_tenant_with_too_many_calls_has_no_room(api: ApiFixture) -> None:
+    await api.database.quotas.change("default", {"enqueued_lines": 2}, NOW)
+    first = await created(api)
+    await created(api)
+    refused = await api.http.post(PATH, json=ASK)
+    assert (refused.status_code, error_of(refused).code) == (429, "resource_unavailable")
+    assert "Retry-After" in refused.headers
+    await answer(api, first, ANSWER)
+    await created(api)
+
+
+@pytest.mark.parametrize("id", ["resp_x", "job_" + 32 * "0", "resp_" + 32 * "0"])
+async def test_an_unknown_call_is_not_found(api: ApiFixture, id: str) -> None:
+    for response in (await api.http.get(f"{PATH}/{id}"), await api.http.post(f"{PATH}/{id}/cancel")):
+        assert response.status_code == 404
+
+
+async def test_a_call_of_another_route_is_not_found(api: ApiFixture) -> None:
+    assert (await api.http.get(f"{PATH}/{new_call_id('job_')}")).status_code == 404
