@@ -13,7 +13,16 @@ from batchwright.contracts.openai import Profile
 from tests.e2e.stack import Stack
 
 Area = Literal[
-    "Files", "Uploads", "Batches", "Results", "Message batches", "Models", "Errors", "Operation", "Webhooks"
+    "Files",
+    "Uploads",
+    "Batches",
+    "Results",
+    "Message batches",
+    "Single calls",
+    "Models",
+    "Errors",
+    "Operation",
+    "Webhooks",
 ]
 Client = Literal["Python", "Node"]
 Place = Literal["ordinary", "tight", "keys"]

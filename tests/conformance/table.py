@@ -8,6 +8,7 @@ from batchwright.contracts.openai import Profile
 from tests.conformance import (
     batches,
     bounds,
+    calls,
     edges,
     endpoints,
     files,
@@ -39,7 +40,7 @@ Checks of limits and policies run with small limits, and checks of keys with `BA
 def checks() -> dict[Row, Check]:
     """Return the checks with the Python client, by row."""
     ours = (surroundings, operation, tenants, bounds, keys)
-    modules = (files, uploads, batches, endpoints, edges, results, *ours)
+    modules = (files, uploads, batches, endpoints, edges, results, calls, *ours)
     tables = [module.TABLE for module in modules]
     tables += [messages.TABLE, messages.TIGHT_TABLE, messages.KEYS_TABLE]
     return {row: check for table in tables for row, check in table.checks.items()}
