@@ -35,6 +35,7 @@ FOLLOWED = [
     Followed("use-the-anthropic-clients.md"),
     Followed("schedules.md"),
     Followed("python-client.md"),
+    Followed("send-single-calls.md", here={"https://app.example/done": "http://127.0.0.1:9099/hook"}),
     Followed("use-a-folder.md"),
     Followed("run-with-compose.md"),
     Followed("deduplicate-requests.md", python=_FILE),
