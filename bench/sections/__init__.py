@@ -2,6 +2,7 @@
 
 from bench.section import Section
 from bench.sections import (
+    calls,
     finalization,
     hot,
     ingestion,
@@ -26,6 +27,7 @@ SECTIONS: tuple[Section, ...] = (
     finalization.SECTION,
     resources.SECTION,
     small.SECTION,
+    calls.SECTION,
     serving.SECTION,
     progress.SECTION,
     order.SECTION,
