@@ -18,6 +18,9 @@ class BoundedProtocol(HttpToolsProtocol):
     response.
     """
 
+    # Idle time after which a connection is closed. Clients and load balancers, most of which have 5 to 60 s,
+    # should close it first, because a request that is sent while the server closes the connection is lost.
+    seconds_idle = 75
     seconds_for_headers = 15.0  # maximum time until a request's headers are complete
     seconds_stalled = 60.0  # maximum time in which a client reads nothing of its response
     seconds_lingering = LINGER_SECONDS
@@ -30,6 +33,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.timeout_keep_alive = self.seconds_idle
         self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -79,3 +79,13 @@ async def test_a_refusal_reaches_a_client_whose_body_is_not_read() -> None:
         writer.write(b"POST / HTTP/1.1\r\nHost: api\r\nContent-Length: %d\r\n\r\n" % size + b"x" * size)
         await writer.drain()
         assert (await reader.read()).startswith(b"HTTP/1.1 401 ")
+
+
+async def test_an_idle_connection_is_kept_longer_than_clients_and_load_balancers_keep_it() -> None:
+    protocol = Watched(Response("whole"))
+    async with connected(protocol) as (reader, writer):
+        writer.write(REQUEST + b"\r\n")
+        await reader.readuntil(b"whole")
+        closing = protocol.timeout_keep_alive_task
+        assert closing is not None
+        assert closing.when() - asyncio.get_running_loop().time() > 60
