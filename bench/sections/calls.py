@@ -1,12 +1,16 @@
 """Section: single calls with held connections: one at a time, and many per second."""
 
 import asyncio
+import json
 import statistics
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-import httpx
-
+from batchwright.api.services.held_calls import MAX_HELD_PER_TENANT
+from batchwright.inference.transport.base import BackendRequest, TargetUrl
+from batchwright.inference.transport.pool import PooledTransport
 from bench.inputs import MODELS
 from bench.results import Figure, Target
 from bench.section import Section, SectionOptions
@@ -16,20 +20,23 @@ _IN_FLIGHT, _ALONE = 256, 5
 _PER_SECOND, _SECONDS = 200, 20
 _LEAST = 195.0  # answers a second: they keep up with the calls, except for a jitter at both ends
 _ALL_SECONDS = 120.0
-_BODY = {
-    "model": MODELS[0],
-    "messages": [{"role": "user", "content": "x" * 800}],
-    "service_tier": "flex",
-}
+_MAX_ANSWER_BYTES, _TIMEOUT_SECONDS = 1024 * 1024, 300.0
+_BODY = json.dumps(
+    {
+        "model": MODELS[0],
+        "messages": [{"role": "user", "content": "x" * 800}],
+        "service_tier": "flex",
+    }
+).encode()
 
 
 class _Call(NamedTuple):
-    sent_at: float
+    due_at: float
     answered_at: float
 
     @property
     def seconds(self) -> float:
-        return self.answered_at - self.sent_at
+        return self.answered_at - self.due_at
 
 
 def measure(options: SectionOptions) -> list[Figure]:
@@ -51,7 +58,7 @@ def measure(options: SectionOptions) -> list[Figure]:
             options.report(f"round {number}: {alone[-1]:.2f} s alone, {median:.2f} s at {rate:.0f} a second")
     added = f"a call added to its backend's answer, {_PER_SECOND} new calls a second, median"
     return [
-        Figure("calls.alone_s", "one call alone, sent to answered", alone, "s", Target(1.5)),
+        Figure("calls.alone_s", "one call alone, until its answer", alone, "s", Target(1.5)),
         Figure("calls.median_s", added, medians, "s", Target(1.5)),
         Figure(
             "calls.rate", "answers a second while they come", rates, "calls/s", Target(_LEAST, "at least")
@@ -59,9 +66,43 @@ def measure(options: SectionOptions) -> list[Figure]:
     ]
 
 
+class _Client:
+    """Client of the API that uses little CPU, because it runs on the measured machine.
+
+    It holds no more connections than one tenant may hold. Calls above that wait, which is part of their time.
+    """
+
+    def __init__(self, transport: PooledTransport, stack: RunningStack) -> None:
+        self._transport, self._places = transport, asyncio.Semaphore(MAX_HELD_PER_TENANT)
+        self._target = TargetUrl.of(f"{stack.api}/v1/chat/completions")
+
+    async def call(self, due: float) -> _Call:
+        """Send the call that is due at this time, and wait for its answer.
+
+        Raise SystemExit if the answer is not a success.
+        """
+        async with self._places:
+            request = BackendRequest(b"POST", self._target, [(b"content-type", b"application/json")], _BODY)
+            answer = await self._transport.exchange(
+                request, most_bytes=_MAX_ANSWER_BYTES, seconds=_TIMEOUT_SECONDS
+            )
+        if answer.status != 200:
+            raise SystemExit(f"a call was answered with {answer.status}: {answer.body[:500]!r}")
+        return _Call(due, time.perf_counter())
+
+
+@asynccontextmanager
+async def _client(stack: RunningStack) -> AsyncGenerator[_Client]:
+    transport = PooledTransport(connect_seconds=10.0)
+    try:
+        yield _Client(transport, stack)
+    finally:
+        await transport.aclose()
+
+
 async def _alone(stack: RunningStack, count: int) -> list[float]:
     async with _client(stack) as client:
-        return [(await _call(client)).seconds for _ in range(count)]
+        return [(await client.call(time.perf_counter())).seconds for _ in range(count)]
 
 
 async def _sustained(stack: RunningStack, count: int) -> tuple[float, float]:
@@ -72,23 +113,12 @@ async def _sustained(stack: RunningStack, count: int) -> tuple[float, float]:
     async with _client(stack) as client:
         began, sent = time.perf_counter(), list[asyncio.Task[_Call]]()
         for number in range(count):
-            await asyncio.sleep(max(0.0, began + number / _PER_SECOND - time.perf_counter()))
-            sent.append(asyncio.create_task(_call(client)))
+            due = began + number / _PER_SECOND
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            sent.append(asyncio.create_task(client.call(due)))
         calls = await asyncio.gather(*sent)
     answered = sorted(call.answered_at for call in calls)
     return statistics.median(call.seconds for call in calls), count / (answered[-1] - answered[0])
-
-
-async def _call(client: httpx.AsyncClient) -> _Call:
-    started = time.perf_counter()
-    (await client.post("/v1/chat/completions", json=_BODY)).raise_for_status()
-    return _Call(started, time.perf_counter())
-
-
-def _client(stack: RunningStack) -> httpx.AsyncClient:
-    # The API closes idle connections after 5 s: none is used again shortly before.
-    limits = httpx.Limits(max_connections=500, max_keepalive_connections=500, keepalive_expiry=2.0)
-    return httpx.AsyncClient(base_url=stack.api, limits=limits, timeout=300, trust_env=False)
 
 
 SECTION = Section(
@@ -98,4 +128,5 @@ SECTION = Section(
     "worker. Everything, the clients too, runs on the same machine.",
     2.5,
     measure,
+    on_the_page=False,
 )
