@@ -144,9 +144,9 @@ def path_hint(path: str, exists: Callable[[str], bool]) -> str:
 
     if path in _INFERENCE_PATHS:
         return (
-            "This is Batchwright, which runs batches and answers no single requests: send this one to your "
-            "inference backend, or upload a file of requests (POST /v1/files) and create a batch of it (POST "
-            "/v1/batches)"
+            "This is Batchwright, which runs batches: send this request to your inference backend, or submit "
+            "it as a job (POST /queue/submit), or upload a file of requests (POST /v1/files) and create a "
+            "batch of it (POST /v1/batches)"
         )
     if path.startswith(_V1 + _V1 + "/") and is_known(path.removeprefix(_V1)):
         return "The path has /v1 twice: remove one from the base URL of your client"

@@ -124,11 +124,8 @@ class Ingestion(IngestionActivities):
         return result
 
     async def _ingest(self, order: BatchOrder, row: BatchRow) -> IngestResult:
-        file, rolling = (
-            await self._database.files.get(order.tenant, order.input_file_id),
-            order.policy.rolling,
-        )
-        if file is None and rolling is not None:
+        file = await self._database.files.get(order.tenant, order.input_file_id)
+        if file is None and (rolling := order.policy.rolling) is not None:
             file = await write_calls(self._database, self._storage, order, rolling.group)
             if file is None:
                 return await self._end_empty(order)

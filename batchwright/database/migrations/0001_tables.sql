@@ -296,7 +296,8 @@ CREATE TABLE batches (
     PRIMARY KEY (tenant, id)
 );
 CREATE INDEX batches_by_creation ON batches (tenant, created_at, id) WHERE NOT rolling;
-CREATE INDEX batches_by_id ON batches (id COLLATE "C"); -- for operators, who see the batches of all tenants
+CREATE INDEX batches_by_id ON batches (id COLLATE "C"); -- for operators, who find a batch of any tenant by its id,
+CREATE INDEX batches_listed ON batches (id COLLATE "C") WHERE NOT rolling; -- and list the batches of all tenants
 CREATE INDEX batches_by_status ON batches (tenant, visible_status, created_at, id) WHERE NOT rolling;
 CREATE INDEX batches_by_input ON batches (tenant, input_file_id);
 -- Few rows are live: counting a tenant's live batches, and finding the readers of a file, reads only these.

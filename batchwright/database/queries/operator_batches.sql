@@ -17,7 +17,7 @@ FROM batches b
 LEFT JOIN LATERAL reported_progress(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
 LEFT JOIN forecasts f ON f.tenant = b.tenant AND f.batch_id = b.id AND b.status = 'in_progress'
     AND b.cancel_requested_at IS NULL AND f.made_at > $6
-WHERE ($1::text IS NULL OR b.id COLLATE "C" < $1)
+WHERE NOT b.rolling AND ($1::text IS NULL OR b.id COLLATE "C" < $1)
   AND ($2::text IS NULL OR b.tenant = $2)
   AND ($3::text[] IS NULL OR CASE
       WHEN b.cancel_requested_at IS NOT NULL AND b.status IN ('validating', 'in_progress', 'finalizing')
@@ -34,7 +34,7 @@ FROM batches b
 LEFT JOIN LATERAL reported_progress(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
 LEFT JOIN forecasts f ON f.tenant = b.tenant AND f.batch_id = b.id AND b.status = 'in_progress'
     AND b.cancel_requested_at IS NULL AND f.made_at > $6
-WHERE ($1::text IS NULL OR b.id COLLATE "C" > $1)
+WHERE NOT b.rolling AND ($1::text IS NULL OR b.id COLLATE "C" > $1)
   AND ($2::text IS NULL OR b.tenant = $2)
   AND ($3::text[] IS NULL OR CASE
       WHEN b.cancel_requested_at IS NOT NULL AND b.status IN ('validating', 'in_progress', 'finalizing')
@@ -54,15 +54,15 @@ SELECT b.tenant, CASE WHEN b.cancel_requested_at IS NULL THEN b.status ELSE 'can
 FROM batches b
 LEFT JOIN forecasts f ON f.tenant = b.tenant AND f.batch_id = b.id AND b.status = 'in_progress'
     AND b.cancel_requested_at IS NULL AND f.made_at > $1
-WHERE b.status IN ('validating', 'in_progress', 'finalizing')
+WHERE b.status IN ('validating', 'in_progress', 'finalizing') AND NOT b.rolling
 GROUP BY 1, 2
 UNION ALL
 SELECT tenant, status, count(*), NULL, 0, 0
 FROM (
     SELECT tenant, status FROM batches
-    WHERE swept_at IS NULL AND coalesce(completed_at, failed_at, expired_at, cancelled_at) > $2
+    WHERE NOT rolling AND swept_at IS NULL AND coalesce(completed_at, failed_at, expired_at, cancelled_at) > $2
     UNION ALL
     SELECT tenant, status FROM batches
-    WHERE swept_at IS NOT NULL AND coalesce(completed_at, failed_at, expired_at, cancelled_at) > $2
+    WHERE NOT rolling AND swept_at IS NOT NULL AND coalesce(completed_at, failed_at, expired_at, cancelled_at) > $2
 ) ended
 GROUP BY 1, 2

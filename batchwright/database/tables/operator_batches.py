@@ -66,6 +66,8 @@ class OperatorBatches(Protocol):
     ) -> tuple[list[BatchRow], bool]:
         """Return at most `limit` batches, sorted by id (the order of creation), and True if more follow.
 
+        Rolling batches, which would be most, are left out.
+
         Args:
             ascending: True for oldest first, False for newest first.
             after: id of the last batch of the previous page; None for the first page.
@@ -73,7 +75,7 @@ class OperatorBatches(Protocol):
         ...
 
     async def counts(self, *, forecast_since: datetime, ended_since: datetime) -> list[BatchCount]:
-        """Return the number of batches for each tenant and status.
+        """Return the number of batches for each tenant and status, without rolling batches.
 
         Ended batches count only if they ended after `ended_since`. Forecasts that were made at
         `forecast_since` or earlier are ignored.

@@ -35,7 +35,8 @@ class MemoryOperatorBatches(OperatorBatches):
             for (_, id), row in sorted(
                 self._rows.enter().batches.items(), key=lambda item: item[0][1], reverse=not ascending
             )
-            if after is None or (id > after if ascending else id < after)
+            if row.order.policy.rolling is None
+            and (after is None or (id > after if ascending else id < after))
         ]
         found = [row for row in rows if _matches(row, filters)]
         return found[:limit], len(found) > limit
@@ -43,7 +44,8 @@ class MemoryOperatorBatches(OperatorBatches):
     async def counts(self, *, forecast_since: datetime, ended_since: datetime) -> list[BatchCount]:
         groups: dict[tuple[str, BatchStatus], list[BatchRow]] = defaultdict(list)
         for row in self._rows.enter().batches.values():
-            if row.status in LIVE_STATES or _ended_at(row) > ended_since:
+            is_counted = row.status in LIVE_STATES or _ended_at(row) > ended_since
+            if is_counted and row.order.policy.rolling is None:
                 groups[row.order.tenant, _status(row)].append(self._seen(row, forecast_since))
         return [_count(tenant, status, rows) for (tenant, status), rows in groups.items()]
 

@@ -5,7 +5,7 @@ import pytest
 
 from tests.fakes.api import error_of, open_api
 
-SERVER = "answers no single requests"
+SERVER = "submit it as a job (POST /queue/submit)"
 TWICE = "has /v1 twice"
 LACKS = "lacks /v1"
 AZURE = "Azure OpenAI"
@@ -14,12 +14,10 @@ AZURE = "Azure OpenAI"
 @pytest.mark.parametrize(
     ("method", "path", "hint"),
     [
-        ("POST", "/v1/chat/completions", SERVER),
         ("POST", "/v1/completions", SERVER),
         ("POST", "/v1/embeddings", SERVER),
-        ("POST", "/v1/responses", SERVER),
         ("POST", "/v1/rerank", SERVER),
-        ("GET", "/v1/chat/completions", SERVER),
+        ("GET", "/v1/embeddings", SERVER),
         ("POST", "/v1/v1/batches", TWICE),
         ("GET", "/v1/v1/files/file-1/content", TWICE),
         ("POST", "/v1/v1/chat/completions", TWICE),
@@ -49,6 +47,8 @@ async def test_other_unknown_paths_get_no_hint(path: str) -> None:
 async def test_the_official_client_raises_what_this_server_is() -> None:
     async with open_api() as api:
         with pytest.raises(openai.NotFoundError, match="runs batches"):
+            await api.openai.embeddings.create(model="m", input="x")
+        with pytest.raises(openai.BadRequestError, match="that may wait"):
             await api.openai.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
 
 

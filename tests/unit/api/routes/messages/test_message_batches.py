@@ -404,7 +404,7 @@ async def test_the_key_is_accepted_in_either_header_and_belongs_to_one_tenant() 
 @pytest.mark.parametrize(
     ("method", "path", "status", "kind", "message"),
     [
-        ("POST", "/v1/messages", 404, "not_found_error", "runs batches and answers no single requests"),
+        ("POST", "/v1/messages", 404, "not_found_error", "runs batches: send this request"),
         ("GET", "/v1/messages/nothing", 404, "not_found_error", "Invalid URL"),
         ("PUT", PATH, 405, "invalid_request_error", "Not allowed to PUT"),
     ],
