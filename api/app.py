@@ -37,6 +37,7 @@ from batchwright.api.routes.admin.rates import RateRoutes
 from batchwright.api.routes.batch_events import BatchEventRoutes
 from batchwright.api.routes.batches import BatchRoutes
 from batchwright.api.routes.callbacks import CallbackRoutes
+from batchwright.api.routes.calls.bodies import CallBodies
 from batchwright.api.routes.calls.flex import ChatRoutes, FlexCalls
 from batchwright.api.routes.calls.queue import QueueRoutes
 from batchwright.api.routes.calls.responses import ResponseRoutes
@@ -106,12 +107,12 @@ def _add_routes(app: DocumentedApp, deps: ApiDependencies, events: BatchEvents) 
     tenant, request_quota = tenant_header_parameter(settings), Depends(RequestQuota(deps))
     tenant_routers = [routes(deps).router() for routes in _TENANT_ROUTES]
     tenant_routers.append(BatchEventRoutes(deps, events).router())
-    calls = Calls(deps)
+    calls, bodies = Calls(deps), CallBodies(settings)
     flex = FlexCalls(deps, calls)
     tenant_routers += [
-        ResponseRoutes(deps, calls, flex).router(),
-        ChatRoutes(deps, calls, flex).router(),
-        QueueRoutes(deps, calls).router(),
+        ResponseRoutes(deps, bodies, calls, flex).router(),
+        ChatRoutes(deps, bodies, flex).router(),
+        QueueRoutes(deps, bodies, calls).router(),
     ]
     for router in tenant_routers:
         app.include_router(

@@ -3,7 +3,7 @@
 Field values have the type `object` until a function of this module has checked them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 import orjson
@@ -55,15 +55,21 @@ async def read_optional_object(request: Request) -> Mapping[str, object]:
     return _parse_object(body, unique=_is_admin_request(request)) if body else {}
 
 
-async def read_raw_object(request: Request, most: int) -> dict[str, msgspec.Raw]:
+async def read_raw_object(
+    request: Request, most: int, count: Callable[[int], None]
+) -> dict[str, msgspec.Raw]:
     """Read the request's body as a JSON object of at most `most` bytes. The values stay JSON text.
 
     If a key is repeated, its last value is used.
 
+    Args:
+        count: called with the number of bytes of each piece of the body. It may raise ApiError to refuse the
+            body.
+
     Raises:
         ApiError: the body is too large, is not JSON or is not an object.
     """
-    body = await _read(request, most)
+    body = await _read(request, most, count)
     try:
         return _RAW_OBJECT.decode(body)
     except msgspec.ValidationError:
@@ -191,7 +197,9 @@ def _inlined(node: object, definitions: Mapping[str, object]) -> object:
     return {name: _inlined(value, definitions) for name, value in fields.items() if name != "$defs"}
 
 
-async def _read(request: Request, most: int = MAX_BODY_BYTES) -> bytes:
+async def _read(
+    request: Request, most: int = MAX_BODY_BYTES, count: Callable[[int], None] = lambda size: None
+) -> bytes:
     """Return the body, of at most `most` bytes.
 
     It can be read again, because the audit log and the route both need it.
@@ -202,6 +210,7 @@ async def _read(request: Request, most: int = MAX_BODY_BYTES) -> bytes:
     body = bytearray()
     try:
         async for piece in request.stream():
+            count(len(piece))
             body += piece
             if len(body) > most:
                 raise ApiError(413, f"The body of this request may hold at most {most} bytes.")

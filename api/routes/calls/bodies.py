@@ -1,11 +1,13 @@
 """Read and check the bodies of single calls."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 
 import msgspec
 from fastapi import Request
 
-from batchwright.api.errors import ApiError, invalid_type, invalid_value, missing_parameter
+from batchwright.api.errors import ApiError, invalid_type, invalid_value, missing_parameter, no_room
 from batchwright.api.schemas.json_body import read_raw_object
 from batchwright.api.services.calls import SentKey
 from batchwright.api.services.idempotency import fingerprint, idempotency_key_of
@@ -20,15 +22,45 @@ from batchwright.settings import Settings
 Fields = dict[str, msgspec.Raw]
 _OBJECT = msgspec.json.Decoder(Fields)
 _TRUE, _ABSENT = b"true", (b"false", b"null")
+MAX_BODY_BYTES = 256 * 1024 * 1024  # of the calls that this process holds
+MAX_BODY_BYTES_PER_TENANT = 128 * 1024 * 1024
 
 
-async def read_fields(request: Request, settings: Settings) -> Fields:
-    """Return the fields of the request's body. It may be as large as a line of a batch.
+class CallBodies:
+    """Reads the bodies of single calls, which may be as large as lines of batches.
 
-    Raises:
-        ApiError: the body is too large (413), is not JSON or is not an object (400).
+    It limits how many bytes of them this process holds: a body stays in memory until its call is accepted, or
+    as long as the connection of its call is held.
     """
-    return await read_raw_object(request, settings.max_line_bytes - LONGEST_LINE_START)
+
+    def __init__(self, settings: Settings) -> None:
+        self._most = settings.max_line_bytes - LONGEST_LINE_START
+        self._held = Counter[str]()  # bytes by tenant
+
+    @asynccontextmanager
+    async def read(self, request: Request, tenant: str) -> AsyncGenerator[Fields]:
+        """Context manager that yields the fields of the request's body. The body counts until its end.
+
+        Raises:
+            ApiError: the body is too large (413), is not JSON or is not an object (400), or the bodies of the
+                tenant or of all tenants together have too many bytes (429).
+        """
+        counted = 0
+
+        def count(size: int) -> None:
+            nonlocal counted
+            own, all = self._held[tenant] + size, self._held.total() + size
+            if own > MAX_BODY_BYTES_PER_TENANT or all > MAX_BODY_BYTES:
+                raise no_room("No room: this process holds too many bytes of calls. Try again later.")
+            self._held[tenant] += size
+            counted += size
+
+        try:
+            yield await read_raw_object(request, self._most, count)
+        finally:
+            self._held[tenant] -= counted
+            if not self._held[tenant]:
+                del self._held[tenant]
 
 
 def nested(fields: Mapping[str, msgspec.Raw], name: str) -> Fields:

@@ -12,11 +12,11 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, conflict, error_response, invalid_value, no_room
 from batchwright.api.openapi import error_responses
 from batchwright.api.routes.calls.bodies import (
+    CallBodies,
     Fields,
     check_body,
     flag,
     model_of,
-    read_fields,
     sent_key,
     text,
 )
@@ -49,7 +49,8 @@ class FlexCalls:
     async def answer(self, request: Request, call: CallRequest, fields: Fields) -> Call | None:
         """Submit a call, wait for its end, and return it. Return None if the client has disconnected.
 
-        Without an idempotency key nobody could fetch the answer then, so the call is cancelled.
+        If the wait ends early and there is no idempotency key, nobody could fetch the answer, so the call is
+        cancelled.
 
         Args:
             fields: the fields of the request's body, which an idempotency key stands for.
@@ -61,12 +62,13 @@ class FlexCalls:
         tenant, caller = tenant_of(request, self._settings), caller_of(request, self._settings)
         key = sent_key(request, fields)
         with self._held.place(tenant):
-            submitted = await self._calls.submit(call, tenant, caller, key)
-            if await self._held.wait(CallKey(tenant, submitted.id), request.is_disconnected):
-                return await self._calls.get(tenant, submitted.id)
-        if key is None:
-            await self._calls.cancel(tenant, submitted.id)
-        return None
+            id, has_ended = (await self._calls.submit(call, tenant, caller, key)).id, False
+            try:
+                has_ended = await self._held.wait(CallKey(tenant, id), request.is_disconnected)
+            finally:
+                if not has_ended and key is None:
+                    await self._calls.cancel(tenant, id)
+            return await self._calls.get(tenant, id) if has_ended else None
 
 
 def disconnected_response() -> Response:
@@ -102,8 +104,8 @@ class _ChatBody(BaseModel):
 
 
 class ChatRoutes:
-    def __init__(self, deps: ApiDependencies, calls: Calls, flex: FlexCalls) -> None:
-        self._settings, self._calls, self._flex = deps.settings, calls, flex
+    def __init__(self, deps: ApiDependencies, bodies: CallBodies, flex: FlexCalls) -> None:
+        self._settings, self._bodies, self._flex = deps.settings, bodies, flex
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/chat/completions", tags=["Single calls"])
@@ -123,7 +125,10 @@ class ChatRoutes:
 
     async def create(self, request: Request) -> Response:
         """Create a chat completion that may wait, and hold the connection until it is there."""
-        fields = await read_fields(request, self._settings)
+        async with self._bodies.read(request, tenant_of(request, self._settings)) as fields:
+            return await self._answer(request, fields)
+
+    async def _answer(self, request: Request, fields: Fields) -> Response:
         if text(fields, "service_tier") != FLEX:
             message = (
                 "This API answers chat completions that may wait: set 'service_tier' to 'flex'. Send "

@@ -8,12 +8,12 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import call_not_found, invalid_value, missing_parameter, one_of
 from batchwright.api.openapi import error_responses
 from batchwright.api.routes.calls.bodies import (
+    CallBodies,
     Fields,
     check_body,
     flag,
     model_of,
     nested,
-    read_fields,
     sent_key,
     text,
 )
@@ -48,8 +48,9 @@ class _SubmitBody(BaseModel):
 
 
 class QueueRoutes:
-    def __init__(self, deps: ApiDependencies, calls: Calls) -> None:
-        self._settings, self._calls, self._webhooks = deps.settings, calls, Webhooks(deps)
+    def __init__(self, deps: ApiDependencies, bodies: CallBodies, calls: Calls) -> None:
+        self._settings, self._bodies = deps.settings, bodies
+        self._calls, self._webhooks = calls, Webhooks(deps)
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/queue", tags=["Single calls"])
@@ -68,7 +69,10 @@ class QueueRoutes:
     async def submit(self, request: Request) -> Response:
         """Submit a job. It is a line of a batch that starts within a second."""
         tenant = tenant_of(request, self._settings)
-        fields = await read_fields(request, self._settings)
+        async with self._bodies.read(request, tenant) as fields:
+            return await self._submit(request, tenant, fields)
+
+    async def _submit(self, request: Request, tenant: str, fields: Fields) -> Response:
         reject_unknown(fields, _SubmitBody.model_fields)
         call = self._parse(fields)
         if call.webhook is not None:

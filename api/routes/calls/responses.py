@@ -10,11 +10,11 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import call_not_found, invalid_value
 from batchwright.api.openapi import error_responses
 from batchwright.api.routes.calls.bodies import (
+    CallBodies,
     Fields,
     check_body,
     flag,
     model_of,
-    read_fields,
     sent_key,
     text,
 )
@@ -52,8 +52,8 @@ class _ResponseBody(BaseModel):
 
 
 class ResponseRoutes:
-    def __init__(self, deps: ApiDependencies, calls: Calls, flex: FlexCalls) -> None:
-        self._settings, self._calls, self._flex = deps.settings, calls, flex
+    def __init__(self, deps: ApiDependencies, bodies: CallBodies, calls: Calls, flex: FlexCalls) -> None:
+        self._settings, self._bodies, self._calls, self._flex = deps.settings, bodies, calls, flex
         self._audit_log = AuditLog(deps)
 
     def router(self) -> APIRouter:
@@ -82,7 +82,10 @@ class ResponseRoutes:
     async def create(self, request: Request) -> Response:
         """Create a response in the background, or one that may wait while the connection is held."""
         tenant = tenant_of(request, self._settings)
-        fields = await read_fields(request, self._settings)
+        async with self._bodies.read(request, tenant) as fields:
+            return await self._create(request, tenant, fields)
+
+    async def _create(self, request: Request, tenant: str, fields: Fields) -> Response:
         background = _is_background(fields)
         model, body = model_of(fields, self._settings), edit_body(fields, _NOT_SENT)
         check_body(Endpoint.RESPONSES, body)

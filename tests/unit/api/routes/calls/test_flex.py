@@ -9,6 +9,7 @@ import httpx
 import pytest
 from openai import RateLimitError
 
+from batchwright.api.routes.calls import bodies
 from batchwright.api.services import held_calls
 from batchwright.contracts.errors import LineCode
 from batchwright.database.errors import DatabaseUnavailable
@@ -126,14 +127,38 @@ async def test_without_room_for_the_connection_the_client_gets_its_error(
     assert (await next_one).status_code == 200
 
 
-async def test_a_stopping_process_sends_its_clients_away(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("headers", "status"), [(None, "cancelled"), (KEY, "queued")])
+async def test_a_stopping_process_sends_its_clients_away(
+    monkeypatch: pytest.MonkeyPatch, headers: dict[str, str] | None, status: str
+) -> None:
     monkeypatch.setattr(held_calls, "_CHECK_SECONDS", 0.01)
     async with open_own_api() as api:
-        request = await sent(api)
+        request = await sent(api, headers=headers)
         api.stopping.set()
         response = await request
         assert response.status_code == 503
         assert "Retry-After" in response.headers
+        call = await api.database.calls.get("default", last_id(api))
+        assert call is not None
+        assert call.status.value == status
+
+
+async def test_the_bodies_of_held_calls_have_a_limit_for_a_tenant_and_for_all(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = len(api.http.build_request("POST", CHAT, json=ASK).content)
+    monkeypatch.setattr(bodies, "MAX_BODY_BYTES_PER_TENANT", 2 * size - 1)
+    monkeypatch.setattr(bodies, "MAX_BODY_BYTES", 3 * size - 1)
+    request, other = await sent(api), {"X-Tenant": "other"}
+    for path in (CHAT, RESPONSES, "/queue/submit"):
+        refused = await api.http.post(path, json=ASK)
+        assert (refused.status_code, error_of(refused).code) == (429, "resource_unavailable")
+    of_other = await sent(api, headers=other)
+    assert (await api.http.post(CHAT, json=ASK, headers={"X-Tenant": "third"})).status_code == 429
+    for tenant, id in list(api.database.rows.calls):
+        await answer(api, id, ANSWER, tenant=tenant)
+    assert [(await each).status_code for each in (request, of_other)] == [200, 200]
+    assert (await sent(api)).cancel()  # there is room again
 
 
 @pytest.mark.parametrize(("headers", "status"), [({}, "cancelled"), (KEY, "queued")])
