@@ -21,8 +21,8 @@ from batchwright.activities.completion import (
     record_span,
 )
 from batchwright.activities.errors import failure, translated
-from batchwright.activities.finalization.calls import answer_calls
 from batchwright.activities.finalization.duplicates import DuplicateSettler
+from batchwright.activities.finalization.leftover_calls import answer_calls
 from batchwright.activities.finalization.missing_lines import MissingLines, MissingLineSettler, find_missing
 from batchwright.activities.heartbeat import heartbeating
 from batchwright.activities.results.output_files import OutputFiles

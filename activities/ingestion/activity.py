@@ -25,7 +25,7 @@ from batchwright.activities.completion import (
 from batchwright.activities.concurrency import run_both
 from batchwright.activities.errors import translated
 from batchwright.activities.heartbeat import heartbeating
-from batchwright.activities.ingestion.calls import write_calls
+from batchwright.activities.ingestion.call_input import write_calls
 from batchwright.activities.ingestion.input_spool import InputSpool
 from batchwright.activities.ingestion.publisher import Publisher, settled_counts
 from batchwright.activities.ingestion.resumption import SourceBatchGone, resumed_results

@@ -13,7 +13,7 @@ from batchwright.contracts.openai import BatchStatus
 from batchwright.database.records import FileRow
 from batchwright.database.tables.files import FilesTable
 from batchwright.rules import object_keys
-from batchwright.rules.calls import CALLS_PURPOSE
+from batchwright.rules.call_lines import CALLS_PURPOSE
 from batchwright.rules.ids import derived_file_id
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage, StorageError

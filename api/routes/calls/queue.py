@@ -25,8 +25,8 @@ from batchwright.api.services.webhooks import Webhooks
 from batchwright.contracts.call_objects import JobObject, SubmittedJob
 from batchwright.contracts.openai import Endpoint
 from batchwright.contracts.webhook_events import CALL_EVENTS
+from batchwright.rules.call_lines import edit_body
 from batchwright.rules.call_results import job_body
-from batchwright.rules.calls import edit_body
 from batchwright.rules.ids import is_call_id
 from batchwright.rules.webhooks.addresses import MAX_URL_CHARACTERS
 

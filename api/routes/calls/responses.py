@@ -32,8 +32,8 @@ from batchwright.contracts.audit_log import AuditAction
 from batchwright.contracts.call_objects import ResponseObject
 from batchwright.contracts.calls import Call
 from batchwright.contracts.openai import Endpoint
+from batchwright.rules.call_lines import edit_body
 from batchwright.rules.call_results import success_of
-from batchwright.rules.calls import edit_body
 from batchwright.rules.ids import is_call_id
 
 _PREFIX = "resp_"

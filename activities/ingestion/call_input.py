@@ -7,7 +7,7 @@ from batchwright.contracts.calls import ANSWER_LIFETIME
 from batchwright.database.database import Database
 from batchwright.database.records import FileRow
 from batchwright.rules import object_keys
-from batchwright.rules.calls import CALLS_PURPOSE, call_line
+from batchwright.rules.call_lines import CALLS_PURPOSE, call_line
 from batchwright.storage.base import Storage
 
 
