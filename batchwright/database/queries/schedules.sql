@@ -20,6 +20,14 @@ WHERE s.tenant = $1 AND ($2::text IS NULL OR (s.created_at, s.id) < (c.created_a
 ORDER BY s.created_at DESC, s.id DESC
 LIMIT $3
 
+-- name: keep_input
+-- Runs before the schedule stops reading its file. A batch keeps its input if it was created before the file expired.
+-- So that this holds for all batches of the schedule, the file expires a day from now, or later.
+UPDATE files f SET expires_at = now() + interval '1 day'
+FROM schedules s
+WHERE s.tenant = $1 AND s.id = $2 AND f.tenant = s.tenant AND f.id = s.input_file_id
+  AND f.expires_at < now() + interval '1 day'
+
 -- name: update
 UPDATE schedules SET description = $3, cron = $4, time_zone = $5, overlap = $6, input_file_id = $7, template = $8
 WHERE tenant = $1 AND id = $2

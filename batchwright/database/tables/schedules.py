@@ -48,7 +48,8 @@ class ScheduleRunRow(Message):
 class SchedulesTable(Protocol):
     """Schedules of all tenants.
 
-    `get`, `update` and `delete` return None or False if the tenant has no such schedule.
+    `get`, `update` and `delete` return None or False if the tenant has no such schedule. A file does not
+    expire while a schedule reads it, and for a day after that, so that batches of the schedule still find it.
     """
 
     async def insert(self, row: ScheduleRow, limit: int) -> bool:
@@ -96,6 +97,7 @@ class ScheduleQueries:
     insert: str
     get: str
     page: str
+    keep_input: str
     update: str
     delete: str
     record_run: str
@@ -128,11 +130,15 @@ class PostgresSchedules(SchedulesTable):
         return [_parse(each) for each in found[:limit]], len(found) > limit
 
     async def update(self, row: ScheduleRow) -> ScheduleRow | None:
-        found = await self._connections.fetchrow(self._sql.update, *_values(row))
+        async with self._connections.transaction() as session:
+            await session.execute(self._sql.keep_input, row.tenant, row.id)
+            found = await session.fetchrow(self._sql.update, *_values(row))
         return None if found is None else _parse(found)
 
     async def delete(self, tenant: str, id: str) -> bool:
-        return await self._connections.fetchrow(self._sql.delete, tenant, id) is not None
+        async with self._connections.transaction() as session:
+            await session.execute(self._sql.keep_input, tenant, id)
+            return await session.fetchrow(self._sql.delete, tenant, id) is not None
 
     async def record_run(self, tenant: str, schedule_id: str, run: ScheduleRunRow) -> None:
         async with self._connections.transaction() as session:

@@ -1,5 +1,7 @@
 """Fake tables of schedules and their runs, in memory."""
 
+from datetime import UTC, datetime, timedelta
+
 from batchwright.database.tables.schedules import KEPT_RUNS, ScheduleRow, ScheduleRunRow, SchedulesTable
 from batchwright.rules.batch_states import visible_status
 from tests.fakes.tables.rows import Rows, position
@@ -29,13 +31,17 @@ class MemorySchedules(SchedulesTable):
         before = await self.get(row.tenant, row.id)
         if before is None:
             return None
+        self._keep_input(before)
         changed = row.model_copy(update={"created_at": before.created_at})
         self._rows.schedules[row.tenant, row.id] = changed
         return changed
 
     async def delete(self, tenant: str, id: str) -> bool:
         self._rows.schedule_runs.pop((tenant, id), None)
-        return self._rows.enter().schedules.pop((tenant, id), None) is not None
+        row = self._rows.enter().schedules.pop((tenant, id), None)
+        if row is not None:
+            self._keep_input(row)
+        return row is not None
 
     async def record_run(self, tenant: str, schedule_id: str, run: ScheduleRunRow) -> None:
         if await self.get(tenant, schedule_id) is None:
@@ -48,6 +54,12 @@ class MemorySchedules(SchedulesTable):
     async def runs(self, tenant: str, schedule_id: str, limit: int) -> list[ScheduleRunRow]:
         runs = self._rows.enter().schedule_runs.get((tenant, schedule_id), [])
         return [self._seen(tenant, run) for run in runs[:limit]]
+
+    def _keep_input(self, row: ScheduleRow) -> None:
+        key, until = (row.tenant, row.template.input_file_id), datetime.now(UTC) + timedelta(days=1)
+        file = self._rows.files.get(key)
+        if file is not None and file.expires_at is not None and file.expires_at < until:
+            self._rows.files[key] = file.model_copy(update={"expires_at": until})
 
     def _seen(self, tenant: str, run: ScheduleRunRow) -> ScheduleRunRow:
         batch = self._rows.batches.get((tenant, run.batch_id or ""))

@@ -1,6 +1,6 @@
 """The tables of schedules and their runs, in PostgreSQL and in memory."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -128,7 +128,7 @@ async def test_runs_of_a_deleted_schedule_are_gone(any_database: Database) -> No
 
 
 async def test_a_file_that_a_schedule_reads_does_not_expire(any_database: Database) -> None:
-    """Another file of the same age does, and this one does as soon as no schedule reads it."""
+    """Another file of the same age does, and this one does a day after no schedule reads it any longer."""
     files, retention = any_database.files, any_database.retention
     for id in ("file-1", "file-2"):
         await files.insert(a_file(id, created_at=LONG_AGO, expires_at=LONG_AGO + timedelta(days=1)))
@@ -137,14 +137,37 @@ async def test_a_file_that_a_schedule_reads_does_not_expire(any_database: Databa
     assert kept is not None
     assert await files.get("t", "file-2") is None
 
-    async def expired() -> list[str]:
-        return [file.id for file in await retention.expired_files(after(0), SweepPosition(), 10)]
+    async def expired(now: datetime) -> list[str]:
+        return [file.id for file in await retention.expired_files(now, SweepPosition(), 10)]
 
-    assert await expired() == ["file-2"]
+    now = datetime.now(UTC)
+    assert await expired(now) == ["file-2"]
     assert not await retention.remove_file(kept)
     await any_database.schedules.delete("t", "schedule_1")
-    assert await expired() == ["file-1", "file-2"]
-    assert await retention.remove_file(kept)
+    assert await expired(now + timedelta(hours=23)) == ["file-2"]
+    assert await expired(now + timedelta(hours=25)) == ["file-2", "file-1"]
+
+
+@pytest.mark.parametrize("act", ["delete", "change"])
+async def test_a_batch_of_a_schedule_keeps_an_expired_file_after_the_schedule_stops_reading_it(
+    any_database: Database, act: str
+) -> None:
+    """The batch was created after the expiry. Its input may be read much later."""
+    for id in ("file-1", "file-2"):
+        await any_database.files.insert(a_file(id, created_at=LONG_AGO, expires_at=after(-86_400)))
+    await any_database.schedules.insert(a_schedule(), 0)
+    await any_database.batches.upsert(an_order("batch_1"))
+    if act == "delete":
+        await any_database.schedules.delete("t", "schedule_1")
+    else:
+        template = TEMPLATE.model_copy(update={"input_file_id": "file-3"})
+        await any_database.schedules.update(a_schedule(template=template))
+    file = await any_database.files.get("t", "file-1")
+    assert file is not None
+    assert file.expires_at is not None
+    assert file.expires_at > an_order("batch_1").created_at
+    assert await any_database.files.get("t", "file-2") is None
+    assert not await any_database.retention.remove_file(file)
 
 
 async def test_a_file_that_a_schedule_reads_can_be_deleted(any_database: Database) -> None:
