@@ -165,7 +165,7 @@ def webhook_options(order: DeliveryOrder, attempt: int) -> ActivityConfig:
 
 
 def scheduled_batch_options(schedule: ScheduleRef) -> ActivityConfig:
-    """Return the options of the activity that creates the batch of a schedule.
+    """Return the options of the activity that admits the batch of a schedule.
 
     The activity is retried for an hour. If it has not succeeded by then, no batch is created.
     """
@@ -175,7 +175,18 @@ def scheduled_batch_options(schedule: ScheduleRef) -> ActivityConfig:
         start_to_close_timeout=_END_ATTEMPT,
         retry_policy=unlimited_retries(),
         priority=Priority(fairness_key=schedule.tenant),
-        summary="check and insert the batch",
+        summary="check if the batch may be created",
+    )
+
+
+def scheduled_run_options(schedule: ScheduleRef, summary: str) -> ActivityConfig:
+    """Return the options of the other activities of a schedule's run, which are retried forever."""
+    return ActivityConfig(
+        task_queue=CONTROL_QUEUE,
+        start_to_close_timeout=_END_ATTEMPT,
+        retry_policy=unlimited_retries(),
+        priority=Priority(fairness_key=schedule.tenant),
+        summary=summary,
     )
 
 

@@ -1,22 +1,26 @@
-"""The activity that creates the batch of a schedule when it is due, or records why there is none."""
+"""Activities of a schedule that is due: admit its batch, record it or why there is none, wait for its end."""
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from batchwright.activities.errors import translated
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.batch_schedules import (
     BatchTemplate,
+    RunRecord,
     ScheduleActivities,
     ScheduledBatch,
     ScheduledRun,
 )
-from batchwright.contracts.openai import Quota
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.openai import BatchStatus, Quota
 from batchwright.database.database import Database
+from batchwright.database.errors import UnknownBatch
 from batchwright.database.tables.schedules import ScheduleRow, ScheduleRunRow
 from batchwright.rules.api_keys import is_usable
 from batchwright.rules.backends.request_headers import currently_passed
@@ -29,15 +33,8 @@ from batchwright.temporal.errors import TemporalUnavailable
 _log = logging.getLogger(__name__)
 
 
-class _Refusal(NamedTuple):
-    """Why a batch is not created: a stable code, and a message for the tenant."""
-
-    code: str
-    message: str
-
-
 class BatchScheduling(ScheduleActivities):
-    """Creates batches of schedules.
+    """Admits and records batches of schedules, and waits for their ends.
 
     Args:
         remove: deletes a schedule in Temporal by its id.
@@ -54,11 +51,11 @@ class BatchScheduling(ScheduleActivities):
         self._remove = remove
 
     @activity.defn
-    async def create_scheduled_batch(self, run: ScheduledRun) -> ScheduledBatch:
-        """Insert the row of the batch that is due now, and return its order. The batch is not started.
+    async def admit_scheduled_batch(self, run: ScheduledRun) -> ScheduledBatch:
+        """Check that the batch that is due now may be created, and return its order, or the reason if not.
 
-        If the batch may not be created, record why, and return the reason. The batch's id is derived from the
-        run, so that another attempt finds its row. If the schedule was deleted in the database, but not in
+        The batch's id is derived from the run, so another attempt returns an order with the same id, and the
+        order in the batch's row if there is one. If the schedule was deleted in the database, but not in
         Temporal, it is deleted there.
 
         Raises (ApplicationError, by type):
@@ -70,22 +67,63 @@ class BatchScheduling(ScheduleActivities):
             schedule = await self._database.schedules.get(tenant, schedule_id)
             if schedule is None:
                 await self._remove_orphan(schedule_id)
-                return ScheduledBatch(refusal="The schedule was deleted.")
+                return ScheduledBatch(code="schedule_deleted", refusal="The schedule was deleted.")
             row = await self._database.batches.get(tenant, batch_id)
-            made = row.order if row is not None else await self._admit(schedule, batch_id)
-            seen = ScheduleRunRow(id=run.run_id, scheduled_at=run.scheduled_at)
-            if isinstance(made, _Refusal):
-                refused = seen.model_copy(update=made._asdict())
-                await self._database.schedules.record_run(tenant, schedule_id, refused)
-                _log.warning(
-                    "scheduled batch not created", extra={"schedule_id": schedule_id, "code": made.code}
-                )
-                return ScheduledBatch(refusal=made.message)
-            await self._database.batches.upsert(made)
-            created = seen.model_copy(update={"batch_id": batch_id})
-            await self._database.schedules.record_run(tenant, schedule_id, created)
-        _log.info("batch created", extra={"batch_id": batch_id, "schedule_id": schedule_id})
-        return ScheduledBatch(order=made)
+            if row is not None:
+                return ScheduledBatch(order=row.order)
+            return await self._admit(schedule, batch_id)
+
+    @activity.defn
+    async def record_scheduled_run(self, record: RunRecord) -> None:
+        """Insert the row of the run's batch, whose workflow was started, and add the run to its schedule.
+
+        If the run has no batch, the list of runs gets the reason. A repeated call changes nothing.
+
+        Raises (ApplicationError, by type):
+            DatabaseUnavailable: the database does not respond; retried.
+        """
+        run, batch = record.run, record.batch
+        tenant, schedule_id = run.schedule.tenant, run.schedule.schedule_id
+        row = ScheduleRunRow(id=run.run_id, scheduled_at=run.scheduled_at)
+        async with translated():
+            if batch.order is None:
+                row = row.model_copy(update={"code": batch.code, "message": batch.refusal})
+                fields = {"schedule_id": schedule_id, "code": batch.code}
+                _log.warning("scheduled batch not created", extra=fields)
+            else:
+                with contextlib.suppress(UnknownBatch):  # it has ended, and its tenant has deleted it
+                    await self._database.batches.upsert(batch.order)
+                row = row.model_copy(update={"batch_id": batch.order.batch_id})
+                fields = {"batch_id": batch.order.batch_id, "schedule_id": schedule_id}
+                _log.info("batch created", extra=fields)
+            await self._database.schedules.record_run(tenant, schedule_id, row)
+
+    @activity.defn
+    async def record_scheduled_cancel(self, order: BatchOrder) -> None:
+        """Record that the batch is being cancelled, so that clients see it. An ended batch stays unchanged.
+
+        Raises (ApplicationError, by type):
+            DatabaseUnavailable: the database does not respond; retried.
+        """
+        async with translated():
+            now = datetime.now(UTC).replace(microsecond=0)
+            await self._database.batches.request_cancel(order.tenant, order.batch_id, now)
+
+    @activity.defn
+    async def end_of_scheduled_batch(self, order: BatchOrder) -> BatchStatus | None:
+        """Return the final status of a batch; None if its tenant has deleted it, because then it has ended.
+
+        Raises (ApplicationError, by type):
+            BatchLive: the batch has not ended; retried.
+            DatabaseUnavailable: the database does not respond; retried.
+        """
+        async with translated():
+            row = await self._database.batches.get(order.tenant, order.batch_id)
+        if row is None or row.status.is_terminal:
+            return row and row.status
+        raise ApplicationError(
+            "The batch has not ended.", type=Failure.BATCH_LIVE, category=ApplicationErrorCategory.BENIGN
+        )
 
     async def _remove_orphan(self, schedule_id: str) -> None:
         try:
@@ -94,16 +132,13 @@ class BatchScheduling(ScheduleActivities):
             fields = {"schedule_id": schedule_id, "error": str(error)}
             _log.warning("deleted schedule not removed from Temporal", extra=fields)
 
-    async def _admit(self, schedule: ScheduleRow, batch_id: str) -> BatchOrder | _Refusal:
-        """Check that a batch of the schedule may be created now, count it for its quota, and build the order.
-
-        Return why it may not be created, if so.
-        """
+    async def _admit(self, schedule: ScheduleRow, batch_id: str) -> ScheduledBatch:
+        """Check that a batch of the schedule may be created now, and count it for its quota."""
         tenant, template, now = schedule.tenant, schedule.template, datetime.now(UTC).replace(microsecond=0)
         if refusal := await self._caller_refusal(tenant, template, now):
             return refusal
         if await self._database.files.get(tenant, template.input_file_id) is None:
-            return _Refusal("file_not_found", f"The input file '{template.input_file_id}' was deleted.")
+            return _refused("file_not_found", f"The input file '{template.input_file_id}' was deleted.")
         own = await self._database.quotas.get(tenant)
         headers = currently_passed(template.caller.headers, self._settings.passed_headers)
         caller = template.caller.model_copy(update={"headers": headers})
@@ -115,21 +150,23 @@ class BatchScheduling(ScheduleActivities):
                 max_priority=own.highest_priority,
             )
         except PriorityNotAllowed as error:
-            return _Refusal("invalid_value", str(error))
+            return _refused("invalid_value", str(error))
         limit = own.limits(self._settings.quotas).live_batches
         if limit and not await self._database.quotas.admit_batch(tenant, batch_id, limit):
             label = self._metrics.tenants(tenant)
             self._metrics.quota_refusals.labels(label, Quota.LIVE_BATCHES.value).inc()
-            return _Refusal(
+            return _refused(
                 "rate_limit_exceeded", f"Too many batches at once: at most {limit} may be unfinished."
             )
-        return order
+        return ScheduledBatch(order=order)
 
-    async def _caller_refusal(self, tenant: str, template: BatchTemplate, now: datetime) -> _Refusal | None:
+    async def _caller_refusal(
+        self, tenant: str, template: BatchTemplate, now: datetime
+    ) -> ScheduledBatch | None:
         """Return why the tenant, or the API key with which the schedule was created, may not be used now."""
         row = await self._database.tenants.get(tenant)
         if row is not None and row.disabled_at is not None:
-            return _Refusal("tenant_disabled", f"The tenant '{tenant}' is disabled.")
+            return _refused("tenant_disabled", f"The tenant '{tenant}' is disabled.")
         key_id = template.caller.key_id
         keys = await self._database.api_keys.all(tenant) if key_id else []
         for key in keys:
@@ -138,8 +175,12 @@ class BatchScheduling(ScheduleActivities):
                 return None
         if not key_id:
             return None
-        return _Refusal(
+        return _refused(
             "key_revoked",
             f"The API key {key_id} of the schedule was revoked or has expired. Change the schedule with "
             "another key, which it then has.",
         )
+
+
+def _refused(code: str, message: str) -> ScheduledBatch:
+    return ScheduledBatch(code=code, refusal=message)

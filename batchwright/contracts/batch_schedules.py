@@ -1,4 +1,4 @@
-"""Schedules that create batches: what a batch is created from, and the activity that creates it."""
+"""Schedules that create batches: what a batch is created from, and the activities of a run."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -68,10 +68,18 @@ class ScheduledRun(Message):
 
 
 class ScheduledBatch(Message):
-    """Result of the activity: the order of the batch to start, or why there is none."""
+    """The order of a run's batch, or why there is no batch: a stable code, and a message for the tenant."""
 
     order: BatchOrder | None = None
+    code: str = ""
     refusal: str = ""
+
+
+class RunRecord(Message):
+    """What became of a run, for the list of its schedule's runs."""
+
+    run: ScheduledRun
+    batch: ScheduledBatch
 
 
 class ScheduledBatchResult(Message):
@@ -83,16 +91,33 @@ class ScheduledBatchResult(Message):
 
 
 class ScheduleActivities:
-    """Declares the activity `create_scheduled_batch`, so that workflows can call it.
+    """Declares the activities of a run, so that workflows can call them.
 
-    The implementation is in `activities/batch_schedules/activity.py`.
+    The implementations are in `activities/batch_schedules/activity.py`.
     """
 
     @activity.defn
-    async def create_scheduled_batch(self, run: ScheduledRun) -> ScheduledBatch:
-        """Insert the row of the batch that is due now, and return its order. The batch is not started.
+    async def admit_scheduled_batch(self, run: ScheduledRun) -> ScheduledBatch:
+        """Check that the batch that is due now may be created, and return its order, or the reason if not.
 
-        If it may not be created, the result and the list of the schedule's runs say why. A repeated call
-        creates no second batch.
+        A repeated call returns the order of the same batch. The batch has no row yet.
+        """
+        raise NotImplementedError
+
+    @activity.defn
+    async def record_scheduled_run(self, record: RunRecord) -> None:
+        """Insert the row of the run's batch, whose workflow was started, and add the run to its schedule."""
+        raise NotImplementedError
+
+    @activity.defn
+    async def record_scheduled_cancel(self, order: BatchOrder) -> None:
+        """Record that the batch is being cancelled, so that clients see it."""
+        raise NotImplementedError
+
+    @activity.defn
+    async def end_of_scheduled_batch(self, order: BatchOrder) -> BatchStatus | None:
+        """Return the final status of a batch; None if it was deleted.
+
+        While the batch is live, fail, so that Temporal retries. So waiting occupies no worker.
         """
         raise NotImplementedError

@@ -40,6 +40,7 @@ class Failure(StrEnum):
     DEFERRED = "Deferred"  # benign: no backend of the model accepts requests now
     OVER_QUOTA = "OverQuota"  # benign: the batch waits for its tenant's quota; the message is for the tenant
     CANCEL_ACCEPTED = "CancelAccepted"  # benign: the batch can no longer complete
+    BATCH_LIVE = "BatchLive"  # benign: the run of a schedule waits for the end of its batch
     OWNERSHIP_LOST = "OwnershipLost"  # another attempt holds the lease of the slice
     STORAGE_UNAVAILABLE = "StorageUnavailable"
     DATABASE_UNAVAILABLE = "DatabaseUnavailable"

@@ -66,7 +66,7 @@ async def created(workflows: WorkflowFixture) -> None:
 
 
 async def refused(workflows: WorkflowFixture) -> None:
-    workflows.scheduling.result = ScheduledBatch(refusal="The input file was deleted.")
+    workflows.scheduling.result = ScheduledBatch(code="file_not_found", refusal="It was deleted.")
     await (await workflows.start_scheduled()).result()
 
 

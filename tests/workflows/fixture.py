@@ -143,7 +143,13 @@ class WorkflowFixture:
                 WebhookDeliveryWorkflow,
                 ScheduledBatchWorkflow,
             ],
-            activities=[self.lifecycle.end, self.scheduling.create_scheduled_batch],
+            activities=[
+                self.lifecycle.end,
+                self.scheduling.admit_scheduled_batch,
+                self.scheduling.record_scheduled_run,
+                self.scheduling.record_scheduled_cancel,
+                self.scheduling.end_of_scheduled_batch,
+            ],
             deployment_config=self._deployment,
             max_cached_workflows=self.cached_workflows,
             # A bug in a workflow fails the test, instead of being retried until the timeout.

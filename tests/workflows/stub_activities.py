@@ -8,7 +8,12 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.batch import BatchOrder
-from batchwright.contracts.batch_schedules import ScheduleActivities, ScheduledBatch, ScheduledRun
+from batchwright.contracts.batch_schedules import (
+    RunRecord,
+    ScheduleActivities,
+    ScheduledBatch,
+    ScheduledRun,
+)
 from batchwright.contracts.consistency import (
     ConsistencyCheckActivities,
     ConsistencyCheckOrder,
@@ -277,13 +282,17 @@ class StubWebhooks(WebhookActivities):
 
 
 class StubScheduling(ScheduleActivities):
-    """Stub of the activity that creates the batch of a schedule.
+    """Stub of the activities of a schedule's run.
 
-    It raises each error in `failures` once, and then returns `result`.
+    Admission raises each error in `failures` once, and then returns `result`. A batch has ended after
+    `polls_until_end` polls.
     """
 
     def __init__(self) -> None:
         self.requests: list[ScheduledRun] = []
+        self.records: list[RunRecord] = []
+        self.cancels: list[str] = []  # ids of batches
+        self.polls_until_end = 0
         self.result = ScheduledBatch()
         self.failures: list[ApplicationError] = []
         self.started = asyncio.Event()
@@ -291,10 +300,25 @@ class StubScheduling(ScheduleActivities):
         self.released.set()
 
     @activity.defn
-    async def create_scheduled_batch(self, run: ScheduledRun) -> ScheduledBatch:
+    async def admit_scheduled_batch(self, run: ScheduledRun) -> ScheduledBatch:
         self.requests.append(run)
         self.started.set()
         if self.failures:
             raise self.failures.pop()
         await self.released.wait()
         return self.result
+
+    @activity.defn
+    async def record_scheduled_run(self, record: RunRecord) -> None:
+        self.records.append(record)
+
+    @activity.defn
+    async def record_scheduled_cancel(self, order: BatchOrder) -> None:
+        self.cancels.append(order.batch_id)
+
+    @activity.defn
+    async def end_of_scheduled_batch(self, order: BatchOrder) -> BatchStatus | None:
+        del order
+        if activity.info().attempt <= self.polls_until_end:
+            raise ApplicationError("live", type=Failure.BATCH_LIVE)
+        return BatchStatus.CANCELLED

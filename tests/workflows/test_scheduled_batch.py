@@ -6,7 +6,12 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.batch import SCHEDULED
-from batchwright.contracts.batch_schedules import ScheduledBatch, ScheduledBatchResult, ScheduleRef
+from batchwright.contracts.batch_schedules import (
+    RunRecord,
+    ScheduledBatch,
+    ScheduledBatchResult,
+    ScheduleRef,
+)
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.openai import BatchStatus
 from batchwright.workflows.batch import BatchWorkflow
@@ -69,13 +74,14 @@ async def test_the_workflow_of_a_schedule_creates_a_batch_and_waits_for_its_end(
         expected = ScheduledBatchResult(batch_id="batch_1", status=BatchStatus.COMPLETED)
         assert await run.result() == expected
     (request,) = fixture.scheduling.requests
+    assert fixture.scheduling.records == [RunRecord(run=request, batch=fixture.scheduling.result)]
     schedule = ScheduleRef(tenant="acme", schedule_id="schedule_1")
     assert (request.schedule, request.run_id) == (schedule, f"{run.id}/{run.first_execution_run_id}")
 
 
 async def test_two_runs_with_one_workflow_id_are_two_runs(fixture: WorkflowFixture) -> None:
     """Temporal gives two triggers within one second the same workflow id."""
-    fixture.scheduling.result = ScheduledBatch(refusal="The input file was deleted.")
+    fixture.scheduling.result = ScheduledBatch(code="file_not_found", refusal="The input file was deleted.")
     async with fixture.workers():
         for _ in range(2):
             await (await fixture.start_scheduled()).result()
@@ -85,10 +91,11 @@ async def test_two_runs_with_one_workflow_id_are_two_runs(fixture: WorkflowFixtu
 async def test_a_batch_that_may_not_be_created_ends_the_workflow_with_the_reason(
     fixture: WorkflowFixture,
 ) -> None:
-    fixture.scheduling.result = ScheduledBatch(refusal="The input file was deleted.")
+    fixture.scheduling.result = ScheduledBatch(code="file_not_found", refusal="The input file was deleted.")
     async with fixture.workers():
         result = await (await fixture.start_scheduled()).result()
     assert result == ScheduledBatchResult(refusal="The input file was deleted.")
+    assert [record.batch for record in fixture.scheduling.records] == [fixture.scheduling.result]
     assert not fixture.ingestion.started.is_set()
 
 
@@ -98,6 +105,34 @@ async def test_an_unavailable_database_delays_the_batch(fixture: WorkflowFixture
     async with fixture.workers():
         assert (await (await fixture.start_scheduled()).result()).status == BatchStatus.COMPLETED
     assert len(fixture.scheduling.requests) == 4
+
+
+async def test_a_batch_that_cannot_be_admitted_for_an_hour_is_a_run_with_the_reason(
+    fixture: WorkflowFixture,
+) -> None:
+    fixture.scheduling.failures = [ApplicationError("away", type=Failure.DATABASE_UNAVAILABLE)] * 1_000
+    async with fixture.workers():
+        result = await (await fixture.start_scheduled()).result()
+    (record,) = fixture.scheduling.records
+    assert (record.batch.code, record.batch.order) == ("system_error", None)
+    assert "the database is unavailable" in record.batch.refusal
+    assert result == ScheduledBatchResult(refusal=record.batch.refusal)
+
+
+async def test_a_batch_has_a_workflow_before_it_has_a_row(fixture: WorkflowFixture) -> None:
+    """Otherwise a client that sees the row could not cancel the batch."""
+    fixture.scheduling.result = ScheduledBatch(order=await fixture.order())
+    async with fixture.workers():
+        run = await fixture.start_scheduled()
+        await run.result()
+        history = await run.fetch_history()
+    kinds = [event.WhichOneof("attributes") for event in history.events]
+    recorded = [
+        number
+        for number, event in enumerate(history.events)
+        if event.activity_task_scheduled_event_attributes.activity_type.name == "record_scheduled_run"
+    ]
+    assert kinds.index("child_workflow_execution_started_event_attributes") < recorded[0]
 
 
 async def test_a_cancel_of_the_workflow_cancels_its_batch_and_waits_for_it(fixture: WorkflowFixture) -> None:
@@ -110,10 +145,27 @@ async def test_a_cancel_of_the_workflow_cancels_its_batch_and_waits_for_it(fixtu
         await run.cancel()
         expected = ScheduledBatchResult(batch_id="batch_1", status=BatchStatus.CANCELLED)
         assert await run.result() == expected
+    assert fixture.scheduling.cancels == ["batch_1"]
+
+
+async def test_a_run_whose_batch_was_started_before_a_reset_waits_for_it_and_cancels_it(
+    fixture: WorkflowFixture,
+) -> None:
+    order = await fixture.order()
+    fixture.scheduling.result, fixture.scheduling.polls_until_end = ScheduledBatch(order=order), 3
+    fixture.execution.behaviours["m"] = until_cancelled
+    async with fixture.workers():
+        batch = await fixture.start(order)
+        await fixture.execution.wait_for_requests(1)
+        run = await fixture.start_scheduled()
+        await fixture.scheduling.started.wait()
+        await run.cancel()
+        assert (await batch.result()).status == BatchStatus.CANCELLED
+        expected = ScheduledBatchResult(batch_id="batch_1", status=BatchStatus.CANCELLED)
+        assert await run.result() == expected
 
 
 async def test_a_cancel_while_the_batch_is_created_cancels_it_too(fixture: WorkflowFixture) -> None:
-    """The batch already has a row, so it needs a workflow that ends it."""
     fixture.scheduling.result = ScheduledBatch(order=await fixture.order())
     fixture.scheduling.released.clear()
     fixture.ingestion.released.clear()

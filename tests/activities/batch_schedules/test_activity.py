@@ -1,4 +1,4 @@
-"""The batch of a schedule that is due: it is created once, or the schedule's runs say why not."""
+"""The batch of a schedule that is due: it is created once, or the runs of the schedule say why not."""
 
 from datetime import UTC, datetime
 
@@ -11,6 +11,7 @@ from batchwright.contracts.batch import BatchOrder, Caller
 from batchwright.contracts.batch_schedules import (
     BatchTemplate,
     OverlapPolicy,
+    RunRecord,
     ScheduledBatch,
     ScheduledRun,
     ScheduleRef,
@@ -60,9 +61,16 @@ class SchedulingFixture:
         await self.database.schedules.insert(row, 0)
         self.database.rows.files["t", "file-1"] = a_file()
 
+    @property
+    def activities(self) -> BatchScheduling:
+        return BatchScheduling(self.database, self.settings, self.metrics, self._remove)
+
     async def run(self, run: ScheduledRun = RUN) -> ScheduledBatch:
-        scheduling = BatchScheduling(self.database, self.settings, self.metrics, self._remove)
-        return await ActivityEnvironment().run(scheduling.create_scheduled_batch, run)
+        """Admit the batch of a run and record the run, as the workflow does."""
+        batch = await ActivityEnvironment().run(self.activities.admit_scheduled_batch, run)
+        record = RunRecord(run=run, batch=batch)
+        await ActivityEnvironment().run(self.activities.record_scheduled_run, record)
+        return batch
 
     async def created(self, run: ScheduledRun = RUN) -> BatchOrder:
         order = (await self.run(run)).order
@@ -104,6 +112,18 @@ async def test_a_batch_that_is_due_gets_a_row_and_is_listed_as_a_run(fixture: Sc
             id=RUN.run_id, scheduled_at=START, batch_id=order.batch_id, status=BatchStatus.VALIDATING
         )
     ]
+
+
+async def test_a_batch_that_is_admitted_has_no_row_before_its_workflow_is_started(
+    fixture: SchedulingFixture,
+) -> None:
+    await fixture.schedule()
+    admitted = await ActivityEnvironment().run(fixture.activities.admit_scheduled_batch, RUN)
+    assert admitted.order is not None
+    assert fixture.database.rows.batches == {}
+    again = await ActivityEnvironment().run(fixture.activities.admit_scheduled_batch, RUN)
+    assert again.order is not None
+    assert again.order.batch_id == admitted.order.batch_id
 
 
 async def test_another_attempt_creates_no_second_batch(fixture: SchedulingFixture) -> None:
@@ -170,7 +190,8 @@ async def test_a_priority_that_was_taken_away_is_the_reason_for_no_batch(fixture
 
 
 async def test_a_schedule_that_only_temporal_has_is_deleted_there(fixture: SchedulingFixture) -> None:
-    assert await fixture.run() == ScheduledBatch(refusal="The schedule was deleted.")
+    gone = ScheduledBatch(code="schedule_deleted", refusal="The schedule was deleted.")
+    assert await fixture.run() == gone
     assert fixture.removed == ["schedule_1"]
     fixture.failing = TemporalUnavailable("away")
     assert (await fixture.run()).order is None
@@ -182,3 +203,27 @@ async def test_an_unavailable_database_is_retried(fixture: SchedulingFixture) ->
     with pytest.raises(ApplicationError) as failed:
         await fixture.run()
     assert (failed.value.type, failed.value.non_retryable) == (Failure.DATABASE_UNAVAILABLE, False)
+
+
+async def test_a_batch_that_is_being_cancelled_is_shown_so(fixture: SchedulingFixture) -> None:
+    await fixture.schedule()
+    order = await fixture.created()
+    await ActivityEnvironment().run(fixture.activities.record_scheduled_cancel, order)
+    (run,) = await fixture.database.schedules.runs("t", "schedule_1", 10)
+    assert run.status is BatchStatus.CANCELLING
+
+
+async def test_the_end_of_a_batch_is_awaited_without_occupying_a_worker(fixture: SchedulingFixture) -> None:
+    await fixture.schedule()
+    order = await fixture.created()
+    wait = fixture.activities.end_of_scheduled_batch
+    with pytest.raises(ApplicationError) as live:
+        await ActivityEnvironment().run(wait, order)
+    assert (live.value.type, live.value.non_retryable) == (Failure.BATCH_LIVE, False)
+    ended = await fixture.database.batches.end_without_files(
+        *("t", order.batch_id, BatchStatus.CANCELLED, [], after(60), None, None)
+    )
+    assert ended[1]
+    assert await ActivityEnvironment().run(wait, order) is BatchStatus.CANCELLED
+    fixture.database.rows.batches.clear()
+    assert await ActivityEnvironment().run(wait, order) is None
