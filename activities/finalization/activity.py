@@ -167,13 +167,13 @@ class Finalization(FinalizationActivities):
             errors=request.errors,
             dead_letters=dead_letters,
         )
+        # Before the batch ends, because an attempt that finds an ended batch does not know its jobs.
+        await self._jobs.cancel(order, [share.model for share in request.models], settled.jobs)
         try:
-            row = await self._finish(request, outcome, settled)
+            return await self._finish(request, outcome, settled)
         except ApplicationError:  # a cancel came first, so no row names the files
             await files.discard()
             raise
-        await self._jobs.cancel(order, [share.model for share in request.models], settled.jobs)
-        return row
 
     def _dead_letters(
         self, order: BatchOrder, index: ResultIndex, selected: SelectedResults

@@ -1,11 +1,15 @@
 """Jobs of lines that end without a result are cancelled at their backends, if no slice has done it."""
 
+from typing import Any
+
 import httpx
 import pytest
+from temporalio.exceptions import ApplicationError
 
 from batchwright.activities.execution.stored_results import LineAttempt, SubmittedJob
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.openai import BatchStatus
+from batchwright.database.errors import OutcomeUnknown
 from batchwright.rules.results.segments import RecordKind, SegmentRecord
 from tests.activities.execution.jobs.job_server import JobServer, config_of
 from tests.activities.finalization.settled_batch import SettledBatch
@@ -43,6 +47,29 @@ async def test_only_jobs_that_still_run_are_cancelled(status: BatchStatus, code:
     assert await batch.ids("error") == [f"line-{n}" for n in range(1, 7)]
     ended = [("a", "poll", "given_up"), ("b", "poll", "given_up")]
     assert sum(batch.metrics.jobs_ended.labels(*labels).value for labels in ended) == 2
+
+
+async def test_jobs_are_cancelled_although_the_worker_does_not_hear_that_the_batch_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its next attempt finds the batch ended."""
+    server, batch = JobServer(config_of()), SettledBatch(lines=2)
+    batch.routers = server.execution.backends
+    finish = batch.database.batches.finish
+
+    async def unheard(*args: Any) -> None:
+        await finish(*args)
+        raise OutcomeUnknown("the connection broke")
+
+    await batch.prepare()
+    await batch.put([attempt(batch, 1, "runs")])
+    request = batch.request(BatchStatus.CANCELLED, LineCode.BATCH_CANCELLED)
+    monkeypatch.setattr(batch.database.batches, "finish", unheard)
+    with pytest.raises(ApplicationError):
+        await batch.finalize(request)
+    monkeypatch.undo()
+    assert (await batch.finalize(request)).status is BatchStatus.CANCELLED
+    assert server.cancelled == ["runs"]
 
 
 async def test_a_batch_ends_with_its_files_although_its_jobs_cannot_be_cancelled() -> None:
