@@ -96,23 +96,23 @@ class Schedules:
         Raises:
             ApiError: the time zone or the input file does not exist (400).
         """
-        template = row.template.model_copy(update={"caller": caller})
-        if fields.batch is not None:
-            template = await self._template(fields.batch, row.tenant, caller)
+        new = await self._template(fields.batch, row.tenant, caller) if fields.batch is not None else None
         given = {
             name: value for name, value in fields._replace(batch=None)._asdict().items() if value is not None
         }
-        changed = row.model_copy(update={**given, "template": template})
-        try:
-            await self._temporal.update(changed)
-        except TimeZoneUnknown:
-            raise unknown_time_zone(changed.time_zone) from None
-        except ScheduleMissing:  # `resume` will create it from the row
-            pass
-        stored = await self._table.update(changed)
-        if stored is None:
-            raise schedule_not_found(row.id)
-        return await self.shown(stored)
+        while True:
+            template = new or row.template.model_copy(update={"caller": caller})
+            changed = row.model_copy(update={**given, "template": template})
+            try:
+                await self._temporal.update(changed)
+            except TimeZoneUnknown:
+                raise unknown_time_zone(changed.time_zone) from None
+            except ScheduleMissing:  # `resume` will create it from the row
+                pass
+            stored = await self._table.update(changed)
+            if stored is not None:
+                return await self.shown(stored)
+            row = await self.row(row.tenant, row.id)  # another request has changed the schedule meanwhile
 
     async def pause(self, row: ScheduleRow) -> ScheduleObject:
         with suppress(ScheduleMissing):  # then nothing starts runs

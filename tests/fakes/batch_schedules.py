@@ -1,5 +1,6 @@
 """Fake of the schedules in Temporal. It keeps them in memory and starts no runs."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -29,6 +30,9 @@ class MemoryBatchSchedules(BatchSchedules):
     def __init__(self) -> None:
         self.stored: dict[str, StoredSchedule] = {}
         self.failing: Exception | None = None
+        # Awaited once by each of the first two updates, so that a test can make them concurrent.
+        self.before_update: Callable[[], Awaitable[object]] | None = None
+        self._updates = 0
 
     async def create(self, spec: ScheduleSpec) -> None:
         self._enter()
@@ -36,6 +40,9 @@ class MemoryBatchSchedules(BatchSchedules):
         self.stored.setdefault(spec.id, StoredSchedule(spec))
 
     async def update(self, spec: ScheduleSpec) -> None:
+        self._updates += 1
+        if self.before_update is not None and self._updates <= 2:
+            await self.before_update()
         found = self._find(spec.id)
         _check_time_zone(spec)
         found.spec = spec

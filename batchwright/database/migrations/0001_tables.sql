@@ -204,6 +204,7 @@ CREATE TABLE schedules (
     input_file_id text        NOT NULL, -- the file is kept for as long as the schedule exists
     template      json        NOT NULL, -- what its batches are created from
     created_at    timestamptz NOT NULL,
+    version       integer     NOT NULL, -- a change names the version that it has read
     PRIMARY KEY (tenant, id)
 );
 CREATE INDEX schedules_by_creation ON schedules (tenant, created_at, id);

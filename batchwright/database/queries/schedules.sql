@@ -6,8 +6,8 @@ SELECT pg_advisory_xact_lock(hashtextextended('schedules/' || $1, 0))
 SELECT count(*) FROM schedules WHERE tenant = $1
 
 -- name: insert
-INSERT INTO schedules (tenant, id, description, cron, time_zone, overlap, input_file_id, template, created_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+INSERT INTO schedules (tenant, id, description, cron, time_zone, overlap, input_file_id, template, version, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 ON CONFLICT (tenant, id) DO NOTHING
 
 -- name: get
@@ -29,8 +29,9 @@ WHERE s.tenant = $1 AND s.id = $2 AND f.tenant = s.tenant AND f.id = s.input_fil
   AND f.expires_at < now() + interval '1 day'
 
 -- name: update
-UPDATE schedules SET description = $3, cron = $4, time_zone = $5, overlap = $6, input_file_id = $7, template = $8
-WHERE tenant = $1 AND id = $2
+UPDATE schedules SET description = $3, cron = $4, time_zone = $5, overlap = $6, input_file_id = $7, template = $8,
+                     version = version + 1
+WHERE tenant = $1 AND id = $2 AND version = $9
 RETURNING *
 
 -- name: delete

@@ -18,11 +18,15 @@ KEPT_RUNS = 100  # of each schedule
 
 
 class ScheduleRow(ScheduleSpec):
-    """A schedule. Temporal knows if it is paused and when it is due next."""
+    """A schedule. Temporal knows if it is paused and when it is due next.
+
+    `version` is increased by each change.
+    """
 
     description: str = ""
     template: BatchTemplate
     created_at: datetime
+    version: int = 1
 
     @field_validator("template", mode="before")
     @classmethod
@@ -71,7 +75,11 @@ class SchedulesTable(Protocol):
         ...
 
     async def update(self, row: ScheduleRow) -> ScheduleRow | None:
-        """Replace all fields of a schedule except `created_at`, and return the schedule."""
+        """Replace all fields of a schedule except `created_at`, and return the schedule with its new version.
+
+        Also return None, and change nothing, if the stored version is not `row.version`: then another change
+        came first.
+        """
         ...
 
     async def delete(self, tenant: str, id: str) -> bool:
@@ -159,11 +167,11 @@ class PostgresSchedules(SchedulesTable):
         return [ScheduleRunRow.model_validate(dict(each.items())) for each in found]
 
 
-def _values(row: ScheduleRow) -> tuple[str, ...]:
+def _values(row: ScheduleRow) -> tuple[object, ...]:
     template = row.template
     return (
         *(row.tenant, row.id, row.description, row.cron, row.time_zone, row.overlap.value),
-        *(template.input_file_id, template.model_dump_json()),
+        *(template.input_file_id, template.model_dump_json(), row.version),
     )
 
 

@@ -29,10 +29,10 @@ class MemorySchedules(SchedulesTable):
 
     async def update(self, row: ScheduleRow) -> ScheduleRow | None:
         before = await self.get(row.tenant, row.id)
-        if before is None:
+        if before is None or before.version != row.version:
             return None
         self._keep_input(before)
-        changed = row.model_copy(update={"created_at": before.created_at})
+        changed = row.model_copy(update={"created_at": before.created_at, "version": row.version + 1})
         self._rows.schedules[row.tenant, row.id] = changed
         return changed
 

@@ -53,10 +53,13 @@ async def test_a_schedule_is_stored_changed_and_deleted(any_database: Database) 
     overlap = OverlapPolicy.ALLOW_ALL
     other = a_schedule(cron="0 3 * * *", time_zone="UTC", overlap=overlap, description="", template=template)
     later = other.model_copy(update={"created_at": after(9)})
-    assert await table.update(later) == other == await table.get("t", "schedule_1")
+    changed = other.model_copy(update={"version": 2})
+    assert await table.update(later) == changed == await table.get("t", "schedule_1")
+    assert await table.update(row) is None  # another change came first
+    assert await table.get("t", "schedule_1") == changed
     assert await table.delete("t", "schedule_1")
     assert not await table.delete("t", "schedule_1")
-    assert await table.update(other) is None
+    assert await table.update(changed) is None
 
 
 async def test_tenants_have_their_own_schedules(any_database: Database) -> None:

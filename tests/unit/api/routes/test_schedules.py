@@ -1,5 +1,6 @@
 """/v1/x/schedules."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from datetime import UTC, datetime, timedelta
 
@@ -169,6 +170,23 @@ async def test_a_schedule_is_changed_and_keeps_what_the_change_does_not_name(api
         answer = await api.http.patch(f"{SCHEDULES}/{schedule.id}", json=fields)
         assert (answer.status_code, error_of(answer).param) == (400, param)
     assert read(await api.http.get(f"{SCHEDULES}/{schedule.id}"), ScheduleObject) == changed
+
+
+async def test_changes_at_the_same_moment_are_both_kept_in_both_places(api: ApiFixture) -> None:
+    """Each has read the schedule before the other one has changed it."""
+    schedule = await created(api)
+    path, both = f"{SCHEDULES}/{schedule.id}", asyncio.Barrier(2)
+    api.schedules.before_update = both.wait
+    changes: tuple[dict[str, str], ...] = ({"cron": "0 5 * * *"}, {"overlap": "allow_all"})
+
+    async def change(fields: dict[str, str]) -> None:
+        read(await api.http.patch(path, json=fields), ScheduleObject)
+
+    await asyncio.gather(*map(change, changes))
+    changed = read(await api.http.get(path), ScheduleObject)
+    assert (changed.cron, changed.overlap) == ("0 5 * * *", "allow_all")
+    spec = stored(api, schedule.id).spec
+    assert (spec.cron, spec.overlap) == ("0 5 * * *", "allow_all")
 
 
 async def test_a_paused_schedule_stays_paused_when_it_is_changed(api: ApiFixture) -> None:
