@@ -1,5 +1,6 @@
 """Schedules of tenants in Temporal: each starts a workflow that creates a batch and waits for its end."""
 
+import re
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
@@ -28,6 +29,8 @@ from batchwright.temporal.errors import translated_errors
 _RPC_TIMEOUT = timedelta(seconds=10)
 # A batch that was due while Temporal was unavailable is created later, but not much later.
 _CATCHUP = timedelta(hours=1)
+# Part of the messages of Go's time.LoadLocation, which Temporal passes on.
+_ZONE = re.compile("unknown time zone|invalid location name")
 _POLICIES = {
     OverlapPolicy.SKIP: ScheduleOverlapPolicy.SKIP,
     OverlapPolicy.BUFFER_ONE: ScheduleOverlapPolicy.BUFFER_ONE,
@@ -176,8 +179,9 @@ def _search_attributes(tenant: str) -> TypedSearchAttributes:
 
 
 def _unless_time_zone(error: RPCError) -> Exception:
-    """Return TimeZoneUnknown if Temporal rejects the schedule, and otherwise the error itself.
+    """Return TimeZoneUnknown if Temporal rejects the time zone of a schedule, and otherwise the error itself.
 
-    The cron form was checked before, so only the time zone can be wrong.
+    Other causes have the same status, such as a search attribute that is missing in the namespace.
     """
-    return TimeZoneUnknown(error.message) if error.status is RPCStatusCode.INVALID_ARGUMENT else error
+    is_rejected = error.status is RPCStatusCode.INVALID_ARGUMENT
+    return TimeZoneUnknown(error.message) if is_rejected and _ZONE.search(error.message) else error
