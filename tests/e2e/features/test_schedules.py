@@ -9,6 +9,7 @@ import httpx
 import pytest
 from openai import AsyncOpenAI
 from openai.types import Batch
+from temporalio.client import ScheduleBackfill
 
 from batchwright.contracts.openai_objects import BatchObject
 from batchwright.contracts.schedule_objects import ScheduleObject
@@ -80,6 +81,23 @@ async def test_a_trigger_creates_a_batch_and_the_schedule_shows_how_it_ended(sta
         refused = (await runs(http, schedule.id, 2)).runs[0]
         assert refused.error is not None
         assert (refused.batch_id, refused.error.code) == (None, "file_not_found")
+        assert (await http.delete(f"/schedules/{schedule.id}")).is_success
+
+
+async def test_a_time_of_the_cron_form_creates_a_batch(stack: Stack) -> None:
+    """The last time of the form was months ago. Temporal starts its run as if it were now."""
+    async with stack.client() as client, schedules(stack) as http:
+        file_id, lines = await an_input(client)
+        schedule = await create(http, file_id, time_zone="Europe/Berlin")
+        due = datetime(2026, 7, 1, 0, 30, tzinfo=UTC)  # 02:30 in Berlin
+        hour = ScheduleBackfill(start_at=due - timedelta(minutes=30), end_at=due + timedelta(minutes=30))
+        await (await stack.server()).get_schedule_handle(schedule.id).backfill(hour)
+        (run,) = (await runs(http, schedule.id, 1)).runs
+        assert run.scheduled_at == int(due.timestamp())
+        assert run.batch_id is not None
+        batch = await ended(client, run.batch_id)
+        assert batch.status == "completed"
+        await check_conservation(client, batch, lines)
         assert (await http.delete(f"/schedules/{schedule.id}")).is_success
 
 
