@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from temporalio.service import RPCError
 
+from batchwright.contracts.webhook_events import TEST_BATCH
 from batchwright.contracts.webhooks import DeliveryOrder
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.webhook_deliveries import UnstartedDelivery, WebhookDeliveriesTable
@@ -77,7 +78,10 @@ class WebhookDispatcher:
 
     async def _start_one(self, delivery: UnstartedDelivery) -> None:
         order = DeliveryOrder(
-            tenant=delivery.tenant, delivery_id=delivery.id, endpoint_id=delivery.endpoint_id
+            tenant=delivery.tenant,
+            delivery_id=delivery.id,
+            endpoint_id=delivery.endpoint_id,
+            is_test=delivery.batch_id == TEST_BATCH,
         )
         await self._start(order, delivery.replays)
         await self._deliveries.record_start(delivery)

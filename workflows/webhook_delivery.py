@@ -1,4 +1,4 @@
-"""The workflow that delivers one event to one webhook endpoint, with retries for 72 hours."""
+"""The workflow that delivers an event to one webhook endpoint, with retries for 72 h, or 5 min for a test."""
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
@@ -12,7 +12,12 @@ with workflow.unsafe.imports_passed_through():
         DeliveryResult,
         WebhookActivities,
     )
-    from batchwright.rules.webhooks.retry_schedule import is_last_attempt, pause_after
+    from batchwright.rules.webhooks.retry_schedule import (
+        RETRY_PERIOD,
+        TEST_RETRY_PERIOD,
+        is_last_attempt,
+        pause_after,
+    )
     from batchwright.workflows.failures import cause_of
     from batchwright.workflows.options import webhook_options
 
@@ -23,17 +28,18 @@ class WebhookDeliveryWorkflow:
     async def run(self, order: DeliveryOrder) -> DeliveryResult:
         """Attempt the delivery until it succeeds, its endpoint is deleted or disabled, or 72 h have passed.
 
-        Return the number of attempts and the outcome of the last one.
+        For a test event, these are 5 min. Return the number of attempts and the outcome of the last one.
         """
+        period = TEST_RETRY_PERIOD if order.is_test else RETRY_PERIOD
         began, attempt = workflow.now(), 0
         while True:
             attempt += 1
-            is_last = is_last_attempt(workflow.now() - began)
+            is_last = is_last_attempt(workflow.now() - began, period)
             result = await self._attempt(order, attempt, is_last=is_last)
             if result.is_final or is_last:
                 return DeliveryResult(attempts=attempt, outcome=result.outcome)
             workflow.set_current_details(f"attempt {attempt} failed: {result.outcome}")
-            pause = pause_after(attempt, workflow.now() - began)
+            pause = pause_after(attempt, workflow.now() - began, period)
             await workflow.sleep(pause, summary=f"until attempt {attempt + 1}")
 
     async def _attempt(self, order: DeliveryOrder, attempt: int, *, is_last: bool) -> AttemptResult:

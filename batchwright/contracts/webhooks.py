@@ -10,12 +10,14 @@ WORKFLOW = "WebhookDeliveryWorkflow"
 class DeliveryOrder(Message):
     """Argument of the workflow that delivers one event to one endpoint.
 
-    It has no URL and no secret: the activity reads them from the database.
+    It has no URL and no secret: the activity reads them from the database. `is_test` is True for a test
+    event, which is attempted for minutes only.
     """
 
     tenant: str
     delivery_id: str
     endpoint_id: str
+    is_test: bool = False
 
 
 class AttemptRequest(Message):

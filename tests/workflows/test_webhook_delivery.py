@@ -44,6 +44,16 @@ async def test_after_72_hours_the_last_attempt_is_made(fixture: WorkflowFixture)
     assert begins[-1] == pytest.approx(72, abs=0.1)
 
 
+async def test_a_test_event_is_attempted_for_five_minutes(fixture: WorkflowFixture) -> None:
+    fixture.webhooks.failures = 1_000
+    fixture.webhooks.clock = fixture.environment.get_current_time
+    async with fixture.workers():
+        result = await fixture.delivered(ORDER.model_copy(update={"is_test": True}))
+    assert result == DeliveryResult(attempts=7, outcome="Status 500.")
+    assert [request.is_last for request in fixture.webhooks.requests] == [*6 * [False], True]
+    assert hours(fixture.webhooks.begins)[-1] == pytest.approx(5 / 60, abs=0.01)
+
+
 async def test_an_endpoint_that_is_gone_ends_the_delivery(fixture: WorkflowFixture) -> None:
     fixture.webhooks.result = AttemptResult(is_final=True, outcome="the endpoint was deleted")
     assert await delivered(fixture) == DeliveryResult(attempts=1, outcome="the endpoint was deleted")

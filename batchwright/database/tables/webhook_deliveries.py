@@ -30,6 +30,7 @@ class UnstartedDelivery(NamedTuple):
     tenant: str
     id: str
     endpoint_id: str
+    batch_id: str
     replays: int
     created_at: datetime
 

@@ -4,6 +4,8 @@ from datetime import timedelta
 
 # After this time, a delivery has failed, and an endpoint that received nothing meanwhile is disabled.
 RETRY_PERIOD = timedelta(hours=72)
+# The same for a test event, which a person awaits.
+TEST_RETRY_PERIOD = timedelta(minutes=5)
 # A delivery that is pending this long after its workflow was started has lost the workflow. The last attempt
 # has an hour.
 LOST_AFTER = RETRY_PERIOD + timedelta(hours=1)
@@ -12,22 +14,22 @@ _LONGEST_PAUSE = timedelta(hours=8)
 _MAX_DOUBLINGS = 20  # far beyond the longest pause
 
 
-def is_last_attempt(elapsed: timedelta) -> bool:
-    """Return True if an attempt is the last one, because it begins 72 h or more after the first one.
+def is_last_attempt(elapsed: timedelta, period: timedelta = RETRY_PERIOD) -> bool:
+    """Return True if an attempt is the last one, because it begins `period` or more after the first one.
 
     `elapsed` is the time from the beginning of the first attempt to the beginning of this one.
     """
-    return elapsed >= RETRY_PERIOD
+    return elapsed >= period
 
 
-def pause_after(attempt: int, elapsed: timedelta) -> timedelta:
+def pause_after(attempt: int, elapsed: timedelta, period: timedelta = RETRY_PERIOD) -> timedelta:
     """Return the pause before the next attempt: 5 s, 10 s, 20 s and so on, up to 8 h.
 
-    If necessary, the pause is shortened, so that the last attempt begins 72 h after the first one.
+    If necessary, the pause is shortened, so that the last attempt begins `period` after the first one.
 
     Args:
         attempt: number of the attempt that failed, from 1.
         elapsed: time from the beginning of the first attempt until now.
     """
     pause = min(_FIRST_PAUSE * 2 ** min(attempt - 1, _MAX_DOUBLINGS), _LONGEST_PAUSE)
-    return max(min(pause, RETRY_PERIOD - elapsed), timedelta())
+    return max(min(pause, period - elapsed), timedelta())

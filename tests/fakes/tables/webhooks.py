@@ -130,7 +130,9 @@ class MemoryWebhookDeliveries(WebhookDeliveriesTable):
         )
         ready = [row for row in rows if not row.started and not self._waits_for_files(row)]
         return [
-            UnstartedDelivery(row.tenant, row.id, row.endpoint_id, row.replays, row.created_at)
+            UnstartedDelivery(
+                *(row.tenant, row.id, row.endpoint_id, row.batch_id, row.replays, row.created_at)
+            )
             for row in ready[:limit]
         ]
 

@@ -152,7 +152,7 @@ async def test_a_first_forecast_may_be_at_risk(any_database: Database) -> None:
 async def test_a_delivery_is_unstarted_until_its_start_is_recorded(any_database: Database) -> None:
     delivery, table = await a_delivery(any_database), any_database.webhook_deliveries
     found = await table.unstarted(10)
-    key = UnstartedDelivery("t", delivery.id, "webhook_1", 0, delivery.created_at)
+    key = UnstartedDelivery("t", delivery.id, "webhook_1", delivery.batch_id, 0, delivery.created_at)
     assert found == [key]
     await table.record_start(key._replace(replays=1))  # of a replay that is not there
     assert await table.unstarted(10) == [key]
