@@ -39,7 +39,7 @@ from batchwright.webhooks.host_lookup import HostLookup
 
 logger = logging.getLogger(__name__)
 _SECRET_BYTES = 32
-# Test events and replays of a tenant. Each is attempted for up to 72 h, at a URL that may be somebody else's.
+# Test events and replays of a tenant. A replay is attempted for up to 72 h, maybe at somebody else's URL.
 REQUESTED_PER_MINUTE = 60
 # URLs of a tenant that are not allowed. The lookup of a host occupies a thread, for long if nothing answers.
 REFUSED_URLS_PER_MINUTE = 60

@@ -49,20 +49,18 @@ class HostLookup(AbstractResolver):
         Only the present addresses are checked. The host may have other addresses later.
 
         Raises:
-            ValueError: the host has a forbidden address, or was not found. The message does not contain the
-                address, because a tenant could ask for those of the operator's hosts.
+            ValueError: the host has a forbidden address, or was not found. The message does not say which, or
+                a tenant could find out the names of the operator's hosts.
         """
         host = parts.hostname or ""
         try:
             async with asyncio.timeout(_LOOKUP_SECONDS):
                 addresses = await self._addresses(host, socket.AF_UNSPEC)
-        except (OSError, UnicodeError):  # TimeoutError is an OSError
-            raise ValueError(f"its host {host} was not found") from None
-        try:
             for address in addresses:
                 check_address(address, allowed)
-        except ValueError:
-            raise ValueError(f"its host {host} has an address that is not a public one") from None
+        except (OSError, ValueError):  # TimeoutError is an OSError, and UnicodeError is a ValueError
+            problem = "was not found, or has an address that is not a public one"
+            raise ValueError(f"its host {host} {problem}") from None
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -133,14 +133,16 @@ class WebhookSender:
 def _reason(error: Exception) -> str:
     """Return why there was no response, in one sentence that names no URL."""
     match error:
-        case aiohttp.ClientConnectorDNSError():
-            return "The host name of the URL was not found."
+        # The reason is the same for both. Otherwise tenants could find out the names of the operator's hosts.
+        case (
+            aiohttp.ClientConnectorDNSError()
+            | aiohttp.ClientConnectorError(os_error=OSError(errno=errno.EACCES))
+        ):
+            return "The host of the URL was not found, or has an address that is not a public one."
         case aiohttp.ClientSSLError() | aiohttp.ClientConnectorCertificateError() | ssl.SSLError():
             return (
                 "The TLS handshake failed: the endpoint needs a certificate that public authorities signed."
             )
-        case aiohttp.ClientConnectorError(os_error=OSError(errno=errno.EACCES)):
-            return "The URL is not allowed: its host has an address that is not a public one."
         case aiohttp.ClientConnectorError():
             return "The connection was refused, or the host is unreachable."
         case aiohttp.ClientPayloadError() | aiohttp.ServerDisconnectedError():

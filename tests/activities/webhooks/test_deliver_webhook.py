@@ -272,7 +272,9 @@ async def test_an_address_that_changed_after_registration_fails_with_the_reason(
     fixture.sender = WebhookSender([])
     result = await fixture.attempt(order)
     await fixture.sender.close()
-    assert result.outcome == "The URL is not allowed: its host has an address that is not a public one."
+    assert result.outcome == (
+        "The host of the URL was not found, or has an address that is not a public one."
+    )
     assert fixture.receiver.received == []
 
 

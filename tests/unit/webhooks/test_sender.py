@@ -19,7 +19,7 @@ from tests.fakes.webhook_receiver import LOOPBACK, receiving
 
 HEADERS = {"webhook-id": "wh_1", "webhook-signature": "v1,abc"}
 BODY = b'{"id":"evt_1"}'
-NOT_PUBLIC = "The URL is not allowed: its host has an address that is not a public one."
+NOT_PUBLIC = "The host of the URL was not found, or has an address that is not a public one."
 
 
 @asynccontextmanager
@@ -138,7 +138,7 @@ async def test_a_refused_connection_fails() -> None:
 async def test_an_unknown_host_fails() -> None:
     async with sending() as sender:
         result = await sender.send("https://nowhere.invalid/", HEADERS, BODY)
-    assert result == SendResult(None, "The host name of the URL was not found.")
+    assert result == SendResult(None, NOT_PUBLIC)
 
 
 async def test_tls_is_verified() -> None:
@@ -204,15 +204,11 @@ async def test_a_slow_endpoint_does_not_delay_another() -> None:
     assert results == 10 * [SendResult(200, "")]
 
 
-@pytest.mark.parametrize(
-    ("host", "reason"),
-    [
-        ("localhost", "^its host localhost has an address that is not a public one$"),
-        ("nowhere.invalid", "not found"),
-    ],
-)
-async def test_the_host_of_a_new_url_is_looked_up(host: str, reason: str) -> None:
+@pytest.mark.parametrize("host", ["localhost", "nowhere.invalid"])
+async def test_a_refused_host_does_not_say_if_it_exists(host: str) -> None:
+    """Otherwise a tenant could find out the names of the operator's hosts."""
     lookup = HostLookup()
+    reason = f"^its host {host} was not found, or has an address that is not a public one$"
     with pytest.raises(ValueError, match=reason):
         await lookup.check_host(urlsplit(f"https://{host}/"), [])
     await lookup.close()
