@@ -33,6 +33,8 @@ from batchwright.telemetry.redaction import REDACTED, redactor_for
 
 # A tenant may repeat acts that leave their target in existence, and each leaves rows in the audit log.
 REPEATABLE_PER_MINUTE = 60
+# An object is created once and deleted once, but a tenant can do both with one object after another.
+ONE_TIME_PER_MINUTE = 600
 _MAX_ID_CHARACTERS = 256
 Applies = Callable[[State], bool]
 
@@ -44,6 +46,7 @@ class AuditLog:
         self._deps, self._table = deps, deps.database.audit_log
         self._redactor = redactor_for(deps.settings)
         self.repeated = FailureLimiter(REPEATABLE_PER_MINUTE)
+        self.one_time = FailureLimiter(ONE_TIME_PER_MINUTE)
 
     def of_operator(self, action: AuditAction, target: type[TargetKind]) -> list[DependsOn]:
         """Return the dependencies for an operator route. Every request is recorded, even if refused."""
@@ -55,13 +58,20 @@ class AuditLog:
         """Return the dependencies for a tenant route. A request is recorded only if its target exists.
 
         A tenant could fill the audit log with requests that do not end their target, because it can repeat
-        them. So it gets 429 after 60 such requests per minute.
+        them. So it gets 429 after 60 such requests per minute, and after 600 that end their target.
 
         Args:
             ends: for an act that ends its target, such as a deletion: returns False if the act can no longer
                 change the target. Such requests are not recorded. None for an act that can be repeated.
         """
         return [Depends(TenantAct(self, action, target(self._deps), ends), scope="function")]
+
+    def of_creation(self, action: AuditAction, target: type[TargetKind]) -> list[DependsOn]:
+        """Return the dependencies for a tenant route that creates its target. Every request is recorded.
+
+        A tenant gets 429 after 600 requests per minute. The target's `find` chooses the id of the new object.
+        """
+        return [Depends(CreationAct(self, action, target(self._deps), None), scope="function")]
 
     @asynccontextmanager
     async def recording(
@@ -149,17 +159,38 @@ class TenantAct(OperatorAct):
         if before is None or (self._ends is not None and not self._ends(before)):
             yield
             return
-        if seconds := self._log.repeated.wait_seconds(target.tenant):
-            message = (
-                f"Too many requests for '{self.action}' that were refused or that can be repeated: at most "
-                f"{REPEATABLE_PER_MINUTE} per minute are allowed. Try again in {seconds} s."
-            )
-            raise rate_limited(message, REPEATABLE_PER_MINUTE, seconds=seconds, window=60)
-        self._log.repeated.acquire(target.tenant)  # before the act, so that concurrent requests count
+        if self._ends is not None:
+            self._limit(self._log.one_time, ONE_TIME_PER_MINUTE, target.tenant)
+        which = " that were refused or that can be repeated"
+        self._limit(self._log.repeated, REPEATABLE_PER_MINUTE, target.tenant, which)
         async with self._log.recording(request, self, target, before):
             yield
         if self._ends is not None:  # an act that ended its target cannot be repeated
             self._log.repeated.release(target.tenant)
+
+    def _limit(self, limiter: FailureLimiter, limit: int, tenant: str, which: str = "") -> None:
+        """Count the request before its act, so that concurrent requests count.
+
+        Raises:
+            ApiError: the tenant has sent more than `limit` such requests in a minute (429).
+        """
+        if seconds := limiter.wait_seconds(tenant):
+            message = (
+                f"Too many requests for '{self.action}'{which}: at most {limit} such requests per minute are "
+                f"allowed. Try again in {seconds} s."
+            )
+            raise rate_limited(message, limit, seconds=seconds, window=60)
+        limiter.acquire(tenant)
+
+
+class CreationAct(TenantAct):
+    """FastAPI dependency of a tenant route that creates its target. It records the act of each request."""
+
+    async def __call__(self, request: Request) -> AsyncGenerator[None]:
+        target = await self.target.find(request)
+        self._limit(self._log.one_time, ONE_TIME_PER_MINUTE, target.tenant)
+        async with self._log.recording(request, self, target, None):
+            yield
 
 
 def exists(state: State) -> bool:

@@ -28,6 +28,7 @@ from batchwright.rules.ids import (
     is_schedule_id,
     is_upload_id,
     is_webhook_id,
+    new_schedule_id,
 )
 from batchwright.rules.json_text import storable
 
@@ -182,6 +183,19 @@ class ScheduleTarget:
             "input_file_id": row.template.input_file_id,
             "key_id": row.template.caller.key_id,
         }
+
+
+class NewScheduleTarget(ScheduleTarget):
+    """A schedule that the request creates. Its id is chosen here, and `new_id` returns it to the route."""
+
+    async def find(self, request: Request) -> AuditTarget:
+        request.state.new_id = new_schedule_id()
+        return _of_tenant(self.type, request.state.new_id, tenant_of(request, self._settings))
+
+    @staticmethod
+    def new_id(request: Request) -> str:
+        id: str = request.state.new_id
+        return id
 
 
 class DeadLetterTarget:

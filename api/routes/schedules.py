@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from batchwright.api.audit_log.recorder import AuditLog, exists
-from batchwright.api.audit_log.targets import ScheduleTarget
+from batchwright.api.audit_log.targets import NewScheduleTarget, ScheduleTarget
 from batchwright.api.auth.caller import caller_of, tenant_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import schedule_not_found
@@ -37,6 +37,7 @@ class ScheduleRoutes:
             response_model=ScheduleObject,
             openapi_extra=json_body_spec(ScheduleBody),
             responses=error_responses(429),
+            dependencies=self._audit_log.of_creation(AuditAction.SCHEDULE_CREATE, NewScheduleTarget),
         )
         router.add_api_route("", self.list, response_model=SchedulePage, responses=missing)
         router.add_api_route(one, self.get, response_model=ScheduleObject, responses=missing)
@@ -76,7 +77,8 @@ class ScheduleRoutes:
         """Create a schedule. Its batches run with the API key of this request."""
         fields = parse_schedule(await read_json_object(request), self._settings, is_new=True)
         tenant, caller = tenant_of(request, self._settings), caller_of(request, self._settings)
-        return json_response(await self._schedules.create(fields, tenant, caller))
+        id = NewScheduleTarget.new_id(request)
+        return json_response(await self._schedules.create(id, fields, tenant, caller))
 
     async def list(
         self,

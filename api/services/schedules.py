@@ -18,7 +18,7 @@ from batchwright.contracts.batch_schedules import BatchTemplate, OverlapPolicy
 from batchwright.contracts.schedule_objects import ScheduleObject
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.schedules import ScheduleRow
-from batchwright.rules.ids import is_file_id, is_schedule_id, new_schedule_id
+from batchwright.rules.ids import is_file_id, is_schedule_id
 from batchwright.temporal.batch_schedules import ScheduleMissing, ScheduleStatus, TimeZoneUnknown
 
 SHOWN_RUNS = 10
@@ -39,8 +39,8 @@ class Schedules:
         self._deps, self._settings = deps, deps.settings
         self._table, self._temporal = deps.database.schedules, deps.temporal.schedules
 
-    async def create(self, fields: ScheduleFields, tenant: str, caller: Caller) -> ScheduleObject:
-        """Create a schedule, whose batches run with the API key of `caller`.
+    async def create(self, id: str, fields: ScheduleFields, tenant: str, caller: Caller) -> ScheduleObject:
+        """Create a schedule with a new id, whose batches run with the API key of `caller`.
 
         Raises:
             ApiError: the time zone or the input file does not exist (400), or the tenant has too many
@@ -50,7 +50,7 @@ class Schedules:
             raise TypeError("a new schedule needs a cron form and a batch")
         row = ScheduleRow(
             tenant=tenant,
-            id=new_schedule_id(),
+            id=id,
             description=fields.description or "",
             cron=fields.cron,
             time_zone=fields.time_zone or DEFAULT_TIME_ZONE,

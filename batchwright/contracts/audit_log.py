@@ -38,6 +38,7 @@ class AuditAction(StrEnum):
     RATE_RESET = "rate.reset"
     RATE_SET = "rate.set"
     SCHEDULE_CHANGE = "schedule.change"
+    SCHEDULE_CREATE = "schedule.create"
     SCHEDULE_DELETE = "schedule.delete"
     SCHEDULE_PAUSE = "schedule.pause"
     SCHEDULE_RESUME = "schedule.resume"

@@ -339,7 +339,6 @@ HARMLESS = {
     "POST /v1/batches/{batch_id}/x/resume",
     "POST /v1/batches/{batch_id}/x/retry",
     "POST /v1/messages/batches",
-    "POST /v1/x/schedules",
     "POST /v1/responses",
     "POST /v1/chat/completions",
     "POST /queue/submit",

@@ -193,6 +193,41 @@ async def test_a_tenant_cannot_fill_the_audit_log_with_refused_acts(api: ApiFixt
     assert len(api.database.rows.audit_log) == recorded
 
 
+async def test_a_tenant_cannot_fill_the_audit_log_by_creating_and_deleting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("batchwright.api.audit_log.recorder.ONE_TIME_PER_MINUTE", 3)
+    async with open_api() as api:
+        statuses = list[int]()
+        for _ in range(5):
+            file = await api.upload()
+            statuses.append((await api.http.delete(f"/v1/files/{file.id}")).status_code)
+        assert statuses == [200, 200, 200, 429, 429]
+        assert len(api.database.rows.audit_log) == 3
+
+
+async def test_the_creation_of_a_schedule_is_recorded_with_its_creator(keyed: ApiFixture) -> None:
+    """Its batches run for as long as it exists, so operators must see who has created it."""
+    admin = await create_key(keyed.database, "ops", scopes=[Scope.ADMIN])
+    writer = await create_key(keyed.database, "green", scopes=[Scope.WRITE, Scope.READ])
+    headers = {"Authorization": f"Bearer {writer.text}"}
+    files = {"file": ("in.jsonl", b'{"custom_id": "a", "body": {}}\n')}
+    uploaded = await keyed.http.post("/v1/files", files=files, data={"purpose": "batch"}, headers=headers)
+    batch = {
+        "input_file_id": uploaded.json()["id"],
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "6h",
+    }
+    for cron in ("0 2 * * *", "never"):
+        await keyed.http.post("/v1/x/schedules", json={"cron": cron, "batch": batch}, headers=headers)
+    created, refused = await entries(keyed, admin, action="schedule.create")
+    (schedule,) = keyed.database.rows.schedules.values()
+    assert (created.target.id, created.actor.key_id) == (schedule.id, schedule.template.caller.key_id)
+    assert isinstance(created.after, dict)
+    assert (created.before, created.after["cron"], created.outcome) == (None, "0 2 * * *", AuditOutcome.OK)
+    assert states(refused) == (None, None, AuditOutcome.REFUSED, "invalid_value")
+
+
 async def test_a_denied_act_of_operators_is_recorded_and_other_denials_are_not(keyed: ApiFixture) -> None:
     tenant = await create_key(keyed.database, "red", scopes=[Scope.READ])
     viewer = await create_key(keyed.database, "ops", scopes=[Scope.VIEWER])
