@@ -171,6 +171,11 @@ def audit_entry_position(entry_id: str) -> int:
     return int(entry_id[4:20], 16)
 
 
+def audit_entry_prefix(position: int) -> str:
+    """Return the beginning of the id that the entry at a position of the audit log has."""
+    return f"act_{position:016x}"
+
+
 def is_tenant(text: str) -> bool:
     return _TENANT.fullmatch(text) is not None
 

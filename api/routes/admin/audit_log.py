@@ -36,7 +36,8 @@ _LINES: ResponseSpecs = {
 _EXPORT_PAGE = (
     100  # entries in memory; most have less than a kilobyte, and none has more than a few megabytes
 )
-# An act without an outcome is taken to be running for this long. Then its process must have ended.
+# An act without an outcome is taken to be running for this long, and a repair for a day longer. Then its
+# process must have ended.
 _MAX_RUNNING = timedelta(minutes=10)
 _FILTERS = ("action", "actor", "target", "tenant", "outcome", "created_after", "created_before", "after")
 _After = Annotated[str | None, Query(description="id of an entry, which may be deleted")]
@@ -114,7 +115,7 @@ class AuditLogRoutes:
         """Export recorded acts as JSON lines, oldest first. With `after`, continue an earlier export.
 
         The export ends before the first act that may still be running: one without an outcome that began in
-        the last ten minutes. If retention has deleted entries after `after`, the header
+        the last ten minutes, or in the last day if it is `consistency.repair`. If retention has deleted entries after `after`, the header
         `X-Batchwright-Warning` says so.
         """
         reject_unknown(request.query_params, _FILTERS)
@@ -143,15 +144,22 @@ class AuditLogRoutes:
         """Return the extent of the log.
 
         Raises:
-            ApiError: `after` is not the id of an entry that the log has had.
+            ApiError: `after` is not the id of an entry that the log has had, or the database was restored
+                from a backup without this entry.
         """
         if after is not None and not is_audit_entry_id(after):
             raise _entry_not_found(after)
         extent = await self._table.extent(self._clock() - _MAX_RUNNING)
-        if after is not None and audit_entry_position(after) > extent.latest:
-            raise _entry_not_found(after)
+        if after is not None:
+            position = audit_entry_position(after)
+            if position > extent.latest or await self._table.id_at(position) not in (None, after):
+                raise _entry_not_found(after)
         return extent
 
 
 def _entry_not_found(id: str) -> ApiError:
-    return ApiError(404, f"No entry of the audit log found with id '{id}'.", param="after")
+    message = (
+        f"No entry of the audit log found with id '{id}'. If the database was restored from a backup, the "
+        "entry is lost and its number is used again: export the log from its beginning."
+    )
+    return ApiError(404, message, param="after")

@@ -775,8 +775,9 @@ INSERT INTO audit_log_position (position) VALUES (0);
 
 -- Returns the id of the next entry: its position, then random digits. The update locks the row until the transaction
 -- ends, so the next transaction gets its position after this one is committed. Whoever sees an entry therefore sees all
--- entries before it. Unlike a sequence, it leaves no gap if a transaction is rolled back.
-CREATE FUNCTION next_audit_log_id() RETURNS text LANGUAGE sql AS $$
+-- entries before it. Unlike a sequence, it leaves no gap if a transaction is rolled back. Whoever waits longer than the
+-- lock timeout fails, instead of occupying a connection that other requests need.
+CREATE FUNCTION next_audit_log_id() RETURNS text LANGUAGE sql SET lock_timeout = '2s' AS $$
     UPDATE audit_log_position SET position = position + 1
     RETURNING 'act_' || lpad(to_hex(position), 16, '0') || right(replace(gen_random_uuid()::text, '-', ''), 16)
 $$;

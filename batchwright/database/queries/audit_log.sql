@@ -11,12 +11,17 @@ INSERT INTO audit_log_outcomes (id, outcome, code, after) VALUES ($1, $2, $3, $4
 ON CONFLICT (id) DO NOTHING
 
 -- name: extent
--- An act that may be running has no outcome and began after $1.
+-- An act that may be running has no outcome and began after $1. A repair of all batches may have begun a day earlier.
 SELECT e.position AS latest, (SELECT min(id) FROM audit_log) AS oldest,
-       coalesce((SELECT min(l.id) FROM audit_log l WHERE l.created_at > $1
+       coalesce((SELECT min(l.id) FROM audit_log l
+                 WHERE l.created_at > $1::timestamptz - interval '1 day'
+                 AND (l.created_at > $1 OR l.action = 'consistency.repair')
                  AND NOT EXISTS (SELECT FROM audit_log_outcomes o WHERE o.id = l.id)),
                 'act_' || lpad(to_hex(e.position + 1), 16, '0')) AS ended_below
 FROM audit_log_position e
+
+-- name: id_at
+SELECT id FROM audit_log WHERE id > $1 AND id < $2 LIMIT 1
 
 -- name: page_down
 SELECT l.*, o.outcome, o.code, o.after FROM audit_log l LEFT JOIN audit_log_outcomes o ON o.id = l.id

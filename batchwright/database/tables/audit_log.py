@@ -12,7 +12,7 @@ from batchwright.contracts.message import Message
 from batchwright.database.driver import Row
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.sql import queries
-from batchwright.rules.ids import audit_entry_position
+from batchwright.rules.ids import audit_entry_position, audit_entry_prefix
 
 _FIRST, _LAST = "act_", "act_g"  # less and greater than all ids
 
@@ -142,7 +142,15 @@ class AuditLogTable(Protocol):
     async def extent(self, running_since: datetime) -> AuditLogExtent:
         """Return the extent of the log.
 
-        An act without an outcome may be running if it began after `running_since`.
+        An act without an outcome may be running if it began after `running_since`, or at most a day before
+        that if it is a repair of the consistency check.
+        """
+        ...
+
+    async def id_at(self, position: int) -> str | None:
+        """Return the id of the entry at a position; None if it is deleted, or if there is none yet.
+
+        If the database was restored from a backup, positions of lost entries are used again, with other ids.
         """
         ...
 
@@ -181,6 +189,7 @@ class AuditLogQueries:
     begin: str
     finish: str
     extent: str
+    id_at: str
     page_down: str
     page_up: str
     count_old: str
@@ -222,6 +231,11 @@ class PostgresAuditLog(AuditLogTable):
         (row,) = await self._connections.fetch(self._sql.extent, running_since)
         oldest = None if row["oldest"] is None else audit_entry_position(row["oldest"])
         return AuditLogExtent(latest=row["latest"], oldest=oldest, ended_below=row["ended_below"])
+
+    async def id_at(self, position: int) -> str | None:
+        first = audit_entry_prefix(position)
+        row = await self._connections.fetchrow(self._sql.id_at, first, first + "g")
+        return None if row is None else row["id"]
 
     async def page(
         self,

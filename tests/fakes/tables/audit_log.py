@@ -1,8 +1,9 @@
 """Fake tables of the audit log, in memory. They pass the tests of the PostgreSQL tables."""
 
 import secrets
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from batchwright.contracts.audit_log import AuditAction
 from batchwright.database.tables.audit_log import (
     UNFINISHED,
     AuditEntry,
@@ -36,11 +37,17 @@ class MemoryAuditLog(AuditLogTable):
     async def extent(self, running_since: datetime) -> AuditLogExtent:
         acts = self._rows.enter().audit_log.values()
         running = [
-            act.id for act in acts if act.result is UNFINISHED and act.entry.created_at > running_since
+            act.id
+            for act in acts
+            if act.result is UNFINISHED and act.entry.created_at > _began_after(act.entry, running_since)
         ]
         oldest = min((audit_entry_position(act.id) for act in acts), default=None)
         latest = self._rows.audit_log_position
         return AuditLogExtent(latest, oldest, min(running, default=f"act_{latest + 1:016x}"))
+
+    async def id_at(self, position: int) -> str | None:
+        ids = self._rows.enter().audit_log
+        return next((id for id in ids if audit_entry_position(id) == position), None)
 
     async def page(
         self,
@@ -81,3 +88,9 @@ def _matches(act: RecordedAct, filters: AuditFilters) -> bool:
         and (filters.created_after is None or entry.created_at >= filters.created_after)
         and (filters.created_before is None or entry.created_at < filters.created_before)
     )
+
+
+def _began_after(entry: AuditEntry, running_since: datetime) -> datetime:
+    """Return the time after which an act must have begun that may still be running."""
+    is_long = entry.action is AuditAction.CONSISTENCY_REPAIR
+    return running_since - timedelta(days=1) if is_long else running_since

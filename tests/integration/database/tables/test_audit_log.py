@@ -9,6 +9,7 @@ from pydantic import JsonValue
 from batchwright.contracts.audit_log import AuditAction, AuditOutcome, AuditTargetType
 from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection, ServerError, connect
+from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.audit_log import (
     UNFINISHED,
     AuditActor,
@@ -130,6 +131,34 @@ async def test_the_extent_tells_what_is_deleted_and_what_may_be_running(any_data
     await log.remove_old(after(9), 10)
     extent = await log.extent(after(4))
     assert (extent.latest, extent.oldest, extent.deleted_after(3)) == (5, None, 2)
+
+
+async def test_a_repair_may_be_running_for_a_day(any_database: Database) -> None:
+    log = any_database.audit_log
+    repair = entry(after(0)).model_copy(update={"action": AuditAction.CONSISTENCY_REPAIR})
+    ids = [await log.begin(act) for act in (repair, entry(after(0)))]
+    assert (await log.extent(after(86_399))).ended_below == ids[0]
+    assert (await log.extent(after(86_400))).ended_below > ids[1]
+
+
+async def test_a_position_has_one_entry(any_database: Database) -> None:
+    log = any_database.audit_log
+    ids = [await log.begin(entry(after(number))) for number in range(2)]
+    assert [await log.id_at(position) for position in (1, 2, 3)] == [*ids, None]
+    await log.remove_old(after(0), 10)
+    assert await log.id_at(1) is None
+
+
+@pytest.mark.integration
+async def test_an_act_does_not_wait_forever_for_one_that_is_never_committed(
+    database: Database, connection: DatabaseConnection
+) -> None:
+    """Acts that wait would take all connections from requests that record nothing."""
+    async with connection.transaction():
+        await connection.execute(INSERT)
+        with pytest.raises(DatabaseUnavailable, match="lock timeout"):
+            await database.audit_log.begin(entry(after(2)))
+    await database.audit_log.begin(entry(after(3)))
 
 
 @pytest.mark.integration

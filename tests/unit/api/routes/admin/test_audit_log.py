@@ -372,6 +372,21 @@ async def test_a_cursor_outlives_its_entry_and_the_export_says_what_is_missing(a
     assert [entry.id for entry in page.data] == ids[3:]
 
 
+async def test_an_export_does_not_continue_after_an_entry_that_a_restored_database_has_lost(
+    api: ApiFixture,
+) -> None:
+    """Its number is used again, so what has this number and lower ones would be missing in the export."""
+    for number in range(2):
+        await api.http.put("/admin/holds", json={"tenant": f"t{number}"})
+    lost = (await entries(api))[-1].id
+    del api.database.rows.audit_log[lost]
+    api.database.rows.audit_log_position -= 1
+    for _ in range(2):
+        refused = await api.http.get("/admin/audit-log/export", params={"after": lost})
+        assert (refused.status_code, "restored" in error_of(refused).message) == (404, True)
+        await api.http.put("/admin/holds", json={"tenant": "new"})
+
+
 async def test_the_list_is_filtered_and_paged(api: ApiFixture) -> None:
     for name in ("red", "blue"):
         await api.http.put("/admin/holds", json={"tenant": name})
