@@ -35,7 +35,7 @@ class ServedModels(Protocol):
         ...
 
     def prices_of(self, model: str) -> PriceConfig | None:
-        """Return the prices of a model; None if it has none."""
+        """Return the prices of a model; None if the model has no prices."""
         ...
 
     def accepts_unlisted(self, model: str) -> bool:

@@ -55,7 +55,10 @@ class JsonSchema(msgspec.Struct):
 
 
 class TextFormat(msgspec.Struct):
-    """Required format of the text: `response_format` of chat completions, or `text.format` of responses."""
+    """Format that the text of a response must have.
+
+    A request for a chat completion names it in `response_format`, a request for a response in `text.format`.
+    """
 
     type: str | None = None
     json_schema: JsonSchema | None = None  # chat completions only

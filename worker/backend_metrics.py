@@ -26,8 +26,8 @@ def register_backend_metrics(registry: BackendRegistry, metrics: Metrics) -> Non
 def update_backend_gauges(registry: BackendRegistry, metrics: Metrics) -> None:
     """Set the gauges of all backends, and remove the gauges of backends that have left the registry.
 
-    Backends with the same URL and different API keys share one health gauge. It is 1 only if all of them are
-    healthy.
+    Backends with the same URL and different API keys share one health gauge. The gauge is 1 only if all of
+    them are healthy.
     """
     healthy: dict[str, bool] = {}
     probes: dict[tuple[str, ...], float] = {}
@@ -71,7 +71,7 @@ class StaleSeriesRemover:
     """Removes the metric series of models and backends ten minutes after they have left the registry.
 
     The delay lets Prometheus scrape the last values. The series of at most `_MAX_STALE` models and backends
-    are kept during the delay. If there are more, the series of those that left first are removed earlier.
+    are kept during the delay. If more models and backends have left, the oldest series are removed earlier.
     """
 
     _KEEP_SECONDS = 600.0

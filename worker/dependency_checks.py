@@ -123,10 +123,10 @@ async def check_storage(storage: Storage) -> None:
 
 
 async def check_rates(rates: FleetRates) -> None:
-    """Load the rate limits set at run time, and check that they do not conflict with those in the settings.
+    """Load the rate limits set at run time, and check them against the settings.
 
-    Retry for `STARTUP_SECONDS`, because PostgreSQL may have become unavailable since the worker first
-    connected.
+    The rates set at run time and the rates in the settings must not conflict. Retry for `STARTUP_SECONDS`,
+    because PostgreSQL may have become unavailable since the worker first connected.
 
     Raises:
         DatabaseUnavailable: the last attempt failed, too.

@@ -93,8 +93,8 @@ def register_slot_gauges(metrics: Metrics, slots: Callable[[], int]) -> None:
 class _HeartbeatRecorder(ActivityOutboundInterceptor):
     """Remembers the details of an activity's last heartbeat.
 
-    A failed attempt sends one more heartbeat, which replaces the last one. It must repeat the last one's
-    details.
+    A failed attempt sends one more heartbeat, which replaces the last heartbeat. It must repeat the details
+    of the last heartbeat.
     """
 
     def __init__(self, next: ActivityOutboundInterceptor) -> None:

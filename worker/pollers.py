@@ -25,7 +25,7 @@ _HEALTH_CHECK_INTERVAL_SECONDS = 0.5
 
 
 class QueuePoller(Protocol):
-    """Polls one task queue and runs its activities. The methods are those of temporalio's Worker."""
+    """Polls one task queue and runs its activities. It has methods of temporalio's class Worker."""
 
     async def run(self) -> None: ...
 

@@ -40,7 +40,7 @@ class QueueRateLimits(Protocol):
     async def get(self, queue: str) -> QueueRateLimit | None: ...
 
     async def set(self, queue: str, turns_per_second: float | None) -> None:
-        """Set the number of slice attempts of this queue that may start per second; None removes it."""
+        """Set how many slice attempts of this queue may start per second; None removes the limit."""
         ...
 
 

@@ -261,8 +261,8 @@ class InferenceWorkers:
     def poller_factories(self, models: frozenset[str]) -> dict[str, PollerFactory]:
         """Return, for each task queue to poll, a function that creates its poller.
 
-        The queues are those of `models`, and always the dispatch queue. While there is a rate limit over all
-        models, the dispatch queue holds the slices of all models without a rate limit of their own.
+        The queues are the queues of `models`, and always the dispatch queue. While there is a rate limit over
+        all models, the dispatch queue holds the slices of all models without a rate limit of their own.
         """
         queues = {temporal_names.inference_queue(safe_name(model)): model for model in models}
         queues[temporal_names.DISPATCH_QUEUE] = ALL_MODELS

@@ -63,7 +63,7 @@ class BatchWorkflow:
     """Runs one batch from ingestion to finalization.
 
     Signal handlers only record what is requested, and `run` acts on it. If a cancel and the completion happen
-    at the same time, the first one that updates the batch's row in the database takes effect.
+    at the same time, the event that first updates the batch's row in the database takes effect.
     """
 
     @workflow.init

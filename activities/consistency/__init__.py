@@ -1,1 +1,1 @@
-"""Find differences between rows, workflow runs, files and counts, and repair those that are safe."""
+"""Find differences between rows, workflow runs, files and counts, and repair them if the repair is safe."""

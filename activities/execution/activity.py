@@ -95,11 +95,12 @@ def require_share(worker: WorkerContext, request: SliceRequest) -> None:
     """Check that this worker may send requests to a backend of the model.
 
     If not, publish why the slice waits. A backend's limit for the whole fleet is divided between the workers.
-    A worker gets no part of it if it has just started, or if there are more workers than allowed requests.
+    A worker gets no part of this limit if it has just started, or if there are more workers than allowed
+    requests.
 
     Raises:
         Deferred: not an error; this worker has no part of the limit. The slice returns to its queue, because
-            another worker has one. The database and the metrics get the reason.
+            another worker has a part of the limit. The database and the metrics get the reason.
     """
     if worker.has_share(request.model) or Deadline.of(request.deadline).passed(time.time()):
         return

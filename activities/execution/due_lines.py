@@ -13,7 +13,7 @@ from batchwright.inference.prefix_groups import PrefixGroups
 class GroupedLine(Protocol):
     @property
     def due_group(self) -> int:
-        """The line's prefix group; 0 if it has none."""
+        """The line's prefix group; 0 if the line has no group."""
         ...
 
 

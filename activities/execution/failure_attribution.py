@@ -176,7 +176,7 @@ class LineAttempts:
         self._persist(line)
 
     def use(self, line: SliceLine, outcome: Outcome) -> None:
-        """Count a failed attempt of the line, and schedule the next one."""
+        """Count a failed attempt of the line, and schedule the next attempt."""
         policy, count = self._policy, line.attempt.count + 1
         wait = backoff(count, initial=policy.initial_backoff, longest=policy.max_backoff)
         changes = {
@@ -227,7 +227,7 @@ class LineAttempts:
     def are_exhausted(self, line: SliceLine) -> bool:
         """Return True if the line has no attempts left, or if it has waited too long for capacity.
 
-        The retry policy sets the limits of both: `max_attempts` and `give_up_after`.
+        The retry policy sets the two limits: `max_attempts` and `give_up_after`.
         """
         if line.attempt.count >= self._policy.max_attempts:
             return True

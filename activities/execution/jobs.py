@@ -45,7 +45,7 @@ class _LineJob(NamedTuple):
 
     Attributes:
         config: the model's job settings when this turn began to wait for the job. If the settings change
-            later, the job is still handled by these.
+            later, the job is still handled by the old settings.
     """
 
     line: SliceLine

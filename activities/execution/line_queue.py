@@ -150,7 +150,7 @@ class LineQueue:
     def quarantine(self, marker: str) -> list[SliceLine]:
         """Quarantine the lines that a crashed attempt was about to send or had in flight. Return these lines.
 
-        The number of crashes of each of these lines is increased by one. `marker` names the crashed attempt
+        For each of these lines, the number of crashes is increased by one. `marker` names the crashed attempt
         in the lines' records.
         """
         lines = [*self._ready, *(line for _, _, line in self._later), *self._quarantined]
@@ -224,8 +224,8 @@ async def read_line_queue(
 ) -> LineQueue:
     """Read the slice's unsettled lines from storage and return them as a queue.
 
-    This takes two requests to storage: one reads the slice's part of the plan, the other one its lines in the
-    shard.
+    This takes two requests to storage: the first reads the slice's part of the plan, the second reads the
+    slice's lines in the shard.
 
     Args:
         prefixes: the model's prefix groups.

@@ -208,7 +208,7 @@ class RequestExecutor:
         """Send the line to one backend after another until a backend accepts it. Return the outcome.
 
         A backend that is unavailable or rejects Batchwright's API key has not accepted the line. If no
-        backend accepts it, the outcome of the last one is returned.
+        backend accepts it, the outcome at the last backend is returned.
         """
         request: OutboundRequest | Outcome = sent.request
         if self._has_hooks:

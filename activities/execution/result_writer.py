@@ -193,7 +193,7 @@ class ResultWriter:
     async def compact(self, min_segments: int, is_lease_valid: Callable[[], bool]) -> None:
         """Merge small segments into one if there are at least `min_segments` of them.
 
-        The old segments are deleted after the new one is stored.
+        The old segments are deleted after the new segment is stored.
 
         Args:
             is_lease_valid: returns False if another attempt may own the slice. The old segments are then not

@@ -207,7 +207,8 @@ class Ingestion(IngestionActivities):
     def _prices(self, context: IngestionContext, models: Iterable[str]) -> Mapping[str, PriceConfig]:
         """Return the prices of the batch by model.
 
-        If an earlier attempt has stored prices, return those. Otherwise return the current prices.
+        If an earlier attempt has stored prices, return the stored prices. Otherwise return the current
+        prices.
         """
         if context.prices is not None:
             return context.prices

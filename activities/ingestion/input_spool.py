@@ -63,7 +63,9 @@ class InputSpool(ScratchFile):
         return True
 
     def read_line(self, offset: int, length: int) -> bytes:
-        """Return the line at `offset`, with a newline. If the file does not end with a newline, one is added.
+        """Return the line at `offset`, with a newline.
+
+        If the last line of the file has no newline, a newline is added to it.
 
         Args:
             length: length in bytes, including the newline.

@@ -199,8 +199,8 @@ class Publisher:
         """Return the object that divides a model's lines into slices.
 
         If the model has a rate limit, a worker sends a slice in several turns (attempts of limited time).
-        Every turn counts against the rate like a full turn, even if it sends fewer lines than it may.
-        Therefore the number of lines of a slice is a multiple of the lines that a full turn sends.
+        Every turn counts against the rate like a full turn, even if it sends fewer lines than the rate
+        allows. Therefore the number of lines of a slice is a multiple of the lines that a full turn sends.
         """
         pacing = self._rates.pacing_of(model)
         if pacing is None:

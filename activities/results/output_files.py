@@ -110,7 +110,7 @@ def file_lifetime(order: BatchOrder, status: BatchStatus, settings: Settings) ->
 async def delete_superseded(storage: Storage, files: FilesTable, order: BatchOrder) -> None:
     """Delete the output and error files of the finalization attempts that did not end the batch.
 
-    Call this only after the batch has ended. Before that, it is not known whose files are the final ones.
+    Call this only after the batch has ended. Before that, it is not known which attempt's files are final.
     """
     for kind in OUTPUT_KINDS:
         id = derived_file_id(order.batch_id, kind)

@@ -132,10 +132,10 @@ def _tenant_done(turn: RetentionTurn, tenant: str) -> SweepPosition:
 
 
 async def _tenants(turn: RetentionTurn, position: SweepPosition) -> AsyncGenerator[str]:
-    """Yield the names of the tenants from `position` on.
+    """Yield the names of the tenants, from `position` on.
 
-    If `position.at` is None, the first one is the tenant in `position`. Otherwise this tenant is done, and
-    the first one is the next tenant.
+    If `position.at` is None, begin with the tenant in `position`. Otherwise this tenant is done, and the next
+    tenant is the first one.
     """
     after = position.tenant
     if after and position.at is None:

@@ -157,7 +157,8 @@ class _Published:
     """The waiting reason that was last published for one model of a batch.
 
     Attributes:
-        reason: the reason that was last sent to the workflow; empty if none was sent, or if it was withdrawn.
+        reason: the reason that was last sent to the workflow; empty if no reason was sent, or if the reason
+            was withdrawn.
         signals_left: number of signals that could be sent without a pause at the time `signalled_at`.
     """
 
@@ -176,8 +177,8 @@ def _now() -> datetime:
 class WaitingReasons:
     """Publishes waiting reasons to the database, where the API reads them, and to the batch's workflow.
 
-    The workflow gets a reason only if the reason has changed. It gets at most four in a row, then one per
-    minute.
+    The workflow gets a reason only if the reason has changed. The workflow gets at most four reasons in a
+    row, then one per minute.
     """
 
     def __init__(

@@ -219,7 +219,7 @@ class DeadLetterTarget:
 
 
 class DeadLettersTarget:
-    """All dead letters, or those of one tenant or one batch. They have no state of their own."""
+    """All dead letters, or all dead letters of one tenant or one batch. They have no state of their own."""
 
     type = AuditTargetType.DEAD_LETTER
 

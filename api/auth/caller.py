@@ -64,7 +64,7 @@ def operator_of(request: Request) -> str:
 def tenant_from_headers(headers: Headers, settings: Settings) -> str:
     """Return the tenant that the tenant header names.
 
-    If the header has several values, the last one is used, because gateways append their value. If there is
+    If the header has several values, the last value is used, because gateways append their value. If there is
     no such header and authentication is off, return the default tenant.
 
     Raises:

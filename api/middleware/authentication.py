@@ -21,9 +21,10 @@ PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/
 
 
 class AuthenticationMiddleware:
-    """Rejects requests that fail authentication, and stores the tenant of the others in the ASGI scope.
+    """Rejects requests that fail authentication, and stores the tenant of accepted requests.
 
-    Requests for `PUBLIC_PATHS` and callbacks of backends are not checked, and get no tenant.
+    The tenant is stored in the ASGI scope. Requests for `PUBLIC_PATHS` and callbacks of backends are not
+    checked, and get no tenant.
     """
 
     def __init__(

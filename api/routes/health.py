@@ -46,7 +46,10 @@ class ReadinessObject(BaseModel):
 
 class HealthRoutes:
     def __init__(self, deps: ApiDependencies, authenticator: Authenticator | None) -> None:
-        """Create the routes. `authenticator` is that of all other routes; None without authentication."""
+        """Create the routes.
+
+        `authenticator` is the authenticator of all other routes; None if requests need no authentication.
+        """
         self._deps, self._authenticator = deps, authenticator
 
     def router(self) -> APIRouter:

@@ -188,8 +188,8 @@ def parse_batch_create(fields: Mapping[str, object], settings: Settings) -> Batc
     """Validate the body of a request to create a batch, and return its values.
 
     Raises:
-        ApiError: a field is not valid. If there are several, the error is about the first one in the order of
-            the API reference.
+        ApiError: a field is not valid. If several fields are not valid, the error is about the first of them
+            in the order of the API reference.
     """
     known = (*BATCH_FIELDS, EXTENSION) if settings.profile is Profile.RELAXED else BATCH_FIELDS
     reject_unknown(fields, known, hints=IDEMPOTENCY_KEY_HINT)
@@ -327,10 +327,10 @@ def parse_max_cost(value: object, param: str) -> str | None:
 
 
 def parse_codes(fields: Mapping[str, object]) -> list[str]:
-    """Return the error codes whose lines a retry sends again, sorted and without duplicates.
+    """Return the error codes in the field `codes`, sorted and without duplicates.
 
-    The codes are in the field `codes`. If this field is missing or null, the result is empty, and the retry
-    sends all failed lines.
+    A retry with these codes sends only the lines that failed with one of them. If the field is missing or
+    null, the result is empty. The retry then sends all failed lines.
 
     Raises:
         ApiError: the field is not a list of 1 to `MAX_RETRY_CODES` codes.

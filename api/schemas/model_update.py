@@ -103,8 +103,9 @@ def model_config_patch(fields: Mapping[str, object], base: ModelConfig | None) -
 
     Args:
         fields: the body.
-        base: the model's configuration without run-time changes; None if it has none. The type `async` keeps
-            the kind of jobs in `base`. Without jobs there, `async` means jobs that are polled.
+        base: the model's configuration without run-time changes; None if it has no such configuration. The
+            type `async` keeps the kind of jobs in `base`. Without jobs there, `async` means jobs that are
+            polled.
 
     Raises:
         ApiError: a field is unknown or not valid.

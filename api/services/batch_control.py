@@ -115,7 +115,7 @@ class BatchControl:
         return batch_object(row, paused=False)
 
     async def change_max_cost(self, tenant: str, batch_id: str, max_cost: str | None) -> BatchObject:
-        """Change the cap on the cost of a batch in progress. None removes it.
+        """Change the cap on the cost of a batch in progress. None removes the cap.
 
         Raises:
             ApiError: the batch is not in progress, is being cancelled or has reached its cap (409). Or a

@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 class CreatedBatch(NamedTuple):
     """A new batch and its webhook endpoint.
 
-    `webhook` is None if the client requested no endpoint, or has deleted it meanwhile.
+    `webhook` is None if the client requested no endpoint. It is also None if a repeated request returns the
+    batch after the client has deleted the endpoint.
     """
 
     row: BatchRow

@@ -62,7 +62,7 @@ class BatchDeletion:
         return DeletedBatch(id=batch_id)
 
     async def _delete_objects(self, tenant: str, batch_id: str) -> None:
-        """Delete all objects of the batch, except those of files that still have a row."""
+        """Delete all objects of the batch, except the objects of files that still have a row."""
         ids = [derived_file_id(batch_id, kind) for kind in OUTPUT_KINDS]
         kept = await self._retention.storage_keys(tenant, ids)
         for id in ids:

@@ -162,7 +162,7 @@ class BatchEvents:
 
         Args:
             topic: the batch to listen to.
-            known: id of the latest event that the client has; None if it has none.
+            known: id of the latest event that the client has; None if the client has no event.
 
         Raises:
             ApiError: the tenant or this process has too many listeners (429), or the process is stopping
@@ -206,7 +206,7 @@ class BatchEvents:
                 failing = True
 
     async def poll(self) -> None:
-        """Read all batches that have listeners once, and publish an event for each batch that has changed.
+        """Read each batch that has listeners, and publish an event if the batch has changed.
 
         If a batch was deleted, its streams end.
 

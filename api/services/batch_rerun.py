@@ -183,7 +183,10 @@ def _results_gone(row: BatchRow, what: str) -> ApiError:
 
 
 def resume_refusal(row: BatchRow) -> str:
-    """Return the reason why an ended batch cannot be resumed, as a message for clients; empty if it can."""
+    """Return the reason why an ended batch cannot be resumed, as a message for clients.
+
+    The message is empty if the batch can be resumed.
+    """
     if row.files_pending:
         return _FILES_PENDING
     if row.status is BatchStatus.COMPLETED:
@@ -210,8 +213,8 @@ class RerunBuilder:
         """Return the parameters of the new batch, copied from the ended batch.
 
         Args:
-            fields: body of the request. Its `completion_window` and `max_cost` replace those of the ended
-                batch.
+            fields: body of the request. Its `completion_window` and `max_cost` replace the values of the
+                ended batch.
             key_id: id of the API key for which the new batch runs; empty for an operator.
 
         Raises:
@@ -239,7 +242,8 @@ class RerunBuilder:
     async def order(self, row: BatchRow, creation: BatchCreate) -> BatchOrder:
         """Build the order of the new batch from its parameters and the priority of the ended batch.
 
-        If the tenant may no longer use this priority, the new batch has the highest priority that it may use.
+        If the tenant may no longer use this priority, the new batch has the highest priority that the tenant
+        may use.
         """
         own = await self._deps.database.quotas.get(row.order.tenant)
         priority = min(row.order.priority, own.highest_priority)

@@ -30,9 +30,10 @@ class CoalescingCache(Generic[Key, Value]):
         self._reading: dict[Key, tuple[float, asyncio.Task[Value]]] = {}
 
     async def get(self, key: Key) -> Value:
-        """Return the cached value of the key. If there is none, call `read`, and raise its exceptions.
+        """Return the cached value of the key.
 
-        Concurrent callers wait for the same call of `read`.
+        If the key has no cached value, call `read`, and raise its exceptions. Concurrent callers wait for the
+        same call of `read`.
         """
         now = self._clock()
         read_at, value = self._values.get(key, (0.0, None))

@@ -211,7 +211,7 @@ class FileUpload:
 async def store_file(
     upload: FileUpload, content_type: str, body: AsyncIterator[bytes], deps: ApiDependencies
 ) -> FileRow:
-    """Store the file of the upload form in `body`, and return its row. Errors are those of `store_form`."""
+    """Store the file of the upload form in `body`, and return its row. Raises the errors of `store_form`."""
     return await store_form(upload, read_multipart(content_type, body), deps)
 
 

@@ -61,7 +61,7 @@ class _Lines(NamedTuple):
     Attributes:
         offsets: for each line, its byte offset in the input file.
         originals: for each line, the number of the line whose result it gets. A duplicate gets the result of
-            its original, every other line its own.
+            its original. Every other line gets its own result.
         texts: for each line, the byte offset of its entry in `duplicates`; -1 if the line is not a duplicate.
         duplicates: the list of duplicates, encoded as ingestion stored it.
     """
@@ -115,7 +115,7 @@ class LiveIndex:
         return next(numbers, None)
 
     async def refresh(self) -> None:
-        """Add the segments that were stored since the last refresh, and drop those that no longer exist.
+        """Add the segments that were stored since the last refresh, and drop segments that no longer exist.
 
         Do nothing if the last refresh was less than `refresh_seconds` ago.
 
@@ -132,8 +132,8 @@ class LiveIndex:
         """Return the results of these settled lines, as lines of a file without newlines.
 
         Raises:
-            ObjectMissing: a segment was merged into another one or deleted since the last refresh. Call
-                `refresh` and try again. This refresh happens even if the last one was less than
+            ObjectMissing: a segment was merged into another segment or deleted since the last refresh. Call
+                `refresh` and try again. This refresh happens even if the last refresh was less than
                 `refresh_seconds` ago.
             SegmentDamaged: a result is damaged.
         """

@@ -249,10 +249,10 @@ class _Reader:
                 await asyncio.sleep(0)  # lets other requests run
 
     async def _from_file(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
-        """Yield those selected lines of the ended batch's file that were not read before.
+        """Yield the selected lines of the ended batch's file, without the lines that were already yielded.
 
-        If the last line read before is not in the file, nothing is yielded. This happens if finalization used
-        another result of this line.
+        The lines after the last yielded line are found in the file. If finalization used another result for
+        this line, the line is not in this file, and nothing is yielded.
 
         Raises:
             ApiError: `after` is not one of the selected lines, or the file was deleted.

@@ -50,7 +50,8 @@ class ApiClient:
 
         Args:
             app: the routes of the API, behind the middleware that authenticates their callers.
-            visit: ASGI scope of the browser's request. Its headers, such as those of a gateway, are sent on.
+            visit: ASGI scope of the browser's request. Its headers, such as the headers of a gateway, are
+                sent on.
             key: API key of the visitor's session; None if sessions are not used.
         """
         self._app, self._visit, self._key = app, visit, key

@@ -83,7 +83,7 @@ class NewBatchPages:
 
 
 async def _endpoint_of(api: ApiClient, file_id: str) -> str:
-    """Return the `url` in the first line of a file; empty if it has none."""
+    """Return the `url` in the first line of a file; empty if the line has no `url`."""
     headers = {"range": f"bytes=0-{_PREVIEW_BYTES - 1}"}
     async with api.open(f"/v1/files/{file_id}/content", headers=headers) as response:
         first, _, _ = (await response.body()).partition(b"\n")

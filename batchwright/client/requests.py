@@ -53,7 +53,7 @@ class Submission:
         requests: requests or bodies. A body gets the custom id `request-N`; N is its index, from 0.
         endpoint: endpoint of all requests, such as `/v1/chat/completions`.
         file: the lines are written to this file, which is then at its beginning.
-        idempotency_key: key of the upload and of the creation; None for a new one.
+        idempotency_key: key of the upload and of the creation; None for a new key.
 
     Raises:
         ValueError: there are no requests, a custom id occurs twice, or a body is not valid JSON.

@@ -211,9 +211,9 @@ class BatchForecast(Message):
     window: WindowFit
 
     def seconds_left(self, at: datetime) -> tuple[float, float]:
-        """Return how much of `p50_seconds` and of `p90_seconds` is left at the time `at`.
+        """Return the seconds of `p50_seconds` and of `p90_seconds` that are left at the time `at`.
 
-        The result is 0 if this much time has already passed since `made_at`.
+        Both times count from `made_at`. A number is 0 if the whole time has passed.
         """
         age = (at - self.made_at).total_seconds()
         return max(self.p50_seconds - age, 0.0), max(self.p90_seconds - age, 0.0)

@@ -15,7 +15,7 @@ class ConsistencyCheckOrder(Message):
 
 
 class DifferenceCount(Message):
-    """Number of differences of one kind that a check found, and number of those that it did not repair."""
+    """Number of differences of one kind that a check found, and how many of them it did not repair."""
 
     found: int = 0
     left: int = 0

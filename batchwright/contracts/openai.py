@@ -82,7 +82,7 @@ class AdmissionPolicy(StrEnum):
 
 
 class HoldKind(StrEnum):
-    """What a hold of an operator stops: the sending of all lines of a tenant, or of a model."""
+    """Kind of a hold, by which an operator stops the sending of all lines of a tenant or of a model."""
 
     TENANT = "tenant"
     MODEL = "model"

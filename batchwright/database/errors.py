@@ -135,7 +135,7 @@ class InOtherOrganization(DatabaseError):
 
 
 class VersionConflict(DatabaseError):
-    """The current version of the model is not one that the caller expected, so nothing was changed.
+    """The current version of the model is not a version that the caller expected, so nothing was changed.
 
     `present` is the current version of the model; `0` if the model was never changed at run time.
     """

@@ -100,8 +100,8 @@ class SliceProgress(Message):
     """A worker's report about one slice (a part of a model's lines): its finished lines and its tokens.
 
     All numbers are totals since the slice started. `number` identifies the slice within its model and batch.
-    If there are two reports about a slice, the one with the greater (`generation`, `attempt`) is newer, and
-    it replaces the older one. `generation` increases each time the attempts are counted from 1 again.
+    The report with the greater (`generation`, `attempt`) is the newer report about a slice, and replaces the
+    older report. `generation` increases each time the attempts are counted from 1 again.
     """
 
     tenant: str

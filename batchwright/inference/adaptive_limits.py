@@ -98,7 +98,7 @@ class AdaptiveLimits:
     def has_room(self, urls: Collection[str]) -> bool:
         """Return True if at least one of the backends `urls` may get another request, or if `urls` is empty.
 
-        If a permit has no backend yet, it is counted as if its request went to one of these backends.
+        A permit that has no backend yet is counted at these backends.
         """
         if not urls:
             return True
@@ -144,15 +144,13 @@ class AdaptiveLimits:
         return 0 if use is None else use.in_flight
 
     def place(self, model: str, url: str, before: PlacedRequest | None = None) -> PlacedRequest:
-        """Count a request at the backend `url`.
-
-        Return a record of it, which must be passed to `release` at its end.
+        """Count a request at the backend `url`. Return its record, which the caller must pass to `release`.
 
         Args:
             model: the model of the request.
             url: the backend that gets the request.
-            before: if the request moves from another backend, its record there. It is then no longer counted
-                there. None if the request had no backend yet.
+            before: record of the same request at another backend, from which the request moves. The request
+                is no longer counted there. None if the request had no backend yet.
         """
         if before is None:
             self.unplaced -= 1
@@ -199,7 +197,7 @@ class AdaptiveLimits:
         """Set which backends also serve interactive traffic. `urls` has their URLs.
 
         The limits of these backends are lowered sooner if responses get slower. If `policy.shared` is True,
-        the limits of all backends are.
+        this applies to all backends.
         """
         self.shared = frozenset(urls)
         for url, use in self._uses.items():

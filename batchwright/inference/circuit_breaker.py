@@ -42,9 +42,9 @@ class CircuitAttempt(Struct, eq=False):
 class CircuitBreaker:
     """Stops the requests of one model to one backend while the backend fails.
 
-    The circuit opens after `failures_to_open` failures in a row, if their number is at least half of the
-    number of requests in flight. If only lines of one tenant fail, the circuit may first wait some seconds
-    for the result of another tenant's line. All times are seconds of `clock`.
+    The circuit opens after `failures_to_open` failures in a row, if there are at least half as many failures
+    as requests in flight. If only lines of one tenant fail, the circuit may first wait some seconds for the
+    result of another tenant's line. All times are seconds of `clock`.
     """
 
     failures_to_open: int
@@ -77,9 +77,8 @@ class CircuitBreaker:
     def wait_seconds(self, tenant: str = "") -> float:
         """Return the seconds until a line of the tenant may be sent; 0 if a line may be sent now.
 
-        If the circuit is open, the call also records that the tenant waits. If the last failed trial was a
-        line of this tenant and other tenants wait, the seconds are longer, so that the other tenants send
-        first.
+        If the circuit is open, the call also records that the tenant waits. A tenant waits longer if its line
+        was the last failed trial and other tenants wait. So the other tenants send first.
         """
         if not self._pause:
             return 0.0
@@ -116,7 +115,7 @@ class CircuitBreaker:
         return attempt
 
     def _between_trials(self) -> float:
-        """Return the seconds between the starts of two trials while the first one has no response yet.
+        """Return the seconds between the starts of two trials while the first trial has no response yet.
 
         This is for a backend that has refused requests quickly. If such a backend does not refuse a trial
         quickly, it is probably processing the trial. Therefore the result becomes smaller with every trial
@@ -125,7 +124,7 @@ class CircuitBreaker:
         return max(_SOON / 2.0 ** min(self._outlived, 10), _MIN_BETWEEN_TRIALS)
 
     def record_abort(self, attempt: CircuitAttempt) -> None:
-        """Record the end of a request that shows nothing about the backend, for example a cancelled one."""
+        """Record the end of a request that shows nothing about the backend, such as a cancelled request."""
         attempt.is_recorded = True
         self._in_flight.discard(attempt)
         if self._trial is attempt:
@@ -201,7 +200,10 @@ class CircuitBreaker:
             self._tenant_errors[tenant] = words
 
     def last_error(self, tenant: str) -> str:
-        """Return the last error message that the backend returned for the tenant; empty if there is none."""
+        """Return the last error message that the backend returned for the tenant.
+
+        The message is empty if there is none.
+        """
         return self._tenant_errors.get(tenant, "")
 
     def allow_trial(self) -> None:

@@ -73,8 +73,8 @@ class InferenceClient:
         Args:
             backend: the backend's configuration in the registry; None to use only the settings of the
                 process.
-            problem: why the backend cannot be used; empty if it can. With a problem, every request fails with
-                this text.
+            problem: why the backend cannot be used; empty if it can be used. With a problem, every request
+                fails with this text.
         """
         self._transport, self._secrets_dir = transport, settings.secrets_dir
         self._backend = backend
@@ -150,9 +150,11 @@ class InferenceClient:
     ) -> Exchange | None:
         """Send a POST request if that is possible without awaiting. No trace span is created.
 
-        Return an exchange, with which the caller can cancel the request. When the request has ended,
-        `on_outcome` is called once with the outcome. It must not raise. If nothing was sent, return None, and
-        `on_outcome` is not called.
+        Return an exchange, with which the caller can cancel the request. If nothing was sent, return None.
+
+        Args:
+            on_outcome: called once with the outcome when the request has ended. It must not raise. It is not
+                called if nothing was sent.
         """
         if self.problem:
             return None

@@ -122,7 +122,7 @@ class ClientPool:
     async def reload_credentials(self) -> None:
         """Reload the API keys and certificates of all clients.
 
-        If a key or certificate cannot be read, the one that was read before stays in use.
+        If a key or certificate cannot be read, the old key or certificate stays in use.
         """
         for client in self._clients.values():
             client.reload_key()

@@ -141,8 +141,8 @@ class ConcurrencyLimiter:
             model_limit: returns the limit of a model, which may change at any time.
             backends: adaptive limits of the backends.
             has_room: returns False while there is no memory for another request. No permit is granted then.
-                The limiter checks this, and not the slices, because otherwise the slice that frees memory
-                would always take it again.
+                Slices do not check this themselves: the slice that frees memory would always take the memory
+                again.
             limits: caps and rates of tenants, API keys and models; None for no limits.
         """
         self.clock, self._has_room = backends.clock, has_room
@@ -178,7 +178,7 @@ class ConcurrencyLimiter:
     def enqueue(self, request: PermitRequest) -> None:
         """Queue a request.
 
-        Its permit is granted as soon as one is free, possibly before this method returns.
+        Its permit is granted as soon as a permit is free, possibly before this method returns.
         """
         model, tenant = self._models.get(request.model) or self._permits_of(request.model), request.tenant
         known = model.waiting.get(tenant) or model.capped.get(tenant)
@@ -213,9 +213,9 @@ class ConcurrencyLimiter:
         return self.limits.model_limit(name, self.clock()) is not None
 
     def limit_reached(self, name: str, tenant: str, key_id: str) -> Limit | None:
-        """Return the limit because of which lines of the tenant or the API key wait.
+        """Return the limit for which lines of the tenant or the API key wait.
 
-        Return None if no limit makes them wait, or if they only wait for a free permit.
+        Return None if they wait for no limit, or only for a free permit.
         """
         model = self._models.get(name)
         return None if model is None else model.limit_reached(self.limits, tenant, key_id, self.clock())
@@ -302,8 +302,8 @@ class ConcurrencyLimiter:
     def _grant(self, now: float) -> None:
         """Grant permits to waiting requests while permits are free.
 
-        This is a loop and not a recursion, because a callback may enqueue its next request or release its
-        permit at once.
+        A callback can enqueue or release a permit while this loop runs. The loop then continues with the new
+        state, and no second loop is started.
         """
         self._is_granting = True
         try:
@@ -316,11 +316,11 @@ class ConcurrencyLimiter:
             self._is_granting = False
 
     def _next_model(self, now: float) -> _Model | None:
-        """Return the model that gets the next permit; None if no waiting model may have one.
+        """Return the model that gets the next permit; None if no waiting model may get a permit.
 
-        The result is the model that uses the fewest permits. If several models use equally few, it is the one
-        whose last permit was granted first. So no model waits forever, even if there are fewer permits than
-        models.
+        The model with the fewest permits in use gets the next permit. If several models have equally few, the
+        model whose last permit is the oldest gets it. So no model waits forever, even if there are fewer
+        permits than models.
         """
         found = full = free = None  # best model so far; backends that are full; backends that have room
         first, rates, held = (0, 0, ""), self.limits.model_rates, self._shares.held_models

@@ -40,7 +40,8 @@ class EffectiveBackend(NamedTuple):
 def effective_settings(entry: CatalogEntry, settings: Settings) -> dict[str, SettingWithSource]:
     """Return the settings of a model that are in effect, each with its source, by name (`limits.in_flight`).
 
-    Settings of `jobs` are included only if the model's requests run as jobs, and `prices` only if it has any.
+    Settings of `jobs` are included only if the model's requests run as jobs, and `prices` only if it has
+    prices.
 
     Args:
         entry: the model in the catalog.

@@ -23,11 +23,11 @@ class Reservation:
 
 
 class MemoryBudget:
-    """Limits the memory of one process. One half is for shards, the other for requests and their responses.
+    """Limits the memory of one process. Half of it is for shards, the other half for requests and responses.
 
     A shard is a stored object with input lines. Shards cannot use the half for requests, because only sending
     requests frees memory, so there must always be memory for sending. Shards get memory in the order of their
-    reservations. So small shards cannot delay a large one forever. The size of a response that has not
+    reservations. So small shards cannot delay a large shard forever. The size of a response that has not
     arrived yet is estimated from recent responses.
     """
 

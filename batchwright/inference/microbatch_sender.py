@@ -1,8 +1,8 @@
 """Microbatching: send several lines of one model in one request, if the model's settings allow it.
 
-If the backend fails to process such a request, its lines are sent once more together, then in halves, and at
-last one by one. If the backend refuses the request as invalid, the lines are sent one by one at once. A
-failure costs a line one of its attempts only if the line was sent alone.
+If the backend fails to process such a request, its lines are sent again: first once more together, then in
+halves, and at last one by one. If the backend refuses the request as invalid, the lines are sent one by one
+at once. A failure costs a line one of its attempts only if the line was sent alone.
 """
 
 import asyncio
@@ -228,8 +228,8 @@ class MicrobatchSender:
     ) -> Outcome:
         """Send one line, possibly together with other lines in one request. Return the outcome of this line.
 
-        Only lines with the same `tenant` share a request. If the call is cancelled, its request continues for
-        the other lines that share it. The other parameters are those of `InferenceClient.send`.
+        Only lines with the same `tenant` share a request. If the call is cancelled, the shared request
+        continues for the other lines. The other parameters are those of `InferenceClient.send`.
         """
         part = self._eligible(body)
         if part is None:

@@ -38,11 +38,11 @@ class PrefixGroups:
     def set_width(self, in_flight: Sequence[int | None], *, is_affine: bool) -> None:
         """Set `width` from the number of requests that each backend of the model processes at once.
 
-        If one of the numbers is None, `width` becomes infinity. The backend may then queue requests itself,
-        and in its queue the lines of one group should follow each other.
+        If one of the numbers is None, `width` becomes infinity. Such a backend may queue requests itself. In
+        its queue, the lines of one group should follow each other.
 
         Args:
-            in_flight: for each backend, the number that an operator has configured; None if none is
+            in_flight: for each backend, the number that an operator has configured; None if no number is
                 configured.
             is_affine: True if all lines of a group go to the same backend.
         """

@@ -55,7 +55,7 @@ class UpstreamProber:
     ) -> ProbeResult:
         """Send a test request to the backend and return its result.
 
-        If the last result is less than 1 s old, it is returned instead, and nothing is sent.
+        If the last result is less than 1 s old, send nothing and return the last result.
 
         Args:
             client: client of the backend.

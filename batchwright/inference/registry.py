@@ -58,7 +58,7 @@ class CurrentModels(Protocol):
         ...
 
     def prices_of(self, model: str) -> PriceConfig | None:
-        """Return the prices of a model; None if it has none."""
+        """Return the prices of a model; None if the model has no prices."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Choose the backend for each request: a backend of the model itself, or else one of a fallback model."""
+"""Choose the backend for each request: a backend of the model itself, otherwise one of a fallback model."""
 
 import asyncio
 import math
@@ -125,7 +125,7 @@ class ModelRouter:
         ).circuit
 
     def wait_seconds(self, tenant: str = "") -> float:
-        """Return the seconds until a line of the tenant may be sent; 0 if now, infinity if never."""
+        """Return the seconds until a line of the tenant may be sent: 0 for now, infinity for never."""
         for upstream in self.upstreams:
             if not upstream.circuit.is_open:
                 return 0.0
@@ -135,9 +135,10 @@ class ModelRouter:
 
     @property
     def urls(self) -> Sequence[str]:
-        """URLs of the backends that may get a request now. If none may, URLs of all own backends.
+        """URLs of the backends that may get a request now.
 
-        While the circuits of all own backends are open, backends of fallback models may get requests too.
+        If no backend may get a request, these are the URLs of all own backends. While the circuits of all own
+        backends are open, backends of fallback models may get requests too.
         """
         for upstream in self.upstreams:
             if upstream.circuit.is_open:
@@ -164,12 +165,14 @@ class ModelRouter:
 
         Args:
             prefix_hash: hash of the beginning of the prompt. If the load balancing is `prefix-affine`,
-                requests with the same hash get the same upstream, unless it is far busier than the others.
+                requests with the same hash get the same upstream. The exception is an upstream that is far
+                busier than the others.
             tenant: the tenant of the line.
             exclude: upstreams that must not be chosen.
-            avoid: the upstream at which the line failed last. It is chosen only if there is no other.
+            avoid: the upstream at which the line failed last. It is chosen only if no other upstream can be
+                chosen.
             is_full: returns True if the backend with this URL is at its limit of requests in flight. Such a
-                backend is chosen only if there is no other.
+                backend is chosen only if all backends are at their limits.
             is_used_up: returns True if the fleet-wide limit of the backend with this URL is used up. Such a
                 backend is never chosen.
         """
@@ -221,11 +224,10 @@ class ModelRouter:
         request_id: str,
         extra: Sequence[Header] = (),
     ) -> Outcome:
-        """Send the body to the chosen backend.
+        """Send the body to the chosen backend. Return the outcome in the form that the output line shows.
 
-        Return the outcome in the form in which the output line will show it. If the backend has its own name
-        for the model, or a priority is configured for it, the name or priority is set in the body. The body
-        is not changed otherwise.
+        The body is changed in two cases. If the backend has its own name for the model, the body gets this
+        name. If a priority is configured for the backend, the body gets the priority.
 
         Args:
             dispatch: the result of `select`.
@@ -250,9 +252,11 @@ class ModelRouter:
     ) -> Exchange | None:
         """Send the body to the chosen backend if that is possible without awaiting.
 
-        Return an exchange, with which the caller can cancel the request. When the request has ended,
-        `on_outcome` is called once with the outcome, which the caller must pass to `finalize_response`. If
-        nothing was sent, return None.
+        Return an exchange, with which the caller can cancel the request. If nothing was sent, return None.
+
+        Args:
+            on_outcome: called once with the outcome when the request has ended. The caller must pass the
+                outcome to `finalize_response`.
         """
         upstream = dispatch.upstream
         backend = upstream.backend
@@ -304,9 +308,9 @@ class ModelRouter:
         return outcome
 
     def _reachable(self) -> list[Upstream]:
-        """Return the model's own upstreams.
+        """Return the model's own upstreams (models at backends).
 
-        If all their circuits are open, also return those of the fallbacks.
+        If all their circuits are open, also return the upstreams of the fallbacks.
         """
         if not self.is_open:
             return self.upstreams
@@ -319,12 +323,13 @@ class ModelRouter:
 
         - If one of the model's own upstreams may get a trial request now, return only this upstream.
         - Otherwise, return the model's own upstreams whose circuits are closed.
-        - If the circuits of all own upstreams are open and none may get a trial request, apply the same rules
-          to the fallback models. Return the upstreams of the first fallback model that has a usable one.
+        - If the circuits of all own upstreams are open, and no trial request is allowed now, apply the same
+          rules to the fallback models. Return the upstreams of the first fallback model that has usable
+          upstreams.
 
         Args:
             exclude: upstreams that are never returned.
-            avoid: upstream that is returned only if there is no other; None if none is to be avoided.
+            avoid: upstream that is returned only if no other upstream can be returned; None to avoid none.
             is_used_up: returns True if the backend with this URL may get no request at all.
         """
         is_open = self.is_open

@@ -45,7 +45,7 @@ class Limit(StrEnum):
 
 
 class FleetRate(NamedTuple):
-    """A rate per minute that the whole fleet shares, and the part of the rate that this process may use."""
+    """A rate per minute that all workers share, and the part of the rate that this process may use."""
 
     total: int
     part: float
@@ -194,16 +194,20 @@ class SendLimits:
     # Checks
 
     def tenant_limit(self, tenant: str, now: float) -> Limit | None:
-        """Return the tenant's limit (cap, hold or rate) that forbids a request now; None if none does."""
+        """Return the tenant's cap, hold or rate that forbids a request now.
+
+        Return None if no limit of the tenant forbids it.
+        """
         most = self.shares.max_in_flight.get(tenant)
         if most is not None and self.of_tenants[tenant] >= most:
             return Limit.TENANT_IN_FLIGHT
         return self.tenant_rate(tenant, now)
 
     def tenant_rate(self, tenant: str, now: float) -> Limit | None:
-        """Return the tenant's hold or rate that forbids a request now; None if neither forbids it.
+        """Return the tenant's hold or rate that forbids a request now.
 
-        The tenant's cap on requests in flight is not checked.
+        Return None if no hold and no rate of the tenant forbids it. The tenant's cap on requests in flight is
+        not checked.
         """
         if tenant in self.shares.held_tenants:
             return Limit.TENANT_HOLD
@@ -211,7 +215,10 @@ class SendLimits:
         return buckets and _used_up(buckets, now, Limit.TENANT_REQUESTS, Limit.TENANT_TOKENS)
 
     def model_limit(self, model: str, now: float) -> Limit | None:
-        """Return the model's limit (hold or rate) that forbids a request now; None if none does."""
+        """Return the model's hold or rate that forbids a request now.
+
+        Return None if no limit of the model forbids it.
+        """
         if model in self.shares.held_models:
             return Limit.MODEL_HOLD
         buckets = _current(self._models, model, self.model_rates.get(model, NO_RATES), now)
@@ -294,7 +301,7 @@ class SendLimits:
 
 
 def _current(known: dict[str, _Buckets], name: str, rates: Rates, now: float) -> _Buckets | None:
-    """Return the entry of `known` for a tenant or model, after it was adapted to `rates`.
+    """Return the entry of `known` for a tenant or model, adapted to `rates`.
 
     If the entry is missing, add it. If `rates` has no limit, remove the entry and return None.
 

@@ -86,7 +86,7 @@ class IssuerKeys:
     def _start_fetching(self) -> None:
         """Start to fetch the keys.
 
-        If a fetch is running, or if the latest one began a moment ago, do nothing.
+        If a fetch is running, or if the latest fetch began a moment ago, do nothing.
         """
         now = self._monotonic()
         if self._fetching is None and now - self._attempted_at >= MIN_REFRESH_SECONDS:
@@ -113,8 +113,8 @@ class IssuerKeys:
 def _select(keys: tuple[IssuerKey, ...], kid: str | None, algorithm: str) -> IssuerKey | None:
     """Return the key with the id `kid` that fits the algorithm; None if there is no such key.
 
-    A key fits by its type, its curve and its declared use. If `kid` is None, return the only key that fits;
-    None if several keys fit.
+    A key fits by its type, its curve and its declared use. If `kid` is None, return the only key that fits.
+    If several keys fit, return None.
     """
     fitting = [key for key in keys if (kid is None or key.kid == kid) and _fits(key, algorithm)]
     return fitting[0] if len(fitting) == 1 or (fitting and kid is not None) else None

@@ -37,7 +37,7 @@ class BatchFilters(NamedTuple):
 
     @property
     def tags(self) -> list[bytes]:
-        """Tags that every batch has which meets the conditions.
+        """Tags that a batch must have to meet the conditions.
 
         Tags of metadata come first, because fewer batches have them.
         """

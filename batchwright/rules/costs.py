@@ -19,7 +19,7 @@ _TOKENS_PER_PRICE = 10**MAX_PLACES
 
 
 class UnitPrices(NamedTuple):
-    """Prices of one token and of one request of a model."""
+    """What one token and one request of a model cost."""
 
     input: int
     cached_input: int
@@ -37,7 +37,7 @@ class UnitPrices(NamedTuple):
         )
 
     def cost(self, usage: TokenUsage, requests: int = 1) -> int:
-        """Return what `requests` successful requests cost that have used the tokens `usage` together."""
+        """Return the cost of `requests` successful requests, which together have used the tokens `usage`."""
         return (
             (usage.input_tokens - usage.cached_tokens) * self.input
             + usage.cached_tokens * self.cached_input

@@ -22,7 +22,7 @@ class DailyAmounts(NamedTuple):
     cost: int = 0
 
     def of(self, quota: Quota) -> int:
-        """Return the amount that the budget `quota`, one of `BUDGETS`, limits."""
+        """Return the amount that counts towards the budget `quota`, which must be one of `BUDGETS`."""
         return self.cost if quota is Quota.COST_PER_DAY else self.tokens
 
     def plus(self, other: "DailyAmounts") -> "DailyAmounts":
@@ -101,10 +101,10 @@ class QuotaExcess(NamedTuple):
 
 
 def find_excess(limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork) -> QuotaExcess | None:
-    """Return the quota that the `requested` work would exceed; None if it may be enqueued.
+    """Return the quota that the `requested` work would exceed; None if this work may be enqueued.
 
     If the work would exceed both quotas (of lines and of tokens), the result is usually the quota of lines.
-    But if the requested work alone exceeds only the quota of tokens, it is the quota of tokens.
+    But if the requested work alone exceeds only the quota of tokens, the result is the quota of tokens.
 
     Args:
         used: work of the tenant that is already enqueued.
@@ -126,7 +126,7 @@ def find_excess(limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork
 def queue_behind(
     limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork, before: int
 ) -> QuotaExcess | None:
-    """Return the quota for which a batch has to wait; None if it may be enqueued.
+    """Return the quota for which a batch has to wait; None if the batch may be enqueued.
 
     A batch that exceeds no quota also has to wait if earlier batches of the tenant wait. This does not apply
     if both the lines and the tokens of the tenant are unlimited.

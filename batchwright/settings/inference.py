@@ -134,9 +134,9 @@ class InferenceSettings(BaseSettings):
 
     @property
     def passed_headers(self) -> tuple[str, ...]:
-        """Lower-case names of the headers that are copied from the API request that creates a batch.
+        """Names, in lower case, of the client's headers that are forwarded to backends.
 
-        They are sent to backends with each request of the batch.
+        A client sends these headers when it creates a batch. Each request of the batch then has them.
         """
         return parse_passed_names(self.pass_headers)
 

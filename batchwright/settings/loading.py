@@ -88,7 +88,8 @@ def from_environment(name: str) -> str:
 def load(**overrides: object) -> Settings:
     """Read and check all settings, and return them.
 
-    Values in `overrides` replace those in environment variables, and these replace the defaults.
+    Values in `overrides` take precedence over environment variables. Environment variables take precedence
+    over defaults.
 
     Raises:
         SettingsError: a setting or the registry file is invalid. The message names the setting and the

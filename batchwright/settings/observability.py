@@ -24,8 +24,8 @@ def variable_name(name: str) -> str:
 class Sampler(StrEnum):
     """Rules that decide which traces are kept.
 
-    If the name of a rule begins with `parentbased` and a call belongs to its caller's trace, the trace is
-    kept if and only if the caller keeps it.
+    A call can belong to a trace of its caller. The rules whose names begin with `parentbased` then keep the
+    trace if and only if the caller keeps it.
     """
 
     ALWAYS_ON = "always_on"

@@ -210,8 +210,10 @@ def _place(loc: Sequence[int | str]) -> str:
 def describe_remedy(error: ErrorDetails, within: Sequence[str] = ()) -> str:
     """Return how to correct an error in the registry, as text for messages.
 
-    `within` is the position in the registry of the object that was checked; empty if the whole registry was
-    checked. The location in `error` is relative to this position.
+    Args:
+        error: the error that pydantic has found in an object of the registry. Its location starts at this
+            object.
+        within: path of the object in the registry; empty if the object is the whole registry.
     """
     match error["type"]:
         case "extra_forbidden":

@@ -99,8 +99,8 @@ class BackendTraffic:
     def retain(self, models: Collection[str], backends: Collection[str]) -> None:
         """Keep separate totals only for these models and backends.
 
-        If the model or the backend of a total is not among them, the total is added to one with the backend
-        name `other`. The model name also becomes `other` if the model is not in `models`.
+        All other totals are added to totals with the backend name `other`. If the model of a total is not in
+        `models`, the model name also becomes `other`.
         """
         for key in [key for key in self._totals if key[0] not in models or key[1] not in backends]:
             self._fold(self._totals.pop(key), key[0] if key[0] in models else OTHER)

@@ -45,7 +45,7 @@ class SdkMetricsClient:
     async def fetch(self, on_sent: Callable[[], None] = lambda: None) -> bytes:
         """Return the SDK's metrics as text.
 
-        If the SDK serves no metrics, or gives no valid answer within a few seconds, the text is empty. If the
+        The text is empty if the SDK serves no metrics, or gives no valid answer within a few seconds. If the
         server has closed the connection, the request is sent a second time. `on_sent` is called each time
         after the request was sent.
         """
@@ -96,7 +96,7 @@ class SdkMetricsClient:
 
 
 async def render_metrics(metrics: Metrics, sdk: SdkMetricsClient) -> bytes:
-    """Return the metrics of Batchwright, followed by those of the SDK if its server answers."""
+    """Return the metrics of Batchwright, followed by the SDK's metrics if the SDK's server answers."""
     parts: list[bytes] = []
 
     def render() -> None:

@@ -54,8 +54,8 @@ class Metrics(
 ):
     """The metrics of one process. Create them once, and pass them to all code that counts.
 
-    If a metric has labels, it has no series until it is counted for the first time. If it has none, it starts
-    at 0.
+    If a metric has labels, it has no series until it is counted for the first time. A metric without labels
+    starts at 0.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None, *, tenants: int = _TENANTS) -> None:

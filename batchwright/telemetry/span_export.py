@@ -83,9 +83,9 @@ class CountingSpanExporter(OTLPSpanExporter):
 
 
 class CountingSpanProcessor(BatchSpanProcessor):
-    """Queue and export thread of the SDK. It also counts the spans that are dropped.
+    """Span processor that also counts the spans that it drops because its queue is full.
 
-    If the queue is full, a new span is dropped.
+    The SDK's queue and export thread do the rest.
     """
 
     def __init__(self, exporter: CountingSpanExporter, on_dropped: OnSpansDropped) -> None:
@@ -109,7 +109,8 @@ class CountingSpanProcessor(BatchSpanProcessor):
 class _LastErrors(logging.Handler):
     """Log handler that keeps the last two messages of OpenTelemetry instead of printing them.
 
-    After a failed export, one of them is about the last attempt, and the other about the final failure.
+    After a failed export, one message is about the last attempt, and the other message about the final
+    failure.
     """
 
     def __init__(self) -> None:

@@ -55,8 +55,8 @@ def observed_runtime() -> tuple[Runtime, str]:
 async def connect(settings: Settings, *, runtime: Runtime | None = None, lazy: bool = False) -> Client:
     """Return a Temporal client for the namespace in the settings.
 
-    If the credential files change, the client does not notice it. Use `open_connection` for a client that
-    does.
+    The client does not notice a change of the credential files. Use `open_connection` for a client that
+    follows such changes.
 
     Args:
         runtime: the SDK's runtime; None for the default runtime.
@@ -76,7 +76,8 @@ async def open_connection(
     """Return a Temporal client and its connection, which can change to new credentials.
 
     `TemporalConnection.run` reads the credential files every few seconds. The connection changes its
-    credentials only while the caller runs it. The arguments and exceptions are those of `connect`.
+    credentials only while the caller runs it. It has the same arguments as `connect`, and raises the same
+    exceptions.
     """
     converter = data_converter(settings)
     connection = await TemporalConnection.open(settings, runtime=runtime, lazy=lazy)

@@ -108,7 +108,7 @@ class RequestStream:
         yield bytes(lines)
 
     def fingerprint(self, version: str) -> str:
-        """Return a digest of all requests and of the version of Anthropic's API that they were sent for."""
+        """Return a digest of all requests, and of the version of Anthropic's API for which they were sent."""
         return sha256(self._digest.digest() + version.encode()).hexdigest()
 
     def _line(self, request: bytes | OversizedRequest) -> bytes:
@@ -181,7 +181,7 @@ class RequestSplitter:
                 yield found
 
     def finish(self) -> None:
-        """Check that the body is complete. Raise ApiError if it is not."""
+        """Check that the body is complete. Raise ApiError if it is incomplete."""
         if self._state != self._after_end:
             if self._state == self._begin:
                 raise _wrong_body(bytes(self._buffer))
@@ -305,10 +305,12 @@ def _end_of(pattern: re.Pattern[bytes], buffer: bytearray, at: int) -> int:
 
 
 def _read_request(request: bytes, place: str) -> dict[str, bytes]:
-    """Return the members of a request as JSON, by name, with the exact bytes of the body.
+    """Return the values of the fields of a request, as JSON, by field name.
+
+    Each value has exactly the bytes that the client sent.
 
     Raises:
-        ApiError: the request is not JSON, or it has an unknown member.
+        ApiError: the request is not JSON, or it has an unknown field.
     """
     try:
         if not request.isascii():

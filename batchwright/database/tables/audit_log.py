@@ -108,8 +108,8 @@ class AuditLogExtent(NamedTuple):
     """The extent of the audit log.
 
     Attributes:
-        latest: position of the latest entry, which may be deleted; 0 if there was none.
-        oldest: position of the oldest entry that is not deleted; None if there is none.
+        latest: position of the latest entry, even if this entry was deleted; 0 if there was no entry.
+        oldest: position of the oldest entry that is not deleted; None if there is no such entry.
         ended_below: all acts with ids less than this text have ended. It is the id of the first act that may
             be running, or greater than all ids.
     """

@@ -19,9 +19,9 @@ class BatchDeletions(Protocol):
     async def begin(self, tenant: str, batch_id: str, *, keep_files: bool) -> None:
         """Delete the rows of the batch's output and error files, so that clients no longer find these files.
 
-        If `keep_files` is True, these rows are not deleted. If storage still keeps results of the batch, so
-        that another batch could resume it, record that they are no longer kept. Then no other batch can begin
-        to use them while the caller deletes the objects.
+        If `keep_files` is True, these rows are not deleted. Storage may still keep results of the batch, so
+        that another batch can resume it. In this case, record that the results are no longer kept. Then no
+        other batch begins to use them while the caller deletes the objects.
 
         Raises ResultsInUse, and changes nothing, if another batch resumes this batch and has not yet read all
         its results.

@@ -171,7 +171,7 @@ class _Columns(BaseModel):
 def parse_batch(record: Row) -> BatchRow:
     """Return the batch in a database record.
 
-    The counts of a live batch include those that workers reported.
+    The counts of a live batch include the counts that workers reported.
     """
     columns = _Columns.model_validate(dict(record.items()))
     row = BatchRow.model_validate(columns, from_attributes=True)

@@ -63,7 +63,7 @@ class BatchesTable(Protocol):
     ) -> tuple[BatchRow, list[WaitingRow]] | None:
         """Return a batch with its forecast, and the reasons why it waits at the time `at`.
 
-        The reasons are sorted by model. Return None if the tenant has no such batch.
+        The reasons are sorted by model. The result is None if the tenant has no such batch.
         """
         ...
 
@@ -76,16 +76,16 @@ class BatchesTable(Protocol):
         filters: BatchFilters = NO_FILTERS,
         before: str | None = None,
     ) -> tuple[list[BatchRow], bool]:
-        """Return at most `limit` batches of a tenant, newest first, and True if more follow.
+        """Return a page of at most `limit` batches, newest first, and True if the list continues.
 
         Raises UnknownCursor if the tenant has no batch `after` or `before`.
 
         Args:
-            after: id of the last batch of the previous page; None for the first page.
+            after: id of a batch. The page begins with the next older batch. None for the first page.
             filters: selects the batches.
-            before: id of a batch. If it is set, return the batches right before it in the list, which are
-                newer, and True if more come before them. The filters must then select a model, an endpoint or
-                metadata.
+            before: id of a batch, instead of `after`. The page ends with the next newer batch, and the result
+                is True if the list has even newer batches. The filters must then select a model, an endpoint
+                or metadata.
         """
         ...
 
@@ -96,8 +96,8 @@ class BatchesTable(Protocol):
 
         Temporal shares the capacity of a task queue fairly between fairness keys. There are three cases:
 
-        - Other batches of the tenant are live and not being cancelled: return the key of the newest one, so
-          that all batches that run at the same time have the same key.
+        - Other batches of the tenant are live and not being cancelled: return the key of the newest of them,
+          so that all batches that run at the same time have the same key.
         - No other batch is live, but an earlier batch was cancelled or has expired: return a new key.
           Temporal has counted the unsent slices of the earlier batch as use of the old key.
         - In all other cases, return "". The tenant's name is then the key.
@@ -156,7 +156,7 @@ class BatchesTable(Protocol):
             completed: number of lines that ingestion completed with results from another batch.
             began_at: time when a worker began to read the input; None if it is unknown.
             errors: numbers of lines that failed in ingestion, by code and model; None if none failed.
-            prices: prices of the models that have prices, which stay those of the batch.
+            prices: prices of the models that have prices. The batch keeps them until its end.
         """
         ...
 
@@ -225,7 +225,7 @@ class BatchesTable(Protocol):
         total: int = 0,
         keep_until: datetime | None = None,
     ) -> EndedBatch:
-        """Record that the files of an ended batch, for which its row still waits, will never be written.
+        """Record that the pending files of an ended batch will never be written.
 
         Return the row. If the row does not wait for files, it is not changed. Raises UnknownBatch if the
         batch has no row.
@@ -248,7 +248,7 @@ class BatchesTable(Protocol):
         keep_until: datetime | None = None,
         files_until: datetime | None = None,
     ) -> EndedBatch:
-        """End a live batch without files. Its final counts are those that the workers reported last.
+        """End a live batch without files. The last counts that the workers reported are its final counts.
 
         Return the row. If the batch has already ended, the row is not changed. Raises UnknownBatch if the
         batch has no row.

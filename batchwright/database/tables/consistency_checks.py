@@ -13,8 +13,8 @@ from batchwright.database.sql import queries
 class RecordedConsistencyCheck(NamedTuple):
     """Result of the latest check for one kind of difference, and the time when the check ended.
 
-    The result is the number of differences that it found, and the number of those that it did not repair.
-    Before the first check, both numbers are 0, and the time is the creation time of the table.
+    The result is the number of differences that it found, and how many of them it did not repair. Before the
+    first check, both numbers are 0, and the time is the creation time of the table.
     """
 
     counted: DifferenceCount

@@ -51,8 +51,11 @@ class LiveBatches(Protocol):
     async def lines_due(self, now: datetime) -> list[ModelDeadline]:
         """Return the number of lines that still need a final result, by model and deadline.
 
-        Only batches whose lines may be sent now are counted. A batch is not counted if it is paused, held or
-        cancelled, if its deadline has passed, or if its lines are not being sent yet or any longer.
+        Only batches whose lines may be sent now are counted. A batch is left out in these cases:
+
+        - It is paused, held or being cancelled.
+        - Its deadline has passed.
+        - The sending of its lines has not begun, or has ended.
         """
         ...
 

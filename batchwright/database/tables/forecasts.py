@@ -1,4 +1,4 @@
-"""Tables of forecasts and of the speeds of models, and a query for the work that is left."""
+"""Tables of forecasts and of models' speeds, and a query for the remaining work."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ SPEED_AGE = timedelta(hours=1)  # an older speed of a model is not used
 class LiveWork(NamedTuple):
     """Lines of one model in a batch in progress: how many have a final result, and how many are left.
 
-    `settled` counts only the lines to which workers gave a final result, not those of ingestion. `weight` is
-    the present weight of the tenant. `limited` is True if the tenant has a cap on its requests in flight or a
-    rate limit, or if the batch's API key has a cap.
+    `settled` counts only the lines to which workers gave a final result, not the lines that ingestion
+    settled. `weight` is the present weight of the tenant. `limited` is True if the tenant has a cap on its
+    requests in flight or a rate limit, or if the batch's API key has a cap.
     """
 
     tenant: str

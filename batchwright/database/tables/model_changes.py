@@ -63,8 +63,9 @@ class ModelChangesTable(Protocol):
         """Replace the stored change of a model by the result of `merge`. Return the changes of all models.
 
         Args:
-            merge: receives the stored change of the model, or None if it has none. Returns a complete
-                registry entry, or a dict with only the settings to change. An empty dict deletes the change.
+            merge: receives the stored change of the model, or None if the model has no change. Returns a
+                complete registry entry, or a dict with only the settings to change. An empty dict deletes the
+                change.
             check: receives all resulting changes; raises an exception to reject them.
             expected: versions of the model that the caller accepts; None for any version.
 

@@ -68,10 +68,13 @@ class ProgressTable(Protocol):
         ...
 
     async def reach_cap(self, batch: BatchKey, amount: int) -> bool:
-        """Record that a batch ends because it has reached its cap, and return True.
+        """Record that a batch ends because it has reached the cap on its cost, and return True.
 
-        From then on the cap cannot be changed. Return False without a change if the batch is not in progress,
-        or if its cap is now above `amount`, what the batch has cost, because it was raised or removed.
+        From then on, the cap cannot be changed. Return False without a change in two cases: the batch is not
+        in progress, or its cap was removed or raised above `amount`.
+
+        Args:
+            amount: what the batch has cost.
         """
         ...
 

@@ -24,8 +24,8 @@ class WaitingSource(StrEnum):
 class WaitingRow(Message):
     """Reason why a batch or one of its models waits. If `model` is empty, the whole batch waits.
 
-    The wait began at `since`. The reason is valid until `until`. If the source reports the reason again, it
-    sets a later `until`.
+    The wait began at `since`. The reason is valid until `until`. A worker that reports the reason again sets
+    a later `until`.
     """
 
     tenant: str

@@ -85,9 +85,9 @@ class ListedDelivery(NamedTuple):
 
 class WebhookDeliveriesTable(Protocol):
     async def insert_test(self, row: WebhookDelivery) -> None:
-        """Insert the delivery of a test event. No batch caused this event.
+        """Insert the delivery of a test event, which a client requested and no batch caused.
 
-        If the tenant has no such endpoint, nothing is inserted.
+        If the tenant has no endpoint with the id in `row`, nothing is inserted.
         """
         ...
 

@@ -112,8 +112,8 @@ class WebhookEndpointsTable(Protocol):
         If the change enables a disabled endpoint, its earlier failures no longer count.
 
         Args:
-            at: time of the change. If the change disables an enabled endpoint, it becomes `disabled_at`.
-            reason: if the change disables an enabled endpoint, it becomes `disabled_reason`.
+            at: time of the change. It is stored as `disabled_at` if the change disables the endpoint.
+            reason: stored as `disabled_reason` if the change disables the endpoint.
         """
         ...
 

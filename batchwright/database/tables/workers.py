@@ -32,8 +32,8 @@ class WorkersTable(Protocol):
 
         Args:
             worker_id: `host:pid` of the worker process.
-            stats: numbers by name. The names are those of metrics, of the queues that the worker polls, and
-                of the slices that it runs.
+            stats: numbers by name. The names are names of metrics, of queues that the worker polls, and of
+                slices that it runs.
             registry: fingerprint of the model registry that the worker uses.
             traffic: counts of the requests that the worker sent since `started_at`, by model and backend.
             started_at: start of the worker process.

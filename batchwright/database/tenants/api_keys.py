@@ -36,7 +36,7 @@ class ApiKeysTable(Protocol):
     async def all(self, tenant: str | None = None) -> list[ApiKeyRow]:
         """Return the API keys of a tenant, including revoked keys.
 
-        If `tenant` is None, return those of all tenants.
+        If `tenant` is None, return the keys of all tenants.
         """
         ...
 

@@ -67,10 +67,10 @@ class BudgetGroupsTable(Protocol):
     async def limit(
         self, group: BudgetGroup, *, tokens_per_day: int | None = None, cost_per_day: str | None = None
     ) -> None:
-        """Change the daily budgets of a group. For each budget, None means no change, and 0 removes it.
+        """Change the daily budgets of a group.
 
-        `cost_per_day` is decimal text in the currency of the prices. Raises UnknownBudgetGroup if there is no
-        such group.
+        For each budget, None means no change, and 0 removes the budget. `cost_per_day` is decimal text in the
+        currency of the prices. Raises UnknownBudgetGroup if there is no such group.
         """
         ...
 
@@ -78,7 +78,7 @@ class BudgetGroupsTable(Protocol):
         """Add members to a group.
 
         An organization has tenants as members; a team or user has API keys of its tenant. If an API key is a
-        member of another team or user, it moves to this one. A tenant does not move: remove it from its
+        member of another team or user, it moves to this group. A tenant does not move: remove it from its
         earlier organization first. If an error is raised, nothing changes.
 
         Args:

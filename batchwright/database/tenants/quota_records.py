@@ -15,7 +15,7 @@ from batchwright.rules.quotas import DailyAmounts, QuotaLimits
 class TenantQuotas(Message):
     """Quotas and other limits that were set for one tenant. A limit that was not set is None.
 
-    The first eight fields, `live_batches` to `webhooks`, are quotas. If one is None, the configured quota
+    The first eight fields, `live_batches` to `webhooks`, are quotas. If a quota is None, the configured quota
     applies. In these eight fields, `0` means no limit.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Tables of quotas, and of how much of each quota the tenants use.
+"""Tables of tenants' quotas and limits, and of the amounts that count towards the quotas.
 
 The numbers of enqueued lines and tokens are not stored. They are computed from the tenant's live batches.
 """
@@ -317,10 +317,11 @@ class PostgresQuotas(QuotasTable):
         *,
         waits: bool,
     ) -> QuotaExcess | None:
-        """Return the quota that forbids to reserve `requested` for the batch now; None if no quota does.
+        """Return the quota because of which a batch cannot reserve `requested` now.
 
-        A quota forbids it if the tenant's work would exceed the quota. If `waits` is True, it also forbids it
-        while earlier batches of the tenant wait for it.
+        Return None if the batch can reserve this work. A quota prevents the reservation if the tenant's work
+        would then exceed the quota. If `waits` is True, earlier batches of the tenant that wait for a quota
+        also prevent the reservation.
         """
         waiting = await session.fetchrow(self._sql.waiting_before, tenant, batch_id) if waits else None
         used = await self._enqueued(session, tenant, batch_id)

@@ -2,7 +2,7 @@
 
 A change is either the whole configuration of a model, or a patch with only some settings. A patch is merged
 key by key. Lists are replaced, and null undoes an earlier change. `backends` in a patch is the complete new
-list. A backend that is also in the old list keeps the settings that the patch does not contain.
+list. If a backend was also in the old list, it keeps all settings that are not in the patch.
 """
 
 import json
@@ -78,8 +78,7 @@ def merge_settings(before: Mapping[str, JsonValue], patch: Mapping[str, JsonValu
     """Return the settings `before` with the settings in `patch` merged into them.
 
     Objects are merged key by key, and null removes a setting. Lists are replaced, including the list
-    `backends`. If a backend is in both lists, it also keeps those of its old settings that the patch does not
-    contain.
+    `backends`. If a backend is in both lists, it also keeps all old settings that the patch does not contain.
     """
     result = dict(before)
     for name, value in patch.items():

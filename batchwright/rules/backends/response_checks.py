@@ -22,7 +22,7 @@ class ResponseProblem(NamedTuple):
 
     Attributes:
         message: the reason, as a sentence without any text from the body.
-        status: the status that the body names; 0 if it names none.
+        status: the status that the body names; 0 if the body names no status.
         detail: the body's own error message; may be empty.
     """
 
@@ -56,7 +56,7 @@ def find_problem(status: int, body: bytes) -> ResponseProblem | None:
 
 
 def find_embeddings_problem(request: bytes, response: bytes) -> str:
-    """Return what is wrong with the embeddings in a response, as a sentence; empty if they are correct.
+    """Return what is wrong with the embeddings in a response, as a sentence; empty if all are correct.
 
     There must be one embedding for each input, in any order.
     """

@@ -45,9 +45,10 @@ def find_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> Creden
 def without_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> tuple[ModelConfig, list[str]]:
     """Return the model without credentials that it must not use, and one message for each changed backend.
 
-    If a backend would misuse one credential, all its settings of keys and TLS are removed. This function is
-    needed because a change of the registry file can forbid a credential that a model, registered at run time,
-    already uses.
+    If a backend would misuse one credential, all its settings of keys and TLS are removed.
+
+    Models registered at run time need this after a change of the registry file. The new file can forbid a
+    credential that such a model already uses.
 
     Args:
         trusted: the backends in the registry file and in the settings.

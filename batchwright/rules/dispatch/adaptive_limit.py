@@ -122,14 +122,15 @@ class AdaptiveLimit:
         in_flight_when_sent: int,
         kind: Hashable = None,
     ) -> LimitChange | None:
-        """Record the end of a request, and adapt the limit. Return why it changed; None if it did not.
+        """Record the end of a request, and adapt the limit. Return why it changed; None if it did not change.
 
         Args:
             signal: what the end of the request shows about the backend's load.
             sent_at: when the request was sent.
             now: the current time.
             in_flight: number of requests in flight now, including this request.
-            in_flight_when_sent: number of requests in flight when this request was sent, including it.
+            in_flight_when_sent: number of requests in flight when this request was sent, including this
+                request.
             kind: group of requests whose response times are compared, such as one model and response length.
         """
         meter = self._meter
@@ -243,9 +244,11 @@ class AdaptiveLimit:
     def _may_probe(self, now: float) -> bool:
         """Return True if the limit may now be lowered as a probe, which means without a sign of overload.
 
-        If a probe finds nothing, it costs throughput. The cost is measured in seconds of full throughput.
-        There are two cases in which the probe is allowed: the cost is at most `_CHEAP_PROBE_SECONDS`, or it
-        is at most the fraction `_PROBE_COST` of the time since the last measured change.
+        A probe that finds nothing costs throughput. The cost is measured in seconds of full throughput. The
+        probe is allowed if the cost meets one of two conditions:
+
+        - It is at most `_CHEAP_PROBE_SECONDS`.
+        - It is at most the fraction `_PROBE_COST` of the time since the last measured change.
         """
         meter = self._meter
         rate = meter.window.responses / max(now - meter.window.since, 1e-6)
@@ -329,9 +332,9 @@ class AdaptiveLimit:
     def _keep_decrease(self, trial: LimitTrial, now: float) -> LimitChange | None:
         """Keep a decrease of the limit that made responses faster: requests had queued in the backend.
 
-        If requests may still queue, because responses are still slow or because the decrease was a probe,
-        decrease the limit again and return the reason. Otherwise, or if too few requests are in flight for
-        another decrease, end the trial and return None.
+        Requests may still queue if responses are still slow, or if the decrease was a probe. In this case,
+        decrease the limit again and return the reason. In all other cases, or if too few requests are in
+        flight for another decrease, end the trial and return None.
         """
         self._good_limit, self._decrease_pause = self._limit, DECREASE_PROBE_SECONDS
         level = self._meter.window.level
@@ -347,10 +350,12 @@ class AdaptiveLimit:
         Change the limit and return the reason. If the decrease was a probe, restore the limit from before the
         trial.
 
-        If the decrease was a reaction to slow responses, the first call in the trial decreases the limit once
-        more, unless the limit is at its minimum. If a second call follows, this did not help either: the
-        backend is slow but not crowded. The second call therefore restores the limit from before the trial,
-        and makes the slow latency the baseline.
+        If the decrease was a reaction to slow responses, this method can be called twice in a trial:
+
+        - The first call decreases the limit once more. If the limit is at its minimum, it acts like the
+          second call.
+        - The second call restores the limit from before the trial, and makes the slow latency the baseline.
+          The backend is slow but not crowded.
         """
         level, slow = self._meter.window.level, trial.change is LimitChange.SLOW
         trial.failures += 1

@@ -4,9 +4,9 @@ Response times are compared with the usual response times of the same backend, c
 responses.
 
 There are two reasons for rejections. A backend with the capacity C that gets more requests at once, L,
-rejects the fraction 1 - C/L of them. With fewer requests in flight, this fraction falls to zero. But a
-gateway that fails now and then rejects the same fraction at any L, so that fewer requests in flight would
-only cost throughput. To distinguish the two cases, requests sent at high concurrency are compared with
+rejects the fraction 1 - C/L of them. With fewer requests in flight, this fraction falls to zero. A gateway
+that fails now and then is different: it rejects the same fraction at any L. There, fewer requests in flight
+would only cost throughput. To distinguish the two cases, requests sent at high concurrency are compared with
 requests sent at low concurrency.
 """
 
@@ -138,7 +138,7 @@ class LatencyBaseline:
             self.baseline += _FALL * (level + chance - self.baseline) - _DRIFT * chance
 
     def discard_window(self) -> None:
-        """Discard the responses of the current window, because they cannot be compared with later ones."""
+        """Discard the responses of the current window: they cannot be compared with later responses."""
         self._window.clear()
 
     def rebase(self, level: float) -> None:
@@ -295,10 +295,11 @@ class CongestionWindow:
     def record_rejection(self, used: float, *, sent_at: float, now: float, span: float) -> float:
         """Count a rejection. Return the new limit that follows from all rejections in its group.
 
-        The limit is the number of requests in flight when the group started, minus one for each rejection,
-        but at least 70 % of that number. A rejection starts a new group if two conditions are met: its
-        request was sent after the current group started, and the current group is at least `span` seconds
-        old.
+        The limit is the number of requests in flight when the group started, minus one for each rejection. It
+        is at least 70 % of that number.
+
+        A rejection starts a new group if two conditions are met: its request was sent after the current group
+        started, and the current group is at least `span` seconds old.
 
         Args:
             used: number of requests in flight now. A new group starts with this number.

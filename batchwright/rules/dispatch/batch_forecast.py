@@ -306,7 +306,7 @@ def window_fit(remaining: RemainingTime, seconds_left: float) -> WindowFit:
 
 
 def is_news(reported: BatchForecast, forecast: BatchForecast, window: timedelta) -> bool:
-    """Return True if a forecast differs so much from the last reported one that it must be reported too.
+    """Return True if a forecast must be reported, because it differs enough from the last reported forecast.
 
     Each report adds an event to the history of the batch's workflow, so the number of reports is limited.
 

@@ -22,7 +22,7 @@ _MAX_KEY_BYTES, _PREFIX_BYTES, _DIGITS = 64, 40, 16  # Temporal's limit; lengths
 def priority_weight(priority: int) -> float:
     """Return the weight of a priority relative to the default priority.
 
-    Each priority has twice the weight of the next lower one.
+    Each priority has twice the weight of the next lower priority.
     """
     return 2.0 ** (priority - DEFAULT_PRIORITY)
 
@@ -108,9 +108,9 @@ class BatchRanks(dict[str, Rank]):
 class BatchSchedule:
     """Ranks of all batches, and the rates from which the ranks are computed.
 
-    Within a priority, batches at risk of missing their deadline go first, and among them the batch with the
-    least time to spare. Then come all other batches, and among them the batch with the fewest lines left. So
-    small batches do not wait for large ones.
+    Within a priority, batches at risk of missing their deadline go first. Among these batches, the batch with
+    the least time to spare goes first. All other batches follow, the batch with the fewest lines left first.
+    So small batches do not wait for large ones.
 
     A batch is at risk if it would end in the last quarter of its window or later, even if it got the present
     rate of its whole priority. If a batch can no longer end in time, it is ranked by its lines, like a batch
@@ -159,9 +159,9 @@ class BatchSchedule:
     def _measure(self, batches: Collection[WaitingBatch], now: float, paused: Collection[str]) -> None:
         """Add the lines that settled since the last update to the rates of the priorities.
 
-        If a batch is missing in `batches`, its last lines count as settled, except if the batch is paused or
-        its deadline has passed. The number of such lines is limited, because the batch may have been
-        cancelled.
+        If a batch is missing in `batches`, its last lines count as settled. This does not apply if the batch
+        is paused or its deadline has passed. The number of such lines is limited, because the batch may have
+        been cancelled.
         """
         seconds = max(0.0, now - self._updated_at)
         listed = {(batch.model, batch.batch_id): batch for batch in batches}

@@ -28,9 +28,9 @@ def lines_within(due: Iterable[DueCount], horizon_seconds: float) -> int:
 def required_rate(due: Sequence[DueCount]) -> float:
     """Return the lowest constant rate, in lines per second, at which no line misses its deadline.
 
-    For each deadline, the lines due by then must be sent in the time until then. The number of these lines
-    divided by this time is the rate that the deadline needs. The result is the highest of these rates. It is
-    sufficient if lines are sent in the order of their deadlines.
+    Each deadline needs a certain rate: the number of lines due by the deadline, divided by the time until the
+    deadline. The result is the highest of these rates. It is sufficient if lines are sent in the order of
+    their deadlines.
 
     A deadline within the next minute counts as one minute away. Lines whose deadline has passed do not count.
     """

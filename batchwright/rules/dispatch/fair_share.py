@@ -84,8 +84,8 @@ class FairShare:
 
         Args:
             tenant: the tenant.
-            default_weight: the tenant's weight until `grant` or `refresh` sets another one.
-            waiting: the tenants that wait. It may contain `tenant` or not.
+            default_weight: the tenant's weight until `grant` or `refresh` sets another weight.
+            waiting: the tenants that wait. `tenant` may be one of them.
             now: the current time in seconds.
         """
         usages = self._usages

@@ -1,4 +1,7 @@
-"""Choose a backend for a request: the less busy of two, or the one that has cached the prompt's prefix."""
+"""Choose a backend for a request.
+
+Choose the less busy of two backends, or the backend that has cached the prompt's prefix.
+"""
 
 import math
 import random
@@ -35,8 +38,8 @@ def least_outstanding(
 ) -> _Candidate:
     """Draw two backends at random by weight, and return the less busy one.
 
-    A backend is the busier, the more requests it has in flight in proportion to its weight. If both are
-    equally busy, the first one drawn is returned.
+    A backend is busier if it has more requests in flight in proportion to its weight. If both backends are
+    equally busy, the backend that was drawn first is returned.
 
     Args:
         draw: returns a random number from 0 to 1.
@@ -52,10 +55,10 @@ def least_outstanding(
 def prefix_affine(
     backends: Sequence[_Candidate], prefix_hash: int, draw: Callable[[], float] = random.random
 ) -> _Candidate:
-    """Return a backend for a prompt prefix: always the same one, unless it is far busier than the others.
+    """Return the backend of a prompt prefix. All prompts with the same prefix get the same backend.
 
-    If a backend is removed, only the prefixes of this backend move to others. If a backend is added, only the
-    prefixes that it takes over move.
+    The exception is a backend that is far busier than the others. If a backend is removed, only its prefixes
+    move to other backends. If a backend is added, only the prefixes that it takes over move.
 
     Args:
         prefix_hash: hash of the prefix. If it is 0, there is no prefix, and the less busy of two random

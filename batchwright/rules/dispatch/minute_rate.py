@@ -7,12 +7,12 @@ _BURST_SECONDS = 0.5  # unused capacity is kept for this time; waiting lines are
 class MinuteRate:
     """Limit of the requests or tokens that may be sent in any 60 seconds.
 
-    The limit works like a bucket that fills evenly. A request may be sent while the level is above 0, and
-    then takes its cost from the bucket, even if the level becomes negative.
+    The limit works like a bucket that fills evenly. A request may be sent while the level is above 0. The
+    request takes its cost from the bucket, even if the level becomes negative.
 
-    The bucket holds half a second's worth of the limit. It fills so slowly that a full bucket and 60 seconds
-    of filling are together exactly the limit. So in any 60 seconds, the limit is exceeded by less than the
-    cost of the last request.
+    A full bucket holds half a second's worth of the limit. A full bucket and 60 seconds of filling are
+    together exactly the limit. So in any 60 seconds, the limit is exceeded by less than the cost of the last
+    request.
     """
 
     def __init__(self, per_minute: float, now: float) -> None:
@@ -40,7 +40,7 @@ class MinuteRate:
         return self._level > 0 and self._capacity > 0
 
     def charge(self, cost: float) -> None:
-        """Take `cost` from the bucket. A negative cost returns what an earlier call has taken too much."""
+        """Take `cost` from the bucket. A negative cost gives back what an earlier call took in excess."""
         self._level -= cost
 
     def _set(self, per_minute: float) -> None:

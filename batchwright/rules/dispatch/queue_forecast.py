@@ -62,10 +62,10 @@ class RemainingTime(NamedTuple):
 
 
 class QueueForecast:
-    """Forecasts when batches at one model will be done.
+    """Forecasts when the batches in the queue of one model will be done.
 
-    It assumes that tenants share the model by weight, that the batches of a tenant share what the tenant
-    gets, and that nothing stays idle.
+    The forecast assumes that tenants share the model by weight, that the batches of a tenant divide the
+    tenant's share, and that nothing is idle.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class QueueForecast:
         return RemainingTime(p50, p90, self._work(work).lines_per_second, ahead)
 
     def soonest(self, work: UnsettledWork) -> float:
-        """Return the seconds in which one batch of the queue is done in the best case.
+        """Return the seconds until one batch of the queue is done, in the best case.
 
-        The batch is done earlier only with a probability of 10 %, even if it goes before all other batches of
-        its priority.
+        In the best case, the batch goes before all other batches of its priority. Even then, it is done
+        earlier only with a probability of 10 %.
         """
         done = self._until.last_line_if_first(work)
         sending, error = done / self._speed.lines_per_second, self._error(work, done - self._queued[work.key])
@@ -117,16 +117,21 @@ class QueueForecast:
     def _last_answers(self, work: UnsettledWork, probability: float) -> float:
         """Return the seconds from the sending of a batch's last line until all its requests have ended.
 
-        With the given probability, all requests end within this time. When its last line is sent, the batch
-        is the first of its priority. It may then have as many requests in flight as the whole priority.
+        With the given probability, all requests end within this time. When the last line is sent, the batch
+        is the first batch of its priority. It may then have as many requests in flight as the whole priority.
         """
         count = min(self._in_flight_of[work.tenant, work.priority], float(work.left))
         return longest_remaining(self._speed, count, probability)
 
     def _error(self, work: UnsettledWork, ahead: float) -> float:
-        """Return the expected relative error of the forecast of when the last line of a batch is sent.
+        """Return the expected error of the forecast time at which a batch sends its last line.
 
-        `ahead` is the number of lines of other batches that are sent before it, in average lines.
+        The error is relative, for example 0.2 for 20 %.
+
+        Args:
+            work: the lines of the batch.
+            ahead: work of the other batches' lines that are sent before this last line. An average line of
+                the model has the work 1.
         """
         speed = self._speed
         known = 1 / (speed.lines_measured + 1) + 1 / self._work(work).certainty + 1 / (work.left + ahead + 1)

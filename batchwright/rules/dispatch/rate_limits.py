@@ -65,12 +65,12 @@ class RateTable:
     entries: Mapping[str, EffectiveRate]
 
     def own_rate(self, model: str) -> float:
-        """Return the rate that is set for this model only, in requests per second; 0 if none is set."""
+        """Return the rate that is set for this model only, in requests per second; 0 if no rate is set."""
         return self._rate_of(model) if model != ALL_MODELS else 0.0
 
     @property
     def overall_rate(self) -> float:
-        """Rate over all models together, in requests per second; 0 if none is set."""
+        """Rate over all models together, in requests per second; 0 if there is no such rate."""
         return self._rate_of(ALL_MODELS)
 
     def is_shared(self, model: str) -> bool:
@@ -176,9 +176,14 @@ class RateAllocation:
 def allocate_rates(
     rates: RateTable, served: Iterable[str], turn_seconds: float = MAX_TURN_SECONDS
 ) -> RateAllocation:
-    """Divide the rate over all models between the models.
+    """Return how fast requests to each model may be sent, so that all models together keep the overall rate.
 
-    A model with a rate of its own gets that rate. All other models share the rest.
+    A model with a rate of its own gets that rate. All other models share the rest of the overall rate.
+
+    Args:
+        rates: the rate limits in effect.
+        served: names of the models that the fleet serves.
+        turn_seconds: length of a turn (one run of a slice).
 
     Raises:
         RatesConflict: the models' own rates leave nothing to share.

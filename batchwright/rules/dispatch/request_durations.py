@@ -105,10 +105,14 @@ def _remaining_quantile(probability: float, variation: float) -> float:
 
 
 def _still_running(seconds: float, sigma: float) -> float:
-    """Return the probability that a request in flight takes longer than `seconds` from now.
+    """Return the probability that a request in flight takes at least `seconds` more.
 
-    Durations are assumed to have a lognormal distribution with mean 1, and `sigma` is the standard deviation
-    of their logarithm. The result is the integral of the survival function, starting at `seconds`.
+    The durations of all requests are assumed to have a lognormal distribution with the mean 1. The result is
+    the integral of its survival function from `seconds` to infinity.
+
+    Args:
+        seconds: further duration, in units of the mean duration.
+        sigma: standard deviation of the logarithm of the durations.
     """
     upper = (sigma * sigma / 2 - math.log(seconds)) / sigma
     return _NORMAL.cdf(upper) - seconds * _NORMAL.cdf(upper - sigma)

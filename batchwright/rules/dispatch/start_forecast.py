@@ -19,8 +19,9 @@ class StartTime(NamedTuple):
     Attributes:
         p50: the batch is done within this number of seconds with a probability of 50 %.
         p90: the batch is done within this number of seconds with a probability of 90 %.
-        soonest: it is very unlikely that the batch is done in fewer seconds than this, even if it goes before
-            all other batches of its priority, and even if its lines are much less work than average lines.
+        soonest: it is very unlikely that the batch is done in fewer seconds. This is true even if the batch
+            goes before all other batches of its priority, and its lines are much less work than average
+            lines.
     """
 
     p50: float

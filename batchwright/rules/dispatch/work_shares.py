@@ -39,8 +39,11 @@ class SharedCapacity:
     def work_done_when(self, work: float, weight: float) -> float:
         """Return how much work all owners together have done by the time when one owner has done `work`.
 
-        This owner is one of those that share the capacity, and `weight` is its weight. The result includes
-        its work.
+        The result includes the work of this owner.
+
+        Args:
+            work: work of one of the owners that share the capacity.
+            weight: weight of this owner.
         """
         end = work / weight
         ended = bisect_right(self._ends, end)
@@ -123,7 +126,7 @@ class WorkUntil:
     def _in_all(self, work: UnsettledWork, in_priority: float) -> float:
         """Return how much work all tenants have done when the batch's priority has done `in_priority`.
 
-        A priority belongs to one tenant. The result includes its work.
+        A priority belongs to one tenant. The result includes the work of this priority.
         """
         of_tenant = self._in_tenant[work.tenant].work_done_when(in_priority, priority_weight(work.priority))
         return self._in_model.work_done_when(of_tenant, work.weight)

@@ -1,7 +1,7 @@
 """Find ambiguous keys, which different JSON readers interpret differently.
 
 A key is ambiguous if it is repeated or not in lower case. Some backends use the first value of a repeated
-key, others the last one, and some read `Model` as `model`. Lines with such keys are rejected, because a
+key, others use the last value, and some read `Model` as `model`. Lines with such keys are rejected, because a
 backend might use another value than the value that was checked.
 """
 

@@ -60,9 +60,10 @@ class AcceptedRequest(Struct, frozen=True, gc=False):
 
 
 class RejectedRequest(Struct, frozen=True, gc=False):
-    """A line with an invalid body, if only this line fails because of it and not the whole batch.
+    """A line with an invalid body, in a batch in which such a line fails alone.
 
-    `model` is None if the body names no model. `describe_body_problems` returns why the body is not valid.
+    In other batches, an invalid body is an error of the whole batch. `model` is None if the body names no
+    model. `describe_body_problems` returns why the body is not valid.
     """
 
     custom_id: str
@@ -227,7 +228,7 @@ class LineChecker:
         a maximum.
 
         Args:
-            model: model of the line; None if it names none.
+            model: model of the line; None if the line names no model.
             inputs: value of `input` in the line's body.
             number: number of the line.
         """
@@ -290,7 +291,7 @@ def _ambiguous(text: bytes, checked: frozenset[str], place: str) -> Iterator[Bod
 
 
 def _model_of(body: RawValue) -> str | None:
-    """Return the model that a body names; None if it names none or is not an object."""
+    """Return the model that a body names; None if it names no model or is not an object."""
     if body is UNSET or kind_of(body) != "an object":
         return None
     return read_text(read_body(body).model) or None

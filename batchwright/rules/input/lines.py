@@ -210,7 +210,7 @@ def read_text(value: RawValue) -> str | None:
 
 
 def read_count(value: RawValue) -> int | None:
-    """Return a raw value as an integer if it is one from 0 to 2**32 - 1; otherwise None."""
+    """Return a raw value as an integer if it is an integer from 0 to 2**32 - 1; otherwise None."""
     if value is UNSET:
         return None
     try:

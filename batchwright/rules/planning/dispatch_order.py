@@ -253,11 +253,12 @@ def _sorted_by_text(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | by
 
 
 def _longest_first(rows: Iterable[bytes | bytearray]) -> Iterator[bytes | bytearray]:
-    """Yield packed lines. Among lines with the same prefix, those with the highest cost go first.
+    """Yield packed lines. Among lines with the same prefix, the lines with the highest cost go first.
 
     The order of the prefixes does not change. Neighbouring lines form a group if the beginnings of their
-    texts have more bytes in common than the texts of all lines with this prefix have. The lines of a group
-    stay together and keep their order. The highest cost in the group decides the place of the group.
+    texts are more similar than usual: they have more bytes in common than the texts of all lines with this
+    prefix. The lines of a group stay together and keep their order. The highest cost in the group decides the
+    place of the group.
 
     Args:
         rows: packed lines, sorted by the rank of their prefix and then by text.

@@ -1,4 +1,4 @@
-"""Find duplicates: lines whose request equals that of an earlier line.
+"""Find duplicates: lines whose request equals the request of an earlier line.
 
 A duplicate is not sent. It gets a copy of the earlier line's result. Requests are equal if they have the same
 model and bodies with the same meaning. Key order and white space do not matter. Numbers must be written in
@@ -95,7 +95,7 @@ def _decode_duplicate(line: bytes) -> Duplicate:
 
 
 def copy_result(line: bytes, request_id: str, custom_id: str) -> bytes:
-    """Return a copy of another request's result line, in which the ids are those of a duplicate.
+    """Return a copy of another request's result line, with the ids of a duplicate.
 
     Args:
         line: line of the output or error file for the other request.

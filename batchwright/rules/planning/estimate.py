@@ -27,8 +27,8 @@ _WITHOUT_OUTPUT = frozenset({Endpoint.EMBEDDINGS, Endpoint.MODERATIONS, Endpoint
 class ModelLoad(Struct):
     """Number of lines of one model in an input, and their tokens.
 
-    `unlimited` is the number of lines that set no limit of output tokens. All other lines set one, and
-    `limited_output` is the sum of these limits.
+    `unlimited` is the number of lines that set no limit of output tokens. `limited_output` is the sum of the
+    limits of all other lines.
     """
 
     lines: int = 0
@@ -160,8 +160,8 @@ def estimate_object(
 def _expected_output(load: ModelLoad, known: OutputHistory | None) -> int | None:
     """Return the expected number of output tokens of the model's lines, from its earlier requests.
 
-    The result is at most the sum of the lines' limits. If there are no earlier requests, it is this sum. It
-    is None if there are no earlier requests and a line has no limit.
+    The result is at most the sum of the lines' limits. If there are no earlier requests, the result is this
+    sum. If there are no earlier requests and a line has no limit, the result is None.
     """
     most = load.most_output
     if known is None or not known.requests:
@@ -185,6 +185,6 @@ def _cost(expected: int | None, most: int | None, currency: str) -> EstimatedCos
 
 
 def _sum(parts: Sequence[int | None]) -> int | None:
-    """Return the sum of the parts; None if one of them is None."""
+    """Return the sum of the parts; None if one of the parts is None."""
     known = [part for part in parts if part is not None]
     return sum(known) if len(known) == len(parts) else None

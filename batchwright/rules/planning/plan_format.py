@@ -26,7 +26,7 @@ class PlanEntry(NamedTuple):
     Attributes:
         offset: position of the line in the input in bytes, which identifies the line.
         length: length of the line in bytes, with the newline.
-        prefix_hash: hash of the line's system prompt; 0 if it has none.
+        prefix_hash: hash of the line's system prompt; 0 if the line has no system prompt.
     """
 
     offset: int

@@ -59,7 +59,8 @@ def prompt_of(body: PromptFields, most: int = sys.maxsize) -> Prompt:
     If a part of the prompt has an unknown form, it becomes part of `rest`.
 
     Args:
-        most: number of bytes of `rest` that the caller needs. If `rest` is longer, it may be cut after them.
+        most: number of bytes of `rest` that the caller needs. If `rest` is longer, it may be cut after this
+            number of bytes.
     """
     text = body.messages
     if text is UNSET:

@@ -62,7 +62,7 @@ def work_units(body: RequestBody | FastBody, prompt_size: int) -> int:
 
 
 def output_limit(body: RequestBody | FastBody) -> int | None:
-    """Return the limit of output tokens of each answer to the request; None if the request sets no limit."""
+    """Return the request's limit of output tokens of each answer; None if the request sets no such limit."""
     if isinstance(body, FastBody):
         return body.max_completion_tokens or body.max_output_tokens or body.max_tokens or None
     return (

@@ -39,9 +39,9 @@ def min_equal_slice_lines(total: int) -> int:
 def next_slice_lines(plan: int, left: int, most: int, fewest: int) -> int:
     """Return how many lines the next slice of a plan may have.
 
-    A small plan is cut into equal slices, enough for several workers. A large plan first gets large slices,
-    because they cost less per line. Both kinds of plan end with smaller slices, so that all workers finish at
-    about the same time.
+    A small plan is cut into equal slices, so that several workers get slices. A large plan first gets large
+    slices, because they cost less per line. Both kinds of plan end with smaller slices, so that all workers
+    finish at about the same time.
 
     Args:
         plan: number of lines of the whole plan.

@@ -34,8 +34,8 @@ class PromptSortKeys:
         """Return the sort key of a prompt, at most SORT_KEY_BYTES long.
 
         Args:
-            prefix: number of the prompt's prefix: 0 for the first prefix that occurs, 1 for the next new one,
-                and so on.
+            prefix: number of the prompt's prefix: 0 for the first prefix that occurs, 1 for the next new
+                prefix, and so on.
             text: the part of the prompt after its prefix. It must not contain zero bytes.
         """
         firsts = self._firsts

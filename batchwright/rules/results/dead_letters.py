@@ -93,8 +93,8 @@ def parse_dead_letter(payload: bytes, *, id: str, offset: int) -> DeadLetter:
 def error_summary(status: int, body: bytes) -> str:
     """Return a short message for an HTTP error, at most 500 characters.
 
-    The result is the error message in the body. If the body contains none, it is the beginning of the body.
-    If the body is empty, it is `HTTP` and the status.
+    The result is the error message in the body. If the body contains no error message, the result is the
+    beginning of the body. If the body is empty, the result is `HTTP` and the status.
     """
     try:
         error = _BODY.decode(replace_lone_surrogates(body[:_SHOWN_BODY])).error

@@ -66,9 +66,9 @@ def line_error(line: bytes, model: str | None = None) -> ErrorCount:
 class ErrorTally:
     """Counts failed lines in groups by code and model. The first line of each group is its example.
 
-    The number of groups is limited. After 20 groups, a line that belongs to none of them is counted by its
-    code only. After 20 more groups of this kind, a line with a new code is counted as `other`. Lines without
-    a result always keep their code.
+    The number of groups is limited. After 20 groups, a line that belongs to no group is counted by its code
+    only. After 20 more groups of this kind, a line with a new code is counted as `other`. Lines without a
+    result always keep their code.
     """
 
     def __init__(self, errors: Iterable[ErrorCount] = ()) -> None:

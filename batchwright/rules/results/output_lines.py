@@ -149,7 +149,8 @@ def with_id(line: bytes, request_id: str) -> bytes:
 def is_settled_result(line: bytes) -> bool:
     """Return True if the line contains the result of its request, a success or a failure.
 
-    Return False if the request has no result, because its batch expired, failed or was cancelled.
+    Return False if the line says that its batch expired, failed or was cancelled before the request had a
+    result.
 
     Raises:
         ResultDamaged: the line is invalid.
@@ -159,7 +160,7 @@ def is_settled_result(line: bytes) -> bool:
 
 
 def usage_of_line(line: bytes) -> Usage:
-    """Return the token usage that the response in the line reports; zeros if it reports none.
+    """Return the token usage that the response in the line reports; zeros if the response reports no usage.
 
     Raises:
         ResultDamaged: the line is invalid.

@@ -80,7 +80,10 @@ def usage_of(body: bytes) -> Usage:
 
 
 def tokens_of(body: bytes) -> Tokens:
-    """Return the token counts that one response reports; zeros if it reports none. Faster than `usage_of`."""
+    """Return the token counts that one response reports; zeros if it reports no usage.
+
+    This is faster than `usage_of`.
+    """
     try:
         return _tokens(_decoder.decode(replace_lone_surrogates(body)).usage)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

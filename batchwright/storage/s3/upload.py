@@ -139,8 +139,8 @@ class S3Upload:
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         """Add data to the buffer, and start to send each part that is full.
 
-        If too many parts are being sent, wait. Raises StorageUnavailable if this part or an earlier one could
-        not be sent.
+        If too many parts are being sent, wait. Raises StorageUnavailable if this part or an earlier part
+        could not be sent.
         """
         left = memoryview(data).cast("B")
         while left:
