@@ -98,7 +98,6 @@ class PollerSupervisor:
         required: the models that live batches need.
         limiter: sets the rate limit of a queue before the queue is polled.
         registry: drops models that no live batch needs and no backend lists.
-        until_ready: returns when the worker may send lines. No queue is polled before that.
     """
 
     def __init__(
@@ -109,13 +108,17 @@ class PollerSupervisor:
         required: RequiredModels,
         limiter: QueueLimiter,
         registry: UnlistedModels,
-        until_ready: Callable[[], Awaitable[None]],
     ) -> None:
-        self._pollers, self._create, self._until_ready = pollers, create, until_ready
+        self._pollers, self._create = pollers, create
         self._required, self._limiter, self._registry = required, limiter, registry
 
     async def run(
-        self, *, only: Collection[str] = (), limit: int, every_seconds: float = REFRESH_SECONDS
+        self,
+        *,
+        only: Collection[str] = (),
+        limit: int,
+        until_ready: Callable[[], Awaitable[None]],
+        every_seconds: float = REFRESH_SECONDS,
     ) -> None:
         """Poll the queues of the required models, forever.
 
@@ -123,9 +126,10 @@ class PollerSupervisor:
             only: models that this worker serves; empty for all models.
             limit: maximum number of polled models. Tenants can name any number of models. But each polled
                 model costs a thread and a poll, and Temporal limits the polls of a namespace.
+            until_ready: returns when the worker may send lines. No queue is polled before that.
             every_seconds: pause between two rounds.
         """
-        await self._until_ready()
+        await until_ready()
         while True:
             await self._required.refresh()
             models = self._required.models

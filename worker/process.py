@@ -312,12 +312,17 @@ def _start_inference(
         required=RequiredModels(required_models),
         limiter=limiter,
         registry=resources.registry,
+    )
+    poll = partial(
+        supervisor.run,
+        only=models,
+        limit=settings.max_polled_models,
         until_ready=inference.shares.wait_until_read,
     )
     background.start("permissions", inference.permissions.run)
     background.start("tenant_shares", inference.shares.run)
     background.start("callbacks", inference.callbacks.run)
-    background.start("pollers", partial(supervisor.run, only=models, limit=settings.max_polled_models))
+    background.start("pollers", poll)
     background.start("rate_limits", limiter.run)
 
 

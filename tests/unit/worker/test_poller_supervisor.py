@@ -49,14 +49,15 @@ class PollerFixture:
             required=required,
             limiter=self.limiter,
             registry=self.registry,
-            until_ready=self.until_ready,
         )
 
     async def until_ready(self) -> None:
         await self.ready.wait()
 
     async def run(self) -> None:
-        await self.supervisor.run(only=self.only, limit=self.limit, every_seconds=0.005)
+        await self.supervisor.run(
+            only=self.only, limit=self.limit, until_ready=self.until_ready, every_seconds=0.005
+        )
 
     async def refreshed(self) -> None:
         """Wait for a refresh that started after this call."""
