@@ -145,7 +145,7 @@ class BatchScheduling(ScheduleActivities):
         try:
             order = build_order(
                 *(template.model_copy(update={"caller": caller}), batch_id, tenant, now, self._settings),
-                fairness_key=await self._database.batches.fairness_key(tenant, now),
+                fairness_key=await self._database.batch_list.fairness_key(tenant, now),
                 fairness_weight=own.weight,
                 max_priority=own.highest_priority,
             )

@@ -79,7 +79,7 @@ METADATA_PARAMETER: dict[str, object] = {
 class BatchRoutes:
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
-        self._batches = deps.database.batches
+        self._batch_list = deps.database.batch_list
         self._temporal = deps.temporal
         self._creator = BatchCreator(deps)
         self._reruns, self._estimates = BatchReruns(deps), BatchEstimates(deps)
@@ -197,7 +197,7 @@ class BatchRoutes:
         if after is not None and not is_batch_id(after):
             raise batch_not_found(after)
         try:
-            rows, more = await self._batches.page(tenant, limit=most, after=after, filters=filters)
+            rows, more = await self._batch_list.page(tenant, limit=most, after=after, filters=filters)
         except UnknownCursor as error:
             raise batch_not_found(error.id) from None
         return json_response(batch_page(rows, self._deps.clock(), more=more))

@@ -97,7 +97,7 @@ class BatchCreator:
             return build_order(
                 *(creation.template, new_batch_id(), tenant, now, self._deps.settings),
                 start_at=creation.start_at,
-                fairness_key=await self._batches.fairness_key(tenant, now),
+                fairness_key=await self._deps.database.batch_list.fairness_key(tenant, now),
                 fairness_weight=own.weight,
                 max_priority=own.highest_priority,
             )

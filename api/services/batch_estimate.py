@@ -65,7 +65,7 @@ class BatchEstimates:
                 refused[model] = LineCode.MODEL_NOT_FOUND
         found = ((model, self._deps.models.prices_of(model)) for model in models)
         prices = {model: price for model, price in found if price is not None}
-        history = await self._deps.database.batches.output_history(tenant, endpoint, list(models))
+        history = await self._deps.database.batch_list.output_history(tenant, endpoint, list(models))
         return estimate_object(estimator, prices, history, refused)
 
     async def _read(self, file: FileRow, estimator: InputEstimator) -> None:

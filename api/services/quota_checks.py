@@ -60,7 +60,7 @@ class QuotaChecks:
             ApiError: the tenant already has as many live batches as its quota allows.
         """
         limit = (await self.limits()).live_batches
-        if limit and await self._deps.database.batches.count_live(self._tenant) >= limit:
+        if limit and await self._deps.database.batch_list.count_live(self._tenant) >= limit:
             raise self._too_many_live(limit)
 
     async def admit_batch(self, batch_id: str) -> None:

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from batchwright.database.tables.audit_log import AuditLogTable
 from batchwright.database.tables.batch_deletions import BatchDeletions
+from batchwright.database.tables.batch_list import BatchList
 from batchwright.database.tables.batch_snapshots import BatchSnapshots
 from batchwright.database.tables.batches import BatchesTable
 from batchwright.database.tables.callbacks import CallbacksTable
@@ -58,6 +59,7 @@ class Database:
     uploads: UploadsTable
     idempotency: IdempotencyTable
     batches: BatchesTable
+    batch_list: BatchList
     batch_snapshots: BatchSnapshots
     batch_deletions: BatchDeletions
     progress: ProgressTable

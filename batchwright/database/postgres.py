@@ -6,6 +6,7 @@ from batchwright.database.migrate import missing_names
 from batchwright.database.pool import ConnectionPool, open_connection_pool
 from batchwright.database.tables.audit_log import PostgresAuditLog
 from batchwright.database.tables.batch_deletions import PostgresBatchDeletions
+from batchwright.database.tables.batch_list import PostgresBatchList
 from batchwright.database.tables.batch_snapshots import PostgresBatchSnapshots
 from batchwright.database.tables.batches import PostgresBatches
 from batchwright.database.tables.callbacks import PostgresCallbacks
@@ -73,6 +74,7 @@ def postgres_database(pool: ConnectionPool) -> Database:
     uploads = PostgresUploads(pool, files)
     dead_letters = PostgresDeadLetters(pool, files)
     batches = PostgresBatches(pool, files, dead_letters)
+    batch_list = PostgresBatchList(pool)
     budget_groups = PostgresBudgetGroups(pool)
     return Database(
         server=pool,
@@ -80,6 +82,7 @@ def postgres_database(pool: ConnectionPool) -> Database:
         uploads=uploads,
         idempotency=PostgresIdempotency(pool, files, uploads),
         batches=batches,
+        batch_list=batch_list,
         batch_snapshots=PostgresBatchSnapshots(pool),
         batch_deletions=PostgresBatchDeletions(pool),
         progress=PostgresProgress(pool, batches),
@@ -106,5 +109,5 @@ def postgres_database(pool: ConnectionPool) -> Database:
         api_keys=PostgresApiKeys(pool, budget_groups),
         sessions=PostgresSessions(pool),
         budget_groups=budget_groups,
-        quotas=PostgresQuotas(pool, batches),
+        quotas=PostgresQuotas(pool, batch_list),
     )

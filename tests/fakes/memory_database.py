@@ -9,6 +9,7 @@ from batchwright.contracts.prices import PriceConfig
 from batchwright.database.database import Database, DatabaseServer
 from batchwright.database.errors import UnknownBatch
 from batchwright.database.records import BatchOutcome, BatchRow, EndedBatch, SliceProgress
+from batchwright.database.tables.batch_list import BatchList
 from batchwright.database.tables.batch_records import add_reported, final_counts
 from batchwright.database.tables.batch_snapshots import BatchKey, BatchSnapshot, BatchSnapshots
 from batchwright.database.tables.batches import BatchesTable
@@ -52,13 +53,13 @@ class MemoryBatches(BatchesTable):
         if (order.tenant, order.batch_id) in self._rows.enter().deleted:
             raise UnknownBatch(order.batch_id)
         fresh = BatchRow(order=order, status=BatchStatus.VALIDATING)
-        return self._seen(self._rows.enter().batches.setdefault((order.tenant, order.batch_id), fresh))
+        return self.seen(self._rows.enter().batches.setdefault((order.tenant, order.batch_id), fresh))
 
     async def get(self, tenant: str, batch_id: str) -> BatchRow | None:
         row = self._rows.enter().batches.get((tenant, batch_id))
-        return row and self._seen(row)
+        return row and self.seen(row)
 
-    def _with_forecast(self, row: BatchRow) -> BatchRow:
+    def with_forecast(self, row: BatchRow) -> BatchRow:
         if row.status is not BatchStatus.IN_PROGRESS:
             return row
         forecast = self._rows.forecasts.get((row.order.tenant, row.order.batch_id))
@@ -113,20 +114,6 @@ class MemoryBatches(BatchesTable):
         if row is not None and row.status in LIVE_STATES and row.cancel_requested_at is None:
             self._put(row, cancel_requested_at=not_before(row, at))
         return await self.get(tenant, batch_id)
-
-    async def output_history(
-        self, tenant: str, endpoint: Endpoint, models: Collection[str]
-    ) -> dict[str, OutputHistory]:
-        found: dict[str, OutputHistory] = {}
-        for row in self._rows.enter().batches.values():
-            for used in row.model_usage:
-                is_own = row.order.tenant == tenant and row.order.endpoint is endpoint
-                if is_own and used.model in models and used.requests:
-                    before = found.get(used.model, OutputHistory(0, 0))
-                    found[used.model] = OutputHistory(
-                        before.requests + used.requests, before.output_tokens + used.output_tokens
-                    )
-        return found
 
     async def set_max_cost(self, tenant: str, batch_id: str, max_cost: str | None) -> bool:
         row = self._in(BatchStatus.IN_PROGRESS, tenant, batch_id)
@@ -283,7 +270,7 @@ class MemoryBatches(BatchesTable):
             record_event(self._rows, changed.order, f"batch.{changed.status}", at)
         return changed
 
-    def _seen(self, row: BatchRow, *, in_list: bool = False) -> BatchRow:
+    def seen(self, row: BatchRow, *, in_list: bool = False) -> BatchRow:
         if row.status not in LIVE_STATES:
             return row
         progress = slices(self._rows, row.order.tenant, row.order.batch_id)
@@ -305,6 +292,59 @@ class MemoryBatches(BatchesTable):
             del self._rows.waiting[key]
         for attempt in [key for key in self._rows.attempts if key[:2] == (tenant, batch_id)]:
             del self._rows.attempts[attempt]
+
+
+class MemoryBatchList(BatchList):
+    def __init__(self, rows: Rows) -> None:
+        self._rows, self._batches = rows, MemoryBatches(rows)
+
+    async def page(
+        self,
+        tenant: str,
+        *,
+        limit: int,
+        after: str | None,
+        filters: BatchFilters = NO_FILTERS,
+        before: str | None = None,
+    ) -> tuple[list[BatchRow], bool]:
+        rows = [row for row in self._rows.enter().batches.values() if row.order.tenant == tenant]
+        rows.sort(key=lambda row: (row.order.created_at, row.order.batch_id), reverse=before is None)
+        rows = rows[position([row.order.batch_id for row in rows], before or after) :]
+        rows = [row for row in rows if _matches(row, filters)]
+        found = rows[:limit] if before is None else rows[:limit][::-1]
+        shown = [self._batches.with_forecast(self._batches.seen(row, in_list=True)) for row in found]
+        return shown, len(rows) > limit
+
+    async def count_live(self, tenant: str) -> int:
+        rows = self._rows.enter().batches.values()
+        return sum(row.order.tenant == tenant and row.status in LIVE_STATES for row in rows)
+
+    async def fairness_key(self, tenant: str, at: datetime) -> str:
+        rows = [row for row in self._rows.enter().batches.values() if row.order.tenant == tenant]
+        rows.sort(key=lambda row: (row.order.created_at, row.order.batch_id), reverse=True)
+        for row in rows:
+            is_sending = row.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
+            if is_sending and row.cancel_requested_at is None and row.order.deadline > at:
+                return row.order.policy.fairness_key
+        stopped = (BatchStatus.CANCELLED, BatchStatus.EXPIRED)
+        for row in rows:
+            if row.status in stopped or row.cancel_requested_at is not None:
+                return fresh_fairness_key(tenant, row.order.batch_id)
+        return ""
+
+    async def output_history(
+        self, tenant: str, endpoint: Endpoint, models: Collection[str]
+    ) -> dict[str, OutputHistory]:
+        found: dict[str, OutputHistory] = {}
+        for row in self._rows.enter().batches.values():
+            for used in row.model_usage:
+                is_own = row.order.tenant == tenant and row.order.endpoint is endpoint
+                if is_own and used.model in models and used.requests:
+                    before = found.get(used.model, OutputHistory(0, 0))
+                    found[used.model] = OutputHistory(
+                        before.requests + used.requests, before.output_tokens + used.output_tokens
+                    )
+        return found
 
 
 def _matches(row: BatchRow, filters: BatchFilters) -> bool:
@@ -419,6 +459,7 @@ class MemoryDatabase(Database):
             uploads=MemoryUploads(rows),
             idempotency=MemoryIdempotency(rows),
             batches=MemoryBatches(rows),
+            batch_list=MemoryBatchList(rows),
             batch_snapshots=MemoryBatchSnapshots(rows),
             batch_deletions=MemoryBatchDeletions(rows),
             progress=MemoryProgress(rows),

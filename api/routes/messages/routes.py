@@ -107,6 +107,7 @@ class MessageBatchRoutes:
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps, self._settings = deps, deps.settings
         self._batches, self._files = deps.database.batches, deps.database.files
+        self._batch_list = deps.database.batch_list
         self._creator, self._control = BatchCreator(deps), BatchControl(deps)
         self._deletion, self._audit_log = BatchDeletion(deps), AuditLog(deps)
 
@@ -202,7 +203,7 @@ class MessageBatchRoutes:
         after, before = (id and _batch_id(id) for id in (after_id, before_id))
         filters = BatchFilters(endpoint=Endpoint.MESSAGES)
         try:
-            rows, more = await self._batches.page(
+            rows, more = await self._batch_list.page(
                 tenant, limit=most, after=after, filters=filters, before=before
             )
         except UnknownCursor as error:

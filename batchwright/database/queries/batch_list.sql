@@ -61,3 +61,27 @@ FROM (
 ) b
 LEFT JOIN LATERAL reported_progress(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
 ORDER BY b.created_at, b.id
+
+-- name: count_live
+SELECT count(*) FROM batches
+WHERE tenant = $1 AND status IN ('validating', 'in_progress', 'finalizing')
+
+-- name: fairness
+-- Inputs of a new batch's fairness key: the key of the tenant's live batches, and its last stopped batch.
+SELECT (SELECT coalesce(policy->>'fairness_key', '') FROM batches
+        WHERE tenant = $1 AND status IN ('validating', 'in_progress') AND cancel_requested_at IS NULL
+          AND deadline > $2
+        ORDER BY created_at DESC, id DESC LIMIT 1) AS beside,
+       (SELECT id FROM batches
+        WHERE tenant = $1 AND (status IN ('cancelled', 'expired') OR cancel_requested_at IS NOT NULL)
+        ORDER BY created_at DESC, id DESC LIMIT 1) AS stopped
+
+-- name: output_history
+SELECT used->>'model' AS model, sum((used->>'requests')::bigint)::bigint AS requests,
+       sum((used->>'output_tokens')::bigint)::bigint AS output_tokens
+FROM (SELECT model_usage FROM batches
+      WHERE tenant = $1 AND endpoint = $2 AND model_usage <> '[]'
+      ORDER BY created_at DESC, id DESC LIMIT 100) latest, jsonb_array_elements(latest.model_usage) used
+WHERE used->>'model' = ANY($3::text[])
+GROUP BY 1
+HAVING sum((used->>'requests')::bigint) > 0

@@ -1,19 +1,17 @@
 """Table of batches. Each change of a status requires a certain earlier status."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts
-from batchwright.contracts.openai import BatchStatus, Endpoint, ValidationError
+from batchwright.contracts.openai import BatchStatus, ValidationError
 from batchwright.contracts.prices import PriceConfig
 from batchwright.database.driver import Session
 from batchwright.database.errors import UnknownBatch
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import BatchOutcome, BatchRow, EndedBatch
 from batchwright.database.sql import queries
-from batchwright.database.tables.batch_list import PostgresBatchList
 from batchwright.database.tables.batch_records import (
     dump_error_counts,
     dump_errors,
@@ -29,16 +27,12 @@ from batchwright.database.tables.dead_letters import PostgresDeadLetters
 from batchwright.database.tables.files import PostgresFiles
 from batchwright.database.tables.waiting_reasons import WaitingRow
 from batchwright.rules.batch_filters import (
-    NO_FILTERS,
-    BatchFilters,
     endpoint_tag,
     metadata_tags,
     model_tags,
 )
 from batchwright.rules.batch_states import cancel_takes_precedence
-from batchwright.rules.dispatch.fair_share import fresh_fairness_key
 from batchwright.rules.json_text import storable_json
-from batchwright.rules.planning.estimate import OutputHistory
 
 
 class BatchesTable(Protocol):
@@ -67,57 +61,11 @@ class BatchesTable(Protocol):
         """
         ...
 
-    async def page(
-        self,
-        tenant: str,
-        *,
-        limit: int,
-        after: str | None,
-        filters: BatchFilters = NO_FILTERS,
-        before: str | None = None,
-    ) -> tuple[list[BatchRow], bool]:
-        """Return a page of at most `limit` batches, newest first, and True if the list continues.
-
-        Raises UnknownCursor if the tenant has no batch `after` or `before`.
-
-        Args:
-            after: id of a batch. The page begins with the next older batch. None for the first page.
-            filters: selects the batches.
-            before: id of a batch, instead of `after`. The page ends with the next newer batch, and the result
-                is True if the list has even newer batches. The filters must then select a model, an endpoint
-                or metadata.
-        """
-        ...
-
-    async def count_live(self, tenant: str) -> int: ...
-
-    async def fairness_key(self, tenant: str, at: datetime) -> str:
-        """Return the fairness key in Temporal for a batch that is created at `at`.
-
-        Temporal shares the capacity of a task queue fairly between fairness keys. There are three cases:
-
-        - Other batches of the tenant are live and not being cancelled: return the key of the newest of them,
-          so that all batches that run at the same time have the same key.
-        - No other batch is live, but an earlier batch was cancelled or has expired: return a new key.
-          Temporal has counted the unsent slices of the earlier batch as use of the old key.
-        - In all other cases, return "". The tenant's name is then the key.
-        """
-        ...
-
     async def request_cancel(self, tenant: str, batch_id: str, at: datetime) -> BatchRow | None:
         """Record at the time `at` that a client wants to cancel a live batch (`cancel_requested_at`).
 
         If a cancel was requested before, the earlier time stays. Return the current row, or None if the
         tenant has no such batch.
-        """
-        ...
-
-    async def output_history(
-        self, tenant: str, endpoint: Endpoint, models: Collection[str]
-    ) -> dict[str, OutputHistory]:
-        """Return how many requests and output tokens the tenant's latest 100 batches had, by model.
-
-        Only ended batches for this endpoint are read. The result contains only `models` that have requests.
         """
         ...
 
@@ -270,10 +218,7 @@ class BatchQueries:
     get: str
     get_with_reasons: str
     lock: str
-    count_live: str
-    fairness: str
     request_cancel: str
-    output_history: str
     set_max_cost: str
     start: str
     fail_validation: str
@@ -293,7 +238,6 @@ class PostgresBatches(BatchesTable):
     ) -> None:
         self._connections = connections
         self._files, self._dead_letters = files, dead_letters
-        self._list = PostgresBatchList(connections)
         self._sql = queries(BatchQueries, "batches")
 
     async def upsert(self, order: BatchOrder) -> BatchRow:
@@ -334,39 +278,11 @@ class PostgresBatches(BatchesTable):
         record = await self._connections.fetchrow(self._sql.get_with_reasons, tenant, batch_id, at)
         return None if record is None else (parse_batch(record), parse_waiting(record["waiting"]))
 
-    async def page(
-        self,
-        tenant: str,
-        *,
-        limit: int,
-        after: str | None,
-        filters: BatchFilters = NO_FILTERS,
-        before: str | None = None,
-    ) -> tuple[list[BatchRow], bool]:
-        return await self._list.page(tenant, limit=limit, after=after, filters=filters, before=before)
-
-    async def count_live(self, tenant: str) -> int:
-        record = await self._connections.fetchrow(self._sql.count_live, tenant)
-        return 0 if record is None else record["count"]
-
-    async def fairness_key(self, tenant: str, at: datetime) -> str:
-        record = await self._connections.fetchrow(self._sql.fairness, tenant, at)
-        beside, stopped = (None, None) if record is None else (record["beside"], record["stopped"])
-        if beside is not None:
-            return beside
-        return "" if stopped is None else fresh_fairness_key(tenant, stopped)
-
     async def request_cancel(self, tenant: str, batch_id: str, at: datetime) -> BatchRow | None:
         if not batch_id.isprintable():
             return None
         await self._connections.execute(self._sql.request_cancel, tenant, batch_id, at)
         return await self.get(tenant, batch_id)
-
-    async def output_history(
-        self, tenant: str, endpoint: Endpoint, models: Collection[str]
-    ) -> dict[str, OutputHistory]:
-        records = await self._connections.fetch(self._sql.output_history, tenant, endpoint, list(models))
-        return {each["model"]: OutputHistory(each["requests"], each["output_tokens"]) for each in records}
 
     async def set_max_cost(self, tenant: str, batch_id: str, max_cost: str | None) -> bool:
         return await self._moved(self._sql.set_max_cost, tenant, batch_id, max_cost)

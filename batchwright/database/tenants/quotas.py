@@ -15,7 +15,7 @@ from batchwright.database.driver import QUERY_SECONDS, Row, Session
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.sql import queries
-from batchwright.database.tables.batches import PostgresBatches
+from batchwright.database.tables.batch_list import BatchList
 from batchwright.database.tenants.daily_usage import parse_budget, parse_used
 from batchwright.database.tenants.quota_records import (
     DailyUsage,
@@ -205,9 +205,9 @@ class QuotaQueries:
 
 
 class PostgresQuotas(QuotasTable):
-    def __init__(self, connections: ConnectionPool, batches: PostgresBatches) -> None:
+    def __init__(self, connections: ConnectionPool, batch_list: BatchList) -> None:
         self._connections = connections
-        self._batches = batches
+        self._batch_list = batch_list
         self._sql = queries(QuotaQueries, "quotas")
         self._turns = WeakValueDictionary[
             str, asyncio.Lock
@@ -268,7 +268,7 @@ class PostgresQuotas(QuotasTable):
             spent = await session.fetchrow(self._sql.used_today, tenant)
             webhooks = await session.fetchrow(self._sql.webhooks, tenant)
         return QuotaUsage(
-            live_batches=await self._batches.count_live(tenant),
+            live_batches=await self._batch_list.count_live(tenant),
             stored_bytes=await self.stored(tenant),
             enqueued_lines=enqueued.lines,
             enqueued_tokens=enqueued.tokens,

@@ -167,7 +167,7 @@ async def _load(database: Database, row: TenantRow) -> TenantOutput:
         **row.model_dump(),
         keys=len(valid),
         last_used_at=max((key.last_used_at for key in keys if key.last_used_at), default=None),
-        live_batches=await database.batches.count_live(row.name),
+        live_batches=await database.batch_list.count_live(row.name),
     )
 
 

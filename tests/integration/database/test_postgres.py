@@ -268,7 +268,7 @@ async def test_progress_reported_beside_an_end_is_never_read(
         "INSERT INTO slice_progress VALUES ('t', 'batch_1', 'a', 0, 0, 1, 99, 99, 99, 99, 99, 99)"
     )
     assert await database.batches.get("t", "batch_1") == ended
-    assert await database.batches.page("t", limit=1, after=None) == ([ended], False)
+    assert await database.batch_list.page("t", limit=1, after=None) == ([ended], False)
 
 
 async def test_closing_ends_every_connection(database_url: str, connection: DatabaseConnection) -> None:

@@ -11,7 +11,6 @@ from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection
 from batchwright.database.sql import queries
 from batchwright.database.tables.batch_list import BatchListQueries
-from batchwright.database.tables.batches import BatchQueries
 from batchwright.database.tables.callbacks import CallbackQueries
 from batchwright.database.tables.files import FIRST_POSITION, LAST_POSITION, FileQueries
 from batchwright.database.tables.operator_batches import OperatorBatchQueries
@@ -75,11 +74,11 @@ async def test_a_page_out_of_a_hundred_thousand_batches_is_an_index_scan(
     await connection.execute(MANY)
     await connection.execute(MANY_SLICES)
     await connection.execute("ANALYZE")
-    sql, pages = queries(BatchQueries, "batches"), queries(BatchListQueries, "batch_list")
+    pages = queries(BatchListQueries, "batch_list")
     first = await plan(connection, pages.all, "t", *LAST_POSITION, 21, FIRST_POSITION[0])
     assert "Index Scan Backward using batches_by_creation" in first
     assert not re.search(SCAN, first)
-    rows, more = await database.batches.page("t", limit=20, after="batch_00050001")
+    rows, more = await database.batch_list.page("t", limit=20, after="batch_00050001")
     ids = [row.order.batch_id for row in rows]
     assert (ids[0], ids[-1], more) == ("batch_00050000", "batch_00049981", True)
     position = await connection.fetchrow(pages.position, "t", "batch_00050001")
@@ -89,8 +88,8 @@ async def test_a_page_out_of_a_hundred_thousand_batches_is_an_index_scan(
     )
     assert re.search(r"Index Cond: .*ROW\(created_at, id\) < ROW\(", deep)
     assert not re.search(SCAN, deep)
-    assert "batches_live" in await plan(connection, sql.count_live, "t")
-    assert "Seq Scan" not in await plan(connection, sql.fairness, "t", LAST_POSITION[0])
+    assert "batches_live" in await plan(connection, pages.count_live, "t")
+    assert "Seq Scan" not in await plan(connection, pages.fairness, "t", LAST_POSITION[0])
 
 
 async def test_an_operator_finds_batches_of_all_tenants_by_their_id(

@@ -146,7 +146,7 @@ async def test_live_counts_are_the_sum_over_the_slices(any_database: Database) -
             ],
         }
     )
-    assert await any_database.batches.page("t", limit=1, after=None) == ([row], False)
+    assert await any_database.batch_list.page("t", limit=1, after=None) == ([row], False)
     assert await any_database.progress.totals("t", "batch_1") == row.models
 
 
@@ -179,7 +179,7 @@ async def test_live_errors_are_those_of_ingestion_and_of_the_slices_by_code_and_
         ]
     )
     row = await database.batches.get("t", "batch_1")
-    (listed,), _ = await database.batches.page("t", limit=1, after=None)
+    (listed,), _ = await database.batch_list.page("t", limit=1, after=None)
     assert row is not None
     assert listed.errors_summary == [stored(refused)]
     assert row.errors_summary == [

@@ -100,10 +100,10 @@ async def test_a_batch_of_another_tenant_is_unknown_and_cannot_be_changed(any_da
     batches = any_database.batches
     row = await batches.upsert(an_order())
     assert await batches.get("other", "batch_1") is None
-    assert await batches.page("other", limit=5, after=None) == ([], False)
+    assert await any_database.batch_list.page("other", limit=5, after=None) == ([], False)
     with pytest.raises(UnknownCursor):
-        await batches.page("other", limit=5, after="batch_1")
-    assert await batches.count_live("other") == 0
+        await any_database.batch_list.page("other", limit=5, after="batch_1")
+    assert await any_database.batch_list.count_live("other") == 0
     assert await batches.request_cancel("other", "batch_1", START) is None
     assert not await batches.start("other", "batch_1", total=1, models=[], at=START)
     with pytest.raises(UnknownBatch):
@@ -116,7 +116,7 @@ async def test_unknown_ids_are_not_found(any_database: Database, batch_id: str) 
     assert await any_database.batches.get("t", batch_id) is None
     assert await any_database.batches.request_cancel("t", batch_id, START) is None
     with pytest.raises(UnknownCursor):
-        await any_database.batches.page("t", limit=5, after=batch_id)
+        await any_database.batch_list.page("t", limit=5, after=batch_id)
 
 
 async def test_a_cancel_is_recorded_once(any_database: Database) -> None:
@@ -153,31 +153,31 @@ async def test_only_live_batches_of_the_tenant_are_counted(any_database: Databas
     await any_database.batches.upsert(an_order("batch_4"))
     await any_database.batches.end_without_files("t", "batch_4", BatchStatus.CANCELLED, [], after(1))
     await any_database.batches.upsert(an_order("batch_5", tenant="other"))
-    assert await any_database.batches.count_live("t") == 3
+    assert await any_database.batch_list.count_live("t") == 3
 
 
 async def test_a_batch_gets_the_fairness_key_of_live_batches_or_a_fresh_one_after_a_stop(
     any_database: Database,
 ) -> None:
-    batches = any_database.batches
+    batches, batch_list = any_database.batches, any_database.batch_list
 
     async def put(id: str, at: int, key: str) -> None:
         await batches.upsert(an_order(id, created_at=after(at), policy=BatchPolicy(fairness_key=key)))
 
-    assert await batches.fairness_key("t", after(0)) == ""
+    assert await batch_list.fairness_key("t", after(0)) == ""
     await put("batch_1", 0, "")
-    assert await batches.fairness_key("t", after(1)) == ""
+    assert await batch_list.fairness_key("t", after(1)) == ""
     await batches.request_cancel("t", "batch_1", after(2))
-    key = await batches.fairness_key("t", after(3))
+    key = await batch_list.fairness_key("t", after(3))
     assert key == fresh_fairness_key("t", "batch_1")
     await put("batch_2", 3, key)
-    assert await batches.fairness_key("t", after(4)) == key
+    assert await batch_list.fairness_key("t", after(4)) == key
     await put("batch_3", 4, key)
     await batches.end_without_files("t", "batch_2", BatchStatus.EXPIRED, [], after(5))
-    assert await batches.fairness_key("t", after(6)) == key
+    assert await batch_list.fairness_key("t", after(6)) == key
     await batches.end_without_files("t", "batch_3", BatchStatus.FAILED, [], after(7))
-    assert await batches.fairness_key("t", after(8)) == fresh_fairness_key("t", "batch_2")
-    assert await batches.fairness_key("other", after(8)) == ""
+    assert await batch_list.fairness_key("t", after(8)) == fresh_fairness_key("t", "batch_2")
+    assert await batch_list.fairness_key("other", after(8)) == ""
 
 
 async def test_pages_are_newest_first_without_gap_or_overlap(any_database: Database) -> None:
@@ -188,7 +188,7 @@ async def test_pages_are_newest_first_without_gap_or_overlap(any_database: Datab
     seen: list[str] = []
     more, last = True, None
     while more:
-        rows, more = await any_database.batches.page("t", limit=3, after=last)
+        rows, more = await any_database.batch_list.page("t", limit=3, after=last)
         seen, last = seen + [row.order.batch_id for row in rows], rows[-1].order.batch_id
     assert seen == ids[::-1]
 
@@ -196,7 +196,7 @@ async def test_pages_are_newest_first_without_gap_or_overlap(any_database: Datab
 async def test_a_page_shows_rows_as_get_does(any_database: Database) -> None:
     running = await a_running_batch(any_database, "batch_1")
     ended = await any_database.batches.upsert(an_order("batch_2"))
-    assert await any_database.batches.page("t", limit=2, after=None) == ([ended, running], False)
+    assert await any_database.batch_list.page("t", limit=2, after=None) == ([ended, running], False)
 
 
 async def test_a_batch_has_the_time_when_reading_its_input_began(any_database: Database) -> None:
@@ -209,7 +209,7 @@ async def test_a_batch_has_the_time_when_reading_its_input_began(any_database: D
 
 
 async def found(database: Database, **filters: Any) -> list[str]:
-    rows, _ = await database.batches.page("t", limit=9, after=None, filters=BatchFilters(**filters))
+    rows, _ = await database.batch_list.page("t", limit=9, after=None, filters=BatchFilters(**filters))
     return [row.order.batch_id for row in rows]
 
 
@@ -264,12 +264,12 @@ async def test_a_filtered_list_is_paged_from_the_newest_and_of_one_tenant(any_da
         order = an_order(f"batch_{number}", created_at=after(number), metadata={"a": "1"})
         await batches.upsert(order)
         await batches.upsert(order.model_copy(update={"tenant": "other"}))
-    first, more = await batches.page("t", limit=3, after=None, filters=filters)
-    rest, end = await batches.page("t", limit=3, after="batch_1", filters=filters)
+    first, more = await any_database.batch_list.page("t", limit=3, after=None, filters=filters)
+    rest, end = await any_database.batch_list.page("t", limit=3, after="batch_1", filters=filters)
     ids = [row.order.batch_id for row in (*first, *rest)]
     assert (ids, more, end) == (["batch_3", "batch_2", "batch_1", "batch_0"], True, False)
     assert {row.order.tenant for row in (*first, *rest)} == {"t"}
-    assert (await batches.page("t", limit=3, after="batch_2", filters=filters))[1] is False
+    assert (await any_database.batch_list.page("t", limit=3, after="batch_2", filters=filters))[1] is False
 
 
 async def test_a_page_before_a_batch_of_an_endpoint_ends_right_before_it(any_database: Database) -> None:
@@ -281,7 +281,9 @@ async def test_a_page_before_a_batch_of_an_endpoint_ends_right_before_it(any_dat
 
     async def ids(**cursor: str) -> tuple[list[str], bool]:
         after, before = cursor.get("after"), cursor.get("before")
-        rows, more = await batches.page("t", limit=2, after=after, filters=filters, before=before)
+        rows, more = await any_database.batch_list.page(
+            "t", limit=2, after=after, filters=filters, before=before
+        )
         return [row.order.batch_id for row in rows], more
 
     assert await ids() == (["batch_7", "batch_5"], True)

@@ -114,7 +114,7 @@ async def test_the_output_of_earlier_batches_is_known_by_model_endpoint_and_tena
     for id, tenant in (("batch_1", "t"), ("batch_2", "t"), ("batch_3", "u")):
         await started(any_database, id, tenant)
         await any_database.batches.finish(tenant, id, an_outcome(output=None, error=None), after(5))
-    history = any_database.batches.output_history
+    history = any_database.batch_list.output_history
     assert await history("t", Endpoint.CHAT_COMPLETIONS, ["a", "b"]) == {"a": OutputHistory(16, 14)}
     assert await history("t", Endpoint.EMBEDDINGS, ["a"]) == {}
     assert await history("t", Endpoint.CHAT_COMPLETIONS, ["b"]) == {}

@@ -37,7 +37,7 @@ def forecast(at: float, p50: float = 100.0) -> BatchForecast:
 async def stored(database: Database, id: str = "batch_1") -> BatchForecast | None:
     found = await database.batches.get_with_reasons("t", id, after(0))
     assert found is not None
-    page, _ = await database.batches.page("t", limit=100, after=None)
+    page, _ = await database.batch_list.page("t", limit=100, after=None)
     assert [row.forecast for row in page if row.order.batch_id == id] == [found[0].forecast]
     return found[0].forecast
 

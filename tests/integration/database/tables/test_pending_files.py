@@ -40,7 +40,7 @@ async def test_the_end_says_that_the_files_are_pending(any_database: Database) -
     assert (row.status, row.expired_at, row.files_pending) == (BatchStatus.EXPIRED, after(30), True)
     assert (row.total, row.completed, row.failed) == (10, 2, 1)
     assert await any_database.batches.get("t", "batch_1") == row
-    assert await any_database.batches.count_live("t") == 0
+    assert await any_database.batch_list.count_live("t") == 0
 
 
 async def test_the_files_come_once_and_the_end_stays(any_database: Database) -> None:
