@@ -249,9 +249,10 @@ class Client:
     def live_results(
         self, batch_id: str, *, failed: bool, after: str | None = None
     ) -> Generator[Iterator[bytes]]:
-        """Context manager that yields an iterator over the bytes of a batch's results, also of future ones.
+        """Context manager that yields an iterator over the bytes of a batch's results.
 
-        The API ends the iterator after the batch has ended. It may also end it earlier.
+        Results that do not exist yet are included when they are settled. The API ends the iterator after the
+        batch has ended. It may also end it earlier.
 
         Args:
             failed: True for the lines of the error file, False for the lines of the output file.

@@ -28,7 +28,9 @@ def format_problem(path: Path) -> str:
 
 
 def start_problem(start: bytes, name: str) -> str:
-    """Return why a file that begins with `start` cannot be the input of a batch; empty if it can.
+    """Return why a file that begins with `start` cannot be the input of a batch.
+
+    Return an empty string if the file can be the input.
 
     Args:
         start: the first `START_BYTES` bytes of the file.

@@ -210,7 +210,10 @@ def _facts(batch: BatchObject) -> list[tuple[str, str]]:
 
 
 def cost_text(batch: BatchObject) -> str:
-    """Return the cost of a batch as text, such as `1.25 USD so far, at most 5`; empty if it has no prices."""
+    """Return the cost of a batch as text, such as `1.25 USD so far, at most 5`.
+
+    The text is empty if the batch has no prices.
+    """
     cost, cap = batch.x_batchwright.cost, batch.x_batchwright.max_cost
     if cost is None:
         return ""
@@ -300,10 +303,10 @@ def done_in_text(forecast: ForecastObject) -> str:
 
 
 def start_forecast_text(forecast: StartForecastObject) -> str:
-    """Return how long a batch will take, as it was forecast before the batch began.
+    """Return the forecast made before a batch began, as text.
 
-    The text is `4 min (90 %: 6 min)`, for example, followed by whether this fits the window, and by the
-    number of lines ahead of the batch.
+    The text begins with the duration, for example `4 min (90 %: 6 min)`. Then it says if the batch fits its
+    completion window, and how many lines are ahead of the batch.
     """
     ahead = f", {forecast.lines_ahead:,} lines ahead" if forecast.lines_ahead else ""
     p50, p90 = duration_text(forecast.seconds_p50), duration_text(forecast.seconds_p90)

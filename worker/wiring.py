@@ -221,8 +221,8 @@ class InferenceWorkers:
         Args:
             resources: connections and stores of the process.
             progress: receives the progress of the slices.
-            blocking: returns a text that names the unavailable dependencies because of which the process
-                accepts no slices. The text is empty while it accepts slices.
+            blocking: returns a text with the unavailable dependencies while the process accepts no slices.
+                The text is empty while the process accepts slices.
         """
         self._resources = resources
         quotas, groups = resources.database.quotas, resources.database.budget_groups

@@ -225,7 +225,7 @@ class ResultWriter:
                 await self._storage.delete(info.key)
 
     def _small_segments(self) -> list[ObjectInfo]:
-        """Return the smallest segments, as many as have at most 8 MiB together, in the order of writing."""
+        """Return the smallest segments, at most 8 MiB in total, in the order of writing."""
         small: list[ObjectInfo] = []
         total = 0
         for info in sorted(self.segments, key=lambda info: info.size):

@@ -61,7 +61,7 @@ class LimitedGroups:
 
 
 class UsedUpBudget(NamedTuple):
-    """A budget of which nothing is left today, and a message about it for the client."""
+    """A budget that is used up today, and a message about it for the client."""
 
     quota: Quota
     message: str

@@ -45,7 +45,7 @@ class HeldSlice:
         is_yielding: True if the slice has to end, because another slice waits for its place on the worker.
         is_surplus: True if the slice must return to its queue, because the worker took it while it searched
             for another slice.
-        memory: memory for its lines; None until the slice requests it.
+        memory: memory for the slice's lines; None until the slice requests memory.
     """
 
     queue: str
@@ -84,15 +84,14 @@ class _Queue:
         ended: number of slices that have ended but are still in `slots`.
         lines: average number of unsettled lines of the slices read so far.
         rate: responses per second of the model, computed from `answered` at the time `measured_at`.
-        sought: by tenant, when the worker last searched for a slice of the tenant.
-        sought_batches: by batch, when the worker last searched for this batch, which goes first in its
-            tenant.
+        sought: time of the last search for a slice of each tenant.
+        sought_batches: time of the last search for each batch that goes first in its tenant.
         seek_after: earliest time of the next search for a tenant, after `_MAX_MISSES` misses.
         seek_more_after: earliest time of the next search for one more batch of a tenant.
         is_seeking: True while a search for a tenant or a batch runs. A search ends when the next slice
             arrives.
-        seeking: the tenant that the worker searches for, if none of its slices here has lines; otherwise
-            empty.
+        seeking: tenant without lines on this worker for which the worker searches; empty if there is no such
+            search.
         misses: number of wrong slices in a row that came in searches for such tenants (`_end_search`).
         is_checked: True if no tenant needs a search now. `set_waiting` and the end of a search reset it.
         is_first_checked: True if no batch that goes first needs a search now. `set_waiting` resets it.

@@ -74,7 +74,7 @@ class HealthRoutes:
         return json_response(LivenessObject())
 
     async def readyz(self) -> Response:
-        """Readiness probe: check every dependency. 503 if one is unavailable."""
+        """Readiness probe: check every dependency. 503 if a dependency is unavailable."""
         deps = self._deps
         background, postgresql, temporal, storage = await asyncio.gather(
             _state("background_tasks", deps.background.check()),

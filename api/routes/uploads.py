@@ -112,7 +112,8 @@ class UploadRoutes:
         created.
 
         Args:
-            fingerprint: digest of the request, by which a different request with the same key is detected.
+            fingerprint: digest of the request. It shows if an earlier request with the same key was
+                different.
 
         Raises:
             ApiError: the key was used with another request (409), or the storage quota is exhausted.

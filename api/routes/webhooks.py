@@ -225,7 +225,7 @@ class WebhookRoutes:
         return json_response(delivery_object(await self._webhooks.delivery(row, delivery_id)))
 
     async def replay(self, request: Request, webhook_id: str, delivery_id: str) -> Response:
-        """Attempt a delivery again that has ended. The `webhook-id` and the event stay the same."""
+        """Attempt an ended delivery again. The `webhook-id` and the event stay the same."""
         row = await self._row(request, webhook_id)
         return json_response(delivery_object(await self._webhooks.replay(row, delivery_id)))
 

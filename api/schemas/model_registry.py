@@ -24,7 +24,7 @@ from batchwright.settings import Settings
 
 
 class ModelConfigBody(BaseModel):
-    """Body of PUT /admin/model-configs: settings of a model that override its configured ones.
+    """Body of PUT /admin/model-configs: settings of a model that override its configured settings.
 
     A setting that is missing or null is no longer overridden, even if an earlier change has overridden it.
     """

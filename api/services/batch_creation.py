@@ -65,7 +65,8 @@ class BatchCreator:
 
         Args:
             key: the idempotency key.
-            fingerprint: digest of the request, by which a different request with the same key is detected.
+            fingerprint: digest of the request. It shows if an earlier request with the same key was
+                different.
 
         Raises:
             ApiError: as in `create`, or the key was used with another request, or the batch of this key was

@@ -55,7 +55,8 @@ class IdempotencyKeys:
 
         Args:
             key: None if the request has no key; the result is then None.
-            fingerprint: digest of the request, by which a different request with the same key is detected.
+            fingerprint: digest of the request. It shows if an earlier request with the same key was
+                different.
 
         Raises:
             ApiError: the key was used with another request (409).
@@ -73,7 +74,8 @@ class IdempotencyKeys:
         If the key is already stored, change nothing and return the earlier result as JSON.
 
         Args:
-            fingerprint: digest of the request, by which a different request with the same key is detected.
+            fingerprint: digest of the request. It shows if an earlier request with the same key was
+                different.
             made: result of the request, as JSON.
             row: row of the file or upload that the request creates; None if there is none.
 

@@ -284,7 +284,7 @@ async def open_index(
 async def read_entries(storage: Storage, info: ObjectInfo) -> list[IndexEntry] | None:
     """Return an index entry for each record of a segment; None if the segment no longer exists.
 
-    Only the end of the segment is read, which lists the records.
+    The end of the segment lists the records, so only the end is read.
 
     Raises:
         SegmentDamaged: the end of the segment is invalid.

@@ -121,7 +121,7 @@ class QuotaChecks:
         """Insert a webhook endpoint for all batches of the tenant.
 
         Raises:
-            ApiError: the tenant already has as many as its quota allows.
+            ApiError: the tenant already has as many endpoints as its quota allows.
         """
         limit = (await self.limits()).webhooks
         if not await self._deps.database.webhook_endpoints.insert(row, limit):

@@ -174,7 +174,7 @@ class ErrorCount(Message):
 
 
 class WaitingReason(Message):
-    """Reason why the lines of a model wait, as a worker reports it to the batch's workflow.
+    """A worker's report to the batch's workflow of why the lines of a model wait.
 
     If `reason` is empty, the lines no longer wait. If `model` is empty, the reason is for all models of the
     batch. If `fleet_wide` is False, the workflow drops the reason when a slice of the model is finished. If
@@ -220,7 +220,7 @@ class BatchForecast(Message):
 
 
 class StartFit(StrEnum):
-    """Whether a batch will be done within its completion window, by the forecast made before it began."""
+    """Forecast, made before a batch began: done within the completion window, at risk, or impossible."""
 
     FITS = "fits"  # with a probability of 90 %
     AT_RISK = "at_risk"

@@ -14,9 +14,9 @@ WORKFLOW = "ScheduledBatchWorkflow"
 
 
 class OverlapPolicy(StrEnum):
-    """What happens when a batch is due while an earlier batch of its schedule has not ended.
+    """Ways to treat a batch that is due while an earlier batch of its schedule has not ended.
 
-    The names are those of Temporal.
+    The names are Temporal's names.
     """
 
     SKIP = "skip"  # it is not created
@@ -27,7 +27,7 @@ class OverlapPolicy(StrEnum):
 
 
 class BatchTemplate(Message):
-    """What a batch is created from, except its id and its times. It contains no secret."""
+    """Values from which a batch is created, except its id and its times. It contains no secret."""
 
     input_file_id: str
     endpoint: Endpoint

@@ -44,7 +44,7 @@ class Endpoint(StrEnum):
 
 
 class Profile(StrEnum):
-    """How strictly requests and input files are checked.
+    """Strictness of the checks of requests and input files.
 
     `strict` accepts only what OpenAI accepts. `relaxed` also accepts, for example, other completion windows
     and lines without `url` or `method`.
@@ -75,7 +75,7 @@ class OverQuota(StrEnum):
 
 
 class AdmissionPolicy(StrEnum):
-    """What happens to a batch that cannot be done within its completion window, by its forecast."""
+    """Ways to treat a batch that, by its forecast, cannot be done within its completion window."""
 
     ACCEPT = "accept"
     REFUSE = "refuse"  # it fails before a line is sent

@@ -134,11 +134,11 @@ class ForecastObject(ApiObject):
 
 
 class StartForecastObject(ApiObject):
-    """When a batch was expected to be done, as forecast at `made_at`, before its first line was sent.
+    """Forecast of a batch's end, made at `made_at`, before the first line of the batch was sent.
 
     `window` is `fits` if the batch would be done within its completion window with a probability of 90 %,
     `cannot` if it would be late even in the best case, and otherwise `at_risk`. Seconds count from `made_at`.
-    `lines_ahead` are lines of other batches that would be sent before the last line of this one.
+    `lines_ahead` are lines of other batches that would be sent before the last line of this batch.
     """
 
     window: StartFit
@@ -156,7 +156,7 @@ class ModelCost(ApiObject):
 
 
 class BatchCost(ApiObject):
-    """What the lines of a batch that succeeded have cost, in decimal numbers.
+    """Cost of the lines of a batch that succeeded, in decimal numbers.
 
     The cost is `final` once the batch has ended and its files are written.
     """
@@ -263,8 +263,8 @@ class BatchObject(ApiObject):
 class EstimatedCost(ApiObject):
     """Estimated cost, in decimal numbers.
 
-    `expected` is null if the number of output tokens is not known, and `at_most` if a line has no limit of
-    them.
+    `expected` is null if the number of output tokens is not known. `at_most` is null if a line has no limit
+    of output tokens.
     """
 
     currency: str
@@ -275,7 +275,7 @@ class EstimatedCost(ApiObject):
 class ModelEstimateObject(ApiObject):
     """Estimate of the lines of one model.
 
-    `error` is the error code with which all of them would fail without being sent, or null.
+    If all these lines would fail without being sent, `error` is their error code; otherwise null.
     """
 
     model: str
@@ -288,14 +288,14 @@ class ModelEstimateObject(ApiObject):
 
 
 class EstimateObject(ApiObject):
-    """What a batch would take and cost, estimated from its input. Lines with errors do not count.
+    """Estimated lines, tokens and cost of a batch, from its input. Lines with errors do not count.
 
     - `input_tokens` is one token for four bytes of prompt.
-    - `output_tokens` are expected as in your earlier batches, or else as many as the lines allow. It is null
-      if neither is known.
+    - `output_tokens` is computed from your earlier batches, or else from the limits of the lines. It is null
+      if there are no earlier batches and a line has no limit.
     - `max_output_tokens` is the sum of the limits of all lines, or null if a line has none.
-    - `cost` is null if no model has prices, and otherwise without the models that have none.
-    - `errors` are those with which the batch would fail.
+    - `cost` is null if no model has prices. Otherwise it leaves out models without prices.
+    - `errors` are the errors with which the batch would fail.
     """
 
     object: Literal["batch.estimate"] = "batch.estimate"

@@ -129,7 +129,10 @@ class RateList(BaseModel):
 
 
 class HoldObject(BaseModel):
-    """A tenant or a model whose lines are not sent. The other one of both fields is null."""
+    """A tenant or a model whose lines are not sent.
+
+    If it is a tenant, `model` is null. If it is a model, `tenant` is null.
+    """
 
     object: Literal["hold"] = "hold"
     tenant: str | None

@@ -36,7 +36,7 @@ class ScheduledBatchExtension(ApiObject):
 
 
 class ScheduledBatchObject(ApiObject):
-    """What each batch of a schedule is created from, as in `POST /v1/batches`."""
+    """Fields from which each batch of a schedule is created, as in `POST /v1/batches`."""
 
     input_file_id: str
     endpoint: str

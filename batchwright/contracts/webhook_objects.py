@@ -48,7 +48,7 @@ class DeletedWebhook(ApiObject):
 
 
 class AttemptObject(ApiObject):
-    """One attempt of a delivery. `status` is that of the HTTP response; null if there was none.
+    """One attempt of a delivery. `status` is the status of the HTTP response; null if there was no response.
 
     `reason` says why the attempt failed. It is null if it succeeded.
     """
@@ -64,7 +64,7 @@ class DeliveryObject(ApiObject):
     """An event and its delivery to one endpoint. `id` is the `webhook-id` of every attempt.
 
     `reason` says why the delivery failed without another attempt, for example because the endpoint was
-    disabled. `attempts` has the latest ones, the last one at the end.
+    disabled. `attempts` has the latest attempts, oldest first.
     """
 
     id: str

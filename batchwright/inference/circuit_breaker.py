@@ -42,9 +42,10 @@ class CircuitAttempt(Struct, eq=False):
 class CircuitBreaker:
     """Stops the requests of one model to one backend while the backend fails.
 
-    The circuit opens after `failures_to_open` failures in a row, if there are at least half as many failures
-    as requests in flight. If only lines of one tenant fail, the circuit may first wait some seconds for the
-    result of another tenant's line. All times are seconds of `clock`.
+    The circuit opens if two conditions are met: there were at least `failures_to_open` failures in a row, and
+    their number is at least half of the number of requests in flight. If only lines of one tenant fail, the
+    circuit may first wait some seconds for the result of another tenant's line. All times are seconds of
+    `clock`.
     """
 
     failures_to_open: int

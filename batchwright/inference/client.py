@@ -150,7 +150,7 @@ class InferenceClient:
     ) -> Exchange | None:
         """Send a POST request if that is possible without awaiting. No trace span is created.
 
-        Return an exchange, with which the caller can cancel the request. If nothing was sent, return None.
+        Return an exchange; its method `cancel` cancels the request. If nothing was sent, return None.
 
         Args:
             on_outcome: called once with the outcome when the request has ended. It must not raise. It is not

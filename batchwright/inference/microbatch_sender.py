@@ -319,7 +319,7 @@ class MicrobatchSender:
     ) -> None:
         """Send a failed request again after a pause.
 
-        The first time, send it unchanged; later, send it in two halves.
+        Send the first repetition unchanged, and every later repetition in two halves.
 
         Args:
             repetitions: how often the request was already repeated.

@@ -252,7 +252,7 @@ class ModelRouter:
     ) -> Exchange | None:
         """Send the body to the chosen backend if that is possible without awaiting.
 
-        Return an exchange, with which the caller can cancel the request. If nothing was sent, return None.
+        Return an exchange; its method `cancel` cancels the request. If nothing was sent, return None.
 
         Args:
             on_outcome: called once with the outcome when the request has ended. The caller must pass the

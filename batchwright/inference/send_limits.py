@@ -74,8 +74,8 @@ class TenantShares(Protocol):
         key_max_in_flight: how many requests this process may have in flight for each API key, over all
             batches created with the key.
         rates: how much this process may send for each tenant per minute, over all models.
-        held_tenants: tenants for which operators have stopped the sending.
-        held_models: models for which operators have stopped the sending.
+        held_tenants: tenants whose lines are not sent, because an operator has stopped them.
+        held_models: models whose lines are not sent, because an operator has stopped them.
     """
 
     weights: Mapping[str, float]
@@ -240,8 +240,8 @@ class SendLimits:
         """Return in words why lines wait. The text continues a sentence that begins with the model.
 
         Args:
-            limit: the cap or rate because of which the lines wait. It must not be a hold: control workers
-                report holds, because holds also apply to slices that no worker runs.
+            limit: the cap or rate that makes the lines wait. It must not be a hold: control workers report
+                holds, because holds also apply to slices that no worker runs.
         """
         match limit:
             case Limit.TENANT_IN_FLIGHT:

@@ -19,7 +19,7 @@ _TOKENS_PER_PRICE = 10**MAX_PLACES
 
 
 class UnitPrices(NamedTuple):
-    """What one token and one request of a model cost."""
+    """Prices of a single token and a single request of one model."""
 
     input: int
     cached_input: int

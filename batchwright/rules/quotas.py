@@ -13,9 +13,9 @@ BUDGETS = (
 
 
 class DailyAmounts(NamedTuple):
-    """Tokens and cost of one day (UTC): either what was used, or a budget, in which 0 means no limit.
+    """Tokens and cost of one day (UTC): the amounts that were used, or the amounts of a budget.
 
-    `cost` is an amount as in `rules/costs.py`.
+    In a budget, 0 means no limit. `cost` is an amount as in `rules/costs.py`.
     """
 
     tokens: int = 0

@@ -90,10 +90,7 @@ class WrittenObject(NamedTuple):
 
 @dataclass(frozen=True)
 class KnownObjects:
-    """What the database knows about the files, uploads and batches to which some stored objects belong.
-
-    All these stored objects belong to one tenant.
-    """
+    """A tenant's files, open uploads and live batches in the database, to compare with stored objects."""
 
     files: Mapping[str, str]  # object keys by file id
     open_uploads: Set[str]  # ids of uploads whose parts are not deleted yet

@@ -89,9 +89,9 @@ class BackendTraffic:
                 self._metrics.backend_request_tokens.labels(model, backend, kind).observe_all(tokens)
 
     def record_deferral(self, model: str, reason: str) -> None:
-        """Count an error of a model whose slice was deferred because no backend could accept its requests.
+        """Count an error of a model if a slice was deferred because no backend could accept its requests.
 
-        `reason` says why the slice was deferred. If it was deferred for another reason, nothing is counted.
+        `reason` says why the slice was deferred. For any other reason, nothing is counted.
         """
         if error_type := _DEFERRAL_ERRORS.get(reason):
             self._metrics.errors.labels(error_type, model).inc()

@@ -10,7 +10,7 @@ _NONE: Mapping[str, FieldValue] = {}
 
 
 def current_fields() -> Mapping[str, FieldValue]:
-    """Return the fields of the current work, which all enclosing `bind_fields` blocks have set."""
+    """Return the fields of the current work: the fields of all enclosing `bind_fields` blocks."""
     return _fields.get() or _NONE
 
 

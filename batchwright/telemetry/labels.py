@@ -65,8 +65,8 @@ class ModelLabels:
 def top_names(weights: Mapping[str, float], limit: int) -> frozenset[str]:
     """Return the `limit` names with the greatest weights.
 
-    If the weights change, the result can contain other names. Therefore use it only for gauges of which all
-    series are replaced at each refresh.
+    If the weights change, the result can contain other names. Therefore use it only for gauges whose series
+    are all replaced at each refresh.
     """
     ranked = sorted(weights, key=lambda name: (-weights[name], name))
     return frozenset(ranked[:limit])

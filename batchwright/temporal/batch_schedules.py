@@ -67,8 +67,8 @@ class ScheduleStatus(NamedTuple):
 class BatchSchedules(Protocol):
     """Schedules of all tenants in Temporal, by their ids, which contain no tenant.
 
-    All methods raise TemporalUnavailable if the server does not respond. Those for an existing schedule raise
-    ScheduleMissing if there is none.
+    All methods raise TemporalUnavailable if the server does not respond. Methods for an existing schedule
+    raise ScheduleMissing if there is no such schedule.
     """
 
     async def create(self, spec: ScheduleSpec) -> None:
@@ -76,7 +76,7 @@ class BatchSchedules(Protocol):
         ...
 
     async def update(self, spec: ScheduleSpec) -> None:
-        """Change a schedule. A paused one stays paused. Raises TimeZoneUnknown."""
+        """Change a schedule. A paused schedule stays paused. Raises TimeZoneUnknown."""
         ...
 
     async def pause(self, id: str) -> None: ...

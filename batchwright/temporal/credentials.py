@@ -22,8 +22,7 @@ _Parsed = TypeVar("_Parsed")
 class Credentials:
     """TLS settings and API key for a connection to Temporal. Each is None if the connection does not use it.
 
-    The credentials in use are compared with those in the files. If they differ, the connection must be
-    changed.
+    The connection must be changed if the credentials in use differ from the credentials in the files.
     """
 
     tls: TLSConfig | None = None

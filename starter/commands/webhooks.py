@@ -174,7 +174,7 @@ def rotate(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Replace the secret of a webhook, and print the new one."""
+    """Replace the secret of a webhook, and print the new secret."""
     with _client(url, tenant) as client:
         _print_webhook(client.rotate(id, overlap), json)
 
@@ -189,9 +189,9 @@ def send_test(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Send a test event, and print its result.
+    """Send a test event, and print the result of its first attempt.
 
-    The result is that of the first attempt. The exit code is 1 if it failed.
+    The exit code is 1 if this attempt failed.
     """
     with _client(url, tenant) as client:
         delivery = _attempted(client, id, client.test(id, event))

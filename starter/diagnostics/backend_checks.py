@@ -42,7 +42,7 @@ class _BackendUnderTest:
 async def check_backends(chosen: Settings, at: Clock) -> tuple[list[Finding], list[str]]:
     """Request the model list of each backend. Return the findings and the names of all known models.
 
-    Known models are those in the registry and those that gateways (backends for all models) list.
+    Known models are the models in the registry, and the models that gateways (backends for all models) list.
 
     Args:
         at: returns the current time, which is compared with the clocks of the backends.

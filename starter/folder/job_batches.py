@@ -149,8 +149,8 @@ class JobBatches:
         """Return the id of the newest batch that runs the whole input of a job; None if there is none.
 
         The job's key in the metadata identifies its batches, because the API forgets idempotency keys after a
-        day. Batches that rerun another batch have the same metadata. A batch that resumes another one has the
-        results of all lines, so it is included. A batch that retries failed lines has an input with only
+        day. Batches that rerun another batch have the same metadata. A batch that resumes another batch has
+        the results of all lines, so it is included. A batch that retries failed lines has an input with only
         these lines, so it is left out.
         """
         batches = list(self._batches_of(key))

@@ -61,7 +61,7 @@ class JobDirectory:
         return self.size(file) is not None
 
     def size(self, file: JobFile) -> int | None:
-        """Return the size of a file in bytes; None if it does not exist."""
+        """Return the size of a file in bytes; None if the file does not exist."""
         try:
             return os.stat(file, dir_fd=self._fd, follow_symlinks=False).st_size
         except FileNotFoundError:

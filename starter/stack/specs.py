@@ -129,7 +129,7 @@ def environment(
     """Return the environment variables of the API and the workers.
 
     They are the environment variables of this process, with the stack's own addresses, directory and backends
-    instead of those that the user has set.
+    instead of the values that the user has set.
 
     Args:
         database_url: URL of the stack's database.

@@ -20,7 +20,9 @@ _Start = Coroutine[None, None, None]
 
 
 class Supervisor:
-    """Context manager that starts all services, restarts those that end, and stops all of them on exit.
+    """Context manager that starts all services, and stops all of them on exit.
+
+    Each service that ends before the exit is restarted.
 
     Args:
         say: called with one sentence for the user at each event, such as a restart.
@@ -186,7 +188,7 @@ async def _stop_all(services: list[ServiceProcess], patience_seconds: float) -> 
 async def _all_at_once(*starts: _Start) -> None:
     """Run all `starts` at the same time, and wait for all of them.
 
-    If one fails, cancel the others and raise the error of the failed one.
+    If a start fails, cancel all other starts and raise its error.
     """
     try:
         async with asyncio.TaskGroup() as group:

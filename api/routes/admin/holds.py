@@ -26,7 +26,7 @@ _MODEL_PATTERN = rf"^[^\x00]{{1,{_MAX_NAME_CHARACTERS}}}$"
 
 
 class NewHold(BaseModel):
-    """Exactly one of both fields."""
+    """The tenant or the model to hold. Exactly one of the two fields is set."""
 
     tenant: str | None = Field(None, pattern=NAME_PATTERN)
     model: str | None = Field(None, pattern=_MODEL_PATTERN)

@@ -151,7 +151,7 @@ class ModelRegistryRoutes:
         return await self._registry_response(changes, name)
 
     async def patch(self, request: Request, model: _Model) -> Response:
-        """Change some settings of a model and keep the others. A value of null undoes an earlier change."""
+        """Change some settings of a model and keep all others. A value of null undoes an earlier change."""
         name, expected = _checked_name(model), expected_versions(request)
         fields = MODEL_SETTINGS.validate_python(await read_json_object(request))
         return model_settings_response(

@@ -24,8 +24,8 @@ class LiveBatches(Protocol):
     async def backlogs(self, now: datetime) -> list[ModelBacklog]:
         """Return the number of lines without a final result, by batch in progress and model.
 
-        Left out are models without such lines, and batches for which a cancel was requested. Batches that are
-        paused or held are included, and the result says that they are.
+        Models without such lines are left out. Batches for which a cancel was requested are left out, too.
+        Batches that are paused or held are included, and the result shows this.
         """
         ...
 

@@ -11,7 +11,7 @@ from batchwright.database.sql import queries
 
 
 class WaitingSource(StrEnum):
-    """Who reported a waiting reason. All workers together count as one source.
+    """Sources of waiting reasons. All workers together count as one source.
 
     Each source clears only the reasons that it reported.
     """

@@ -21,7 +21,7 @@ def parse_used(record: Row) -> DailyAmounts:
 
 
 class UsageOfDay:
-    """What was used on one day, added up over all workers.
+    """Tokens and cost used on one day, added up over all workers.
 
     Args:
         rows: result of `QuotasTable.usage_of_others`.

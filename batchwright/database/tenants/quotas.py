@@ -317,7 +317,7 @@ class PostgresQuotas(QuotasTable):
         *,
         waits: bool,
     ) -> QuotaExcess | None:
-        """Return the quota because of which a batch cannot reserve `requested` now.
+        """Return the quota that does not allow a batch to reserve `requested` now.
 
         Return None if the batch can reserve this work. A quota prevents the reservation if the tenant's work
         would then exceed the quota. If `waits` is True, earlier batches of the tenant that wait for a quota

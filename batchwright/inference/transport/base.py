@@ -138,6 +138,6 @@ class Transport(Protocol):
     async def aclose(self) -> None:
         """Close all idle connections.
 
-        If the implementation has a list of the connections in use, it closes them too.
+        An implementation that lists the connections in use closes these connections, too.
         """
         ...

@@ -51,7 +51,7 @@ _MIN_PROBED_IN_FLIGHT = 4
 
 
 class LimitChange(StrEnum):
-    """Why the limit of a backend changed."""
+    """Reasons for a change of a backend's limit."""
 
     REJECTED = "rejected"
     TIMED_OUT = "timed_out"
@@ -391,8 +391,8 @@ class AdaptiveLimit:
     def _set_target(self, limit: float, now: float, change: LimitChange) -> LimitChange:
         """Set the value to which the limit moves. Return `change`.
 
-        If the limit is decreased or restored, it takes this value at once. If it is increased, it moves there
-        step by step, to avoid a burst of requests.
+        A decrease or a restored limit takes effect at once. An increase takes effect step by step, to avoid a
+        burst of requests.
         """
         self._target = self._clamped(limit)
         if change is LimitChange.PROBE_REVERTED or self._target < self._limit:

@@ -35,7 +35,7 @@ _HISTORY_DECAY = 0.9  # weight of earlier windows with each new one
 
 
 class LoadSignal(StrEnum):
-    """What the end of a request shows about the load of its backend."""
+    """Information about the load of a backend that the end of a request gives."""
 
     RESPONDED = "responded"
     REJECTED = "rejected"  # busy, overloaded or unavailable
@@ -355,13 +355,13 @@ class RejectionHistory:
         return self._rejected <= expected + _TOLERANCE * math.sqrt(expected * (1 - self.usual)) + 1
 
     def ineffective_decrease_from(self) -> int:
-        """Return the highest recorded concurrency if a lower one did not reduce rejections; otherwise 0.
+        """Return the highest recorded concurrency if lower concurrency did not reduce rejections.
 
         Concurrency is the number of requests in flight when a request was sent. Lower concurrency did not
         help if the backend rejects about the same fraction of requests at low and at high concurrency. In
-        this case, store this fraction in `usual`, and delete the recorded outcomes.
+        this case, also store this fraction in `usual`, and delete the recorded outcomes.
 
-        If there are too few outcomes to decide, return 0.
+        Return 0 if lower concurrency reduced rejections, or if there are too few outcomes to decide.
         """
         peak = max((in_flight for in_flight, _ in self._seen), default=0)
         high = [

@@ -27,8 +27,8 @@ class _TenantUsage:
     """The requests that one tenant has in flight to a model, and a clock that adds up their durations.
 
     Attributes:
-        clock: sum of the seconds for which each request was in flight, divided by the tenant's weight, up to
-            the time `since`. Two requests in flight at once add two seconds per second.
+        clock: total seconds that the tenant's requests were in flight, up to the time `since`, divided by the
+            tenant's weight. Two requests in flight at once add two seconds per second.
         since: when `clock` was last updated.
         default_weight: weight of the tenant's batches.
         share: 1 divided by the tenant's present weight.

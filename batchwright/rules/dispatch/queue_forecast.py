@@ -35,7 +35,7 @@ class ModelSpeed(Message):
 
 
 class LineWork(NamedTuple):
-    """What is known of the lines of one model of a batch.
+    """Known work and rate of a batch's lines for one model.
 
     Attributes:
         per_line: work of one line. An average line of the model has the work 1.
@@ -118,7 +118,8 @@ class QueueForecast:
         """Return the seconds from the sending of a batch's last line until all its requests have ended.
 
         With the given probability, all requests end within this time. When the last line is sent, the batch
-        is the first batch of its priority. It may then have as many requests in flight as the whole priority.
+        is the first batch of its priority. All requests in flight of this priority may then belong to the
+        batch.
         """
         count = min(self._in_flight_of[work.tenant, work.priority], float(work.left))
         return longest_remaining(self._speed, count, probability)

@@ -16,10 +16,7 @@ from batchwright.rules.json_text import replace_lone_surrogates
 
 
 class Budget(StrEnum):
-    """What an outcome costs its line.
-
-    The line ends, it uses one of its attempts, or it only has to wait.
-    """
+    """Cost of an outcome for its line: the line ends, uses one of its attempts, or only has to wait."""
 
     SETTLED = "settled"  # the line ends: a success, or an error that a retry would not change
     ATTEMPT = "attempt"  # costs one of the line's `max_attempts`, because the request may be at fault
@@ -48,7 +45,7 @@ class Category(StrEnum):
 
 
 class Classification(NamedTuple):
-    """What an outcome means for its line: its cost and the kind of failure."""
+    """Meaning of an outcome for its line: its cost and the kind of failure."""
 
     budget: Budget
     category: Category

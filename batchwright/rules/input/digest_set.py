@@ -23,7 +23,7 @@ class DigestSet:
         return self._size
 
     def add(self, data: bytes) -> bool:
-        """Add `data`. Return True if it is new, False if the set already had it."""
+        """Add `data`. Return True if it is new, False if the set already contains `data`."""
         return self._take(data) >= 0
 
     def _take(self, data: bytes) -> int:

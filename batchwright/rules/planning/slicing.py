@@ -79,7 +79,7 @@ class Slicer:
             max_lines: maximum number of lines.
             max_bytes: maximum size of the lines, in bytes.
             max_units: maximum number of work units, the estimated cost of the requests.
-            plan_lines: number of lines of the whole plan, from which `next_slice_lines` computes the maximum
+            plan_lines: number of lines of the whole plan. `next_slice_lines` computes from it the maximum
                 number of lines of each slice. If it is None, each slice may have `max_lines`.
             fewest: minimum number of lines of a slice if the plan is cut into equal slices.
         """

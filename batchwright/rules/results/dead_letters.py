@@ -18,7 +18,7 @@ _SHOWN_BODY = 65_536
 
 
 class FinalAttempt(Message):
-    """The stored record of a line's last attempt, from which its dead letter is made.
+    """The stored record of a line's last attempt. The line's dead letter is made from it.
 
     Attributes:
         count: number of attempts.

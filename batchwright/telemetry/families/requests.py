@@ -219,7 +219,7 @@ class JobMetrics:
 
 
 class MicrobatchMetrics:
-    """Metrics of shared requests, each of which has several lines."""
+    """Metrics of shared requests. A shared request has several lines."""
 
     def __init__(self, create: MetricFactory) -> None:
         self._create_lines(create)

@@ -152,10 +152,10 @@ def resume(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Resume a paused batch, or one that ended early.
+    """Resume a paused batch, or a batch that ended early.
 
     A cancelled, expired or failed batch can be resumed once: a new batch is created, which keeps the results
-    of the first one.
+    of the first batch.
     """
     with api_client(url, tenant) as client:
         _follow_new(client, client.resume(batch_id, window, max_cost), batch_id, wait, interval, json)

@@ -133,8 +133,8 @@ def _poll(client: Client, batch_id: str, interval: float) -> BatchObject:
 class TextProgress:
     """Prints a line when the status, the waiting reasons, or the fit into the completion window changes.
 
-    It also prints the forecast made before the batch began, once. When lines of a model fail with an error
-    code for the first time, it prints this code.
+    It also prints two things once: the forecast made before the batch began, and each error code of a model
+    when it occurs for the first time.
     """
 
     def __init__(self, console: Console) -> None:

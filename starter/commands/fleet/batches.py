@@ -109,7 +109,10 @@ def list_batches(
 
 @batches.command("counts")
 def counts(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
-    """Count the live batches by tenant, and those that ended in the last 24 hours."""
+    """Count live and recently ended batches by tenant.
+
+    Ended batches are counted for 24 hours.
+    """
     with operator_client(url, tenant) as client:
         found = client.batch_counts()
     if json:
@@ -215,7 +218,7 @@ def priority(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Change the priority of a live batch among those of its tenant."""
+    """Change the priority of a live batch within its tenant."""
     with operator_client(url, tenant) as client:
         _print(client.prioritize_batch(batch_id, value), json)
 

@@ -69,7 +69,8 @@ def settings_or_exit(backends: list[str] | None = None) -> Settings:
     """Load the settings. If a setting is wrong, end the command with an error.
 
     Args:
-        backends: URLs that replace the configured backends. None or an empty list keeps the configured ones.
+        backends: URLs that replace the configured backends. None or an empty list keeps the configured
+            backends.
     """
     # OpenAI clients need /v1 in their base URL, so users often copy the URL with it.
     chosen = [url.rstrip("/").removesuffix("/v1") for url in backends or []]

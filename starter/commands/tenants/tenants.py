@@ -149,7 +149,7 @@ def _recorded(
 
 
 async def _existing(database: Database, name: str) -> TenantOutput:
-    """Return a tenant. Raises UnknownTenant if it does not exist."""
+    """Return a tenant. Raises UnknownTenant if the tenant does not exist."""
     row = await database.tenants.get(name)
     if row is None:
         raise UnknownTenant(name)
