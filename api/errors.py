@@ -136,6 +136,11 @@ def payload_too_large(limit: int, what: str = "file") -> ApiError:
     return ApiError(413, f"The {what} is too large: at most {limit} bytes are allowed.", param=what)
 
 
+def expanded_file_too_large(limit: int) -> ApiError:
+    message = f"The file is compressed, and too large when expanded: at most {limit} bytes are allowed."
+    return ApiError(413, message, code="expanded_file_too_large", param="file")
+
+
 def file_not_found(file_id: str) -> ApiError:
     return ApiError(404, f"No such File object: {file_id}", param="id")
 

@@ -84,9 +84,14 @@ _FILE_HEADERS: ResponseSpec = {
     "Content-Disposition": _TEXT,
     "Content-Length": _SECONDS,
     "ETag": _TEXT,
+    "Vary": _TEXT,
 }
 FILE_RESPONSES: ResponseSpecs = {
-    200: {"description": "The whole file", "content": _BINARY, "headers": _FILE_HEADERS},
+    200: {
+        "description": "The whole file, compressed if the client accepts it; then without Content-Length",
+        "content": _BINARY,
+        "headers": {**_FILE_HEADERS, "Content-Encoding": _TEXT},
+    },
     206: {
         "description": "The requested range",
         "content": _BINARY,

@@ -1,8 +1,7 @@
-"""Downloads of whole files or of one byte range (RFC 9110), in small pieces."""
+"""Downloads of whole files, compressed or not, or of one byte range (RFC 9110), in small pieces."""
 
 import re
 import unicodedata
-from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated, NamedTuple
 from urllib.parse import quote
 
@@ -11,6 +10,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import WithJsonSchema
 
 from batchwright.api.errors import ApiError
+from batchwright.api.services.compressed_response import accepted_compression, encoded, encoding_headers
 from batchwright.database.records import FileRow
 from batchwright.storage.base import Storage
 
@@ -30,6 +30,8 @@ class ByteRange(NamedTuple):
 async def file_response(request: Request, row: FileRow, storage: Storage, *, without_body: bool) -> Response:
     """Return the response to a download: the whole file, one byte range, or 304 if the client has the file.
 
+    The whole file is compressed while it is sent, if the client accepts that.
+
     Args:
         without_body: True for a HEAD request, for which the content is not read.
 
@@ -37,14 +39,20 @@ async def file_response(request: Request, row: FileRow, storage: Storage, *, wit
         ObjectMissing: the file's content is missing.
         ApiError: the range is outside the file (416).
     """
-    tag = f'"{row.id}"'  # a file never changes, so its id identifies its content
+    plain_tag = f'"{row.id}"'  # a file never changes, so its id identifies its content
+    # A range, and the size in the response to a HEAD request, are those of the uncompressed file.
+    is_plain = without_body or "range" in request.headers
+    compression = None if is_plain else accepted_compression(request, row.bytes)
+    tag = plain_tag if compression is None else f'"{row.id}-{compression.value}"'
     headers = {"ETag": tag, "Accept-Ranges": "bytes", "Cache-Control": "private, no-cache"}
+    headers |= encoding_headers(compression)
     known = request.headers.get("if-none-match", "").split(",")
-    if not {tag, "*"}.isdisjoint(each.strip().removeprefix("W/") for each in known):
+    if not {tag, plain_tag, "*"}.isdisjoint(each.strip().removeprefix("W/") for each in known):
         return Response(status_code=304, headers=headers)
-    span = _requested_range(request, tag, row.bytes)
+    span = _requested_range(request, plain_tag, row.bytes)
     start, length = span or ByteRange(0, row.bytes)
-    headers["Content-Length"] = str(length)
+    if compression is None:
+        headers["Content-Length"] = str(length)
     headers["Content-Disposition"] = _disposition(row.filename)
     if span is not None:
         headers["Content-Range"] = f"bytes {start}-{start + length - 1}/{row.bytes}"
@@ -52,8 +60,9 @@ async def file_response(request: Request, row: FileRow, storage: Storage, *, wit
     if without_body:
         await storage.stat(row.storage_key)
         return Response(None, status, headers, _BINARY)
-    pieces = await _prefetched(storage.read(row.storage_key, start, length))
-    return StreamingResponse(pieces, status, headers, _BINARY)
+    pieces = storage.read(row.storage_key, start, length)
+    first = await anext(pieces, b"")  # a missing object is noticed while an error response is still possible
+    return StreamingResponse(encoded(first, pieces, compression), status, headers, _BINARY)
 
 
 async def conditional_headers(
@@ -105,22 +114,6 @@ def _requested_range(request: Request, tag: str, size: int) -> ByteRange | None:
     except ValueError:
         message = f"The requested range is outside the file, which has {size} bytes."
         raise ApiError(416, message, headers={"Content-Range": f"bytes */{size}"}) from None
-
-
-async def _prefetched(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-    """Read the first piece now, and return an iterator over all pieces.
-
-    If the object is missing, the error is raised before the response starts, so that an error response is
-    still possible.
-    """
-    first = await anext(pieces, b"")
-
-    async def rest() -> AsyncGenerator[bytes]:
-        yield first
-        async for piece in pieces:
-            yield piece
-
-    return rest()
 
 
 def _disposition(filename: str) -> str:

@@ -1,6 +1,7 @@
 """Uploads of `POST /v1/files`.
 
-A file is validated while it is streamed to storage. If it is rejected, it is deleted from storage.
+A file is validated while it is streamed to storage. If it is rejected, it is deleted from storage. The
+compressed input of a batch is stored expanded, so that everything else reads plain JSON lines.
 """
 
 import logging
@@ -15,6 +16,7 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import (
     IDEMPOTENCY_KEY_HINT,
     ApiError,
+    expanded_file_too_large,
     invalid_type,
     invalid_value,
     missing_parameter,
@@ -31,10 +33,13 @@ from batchwright.api.schemas.file_create import (
 from batchwright.api.services.idempotency import IdempotencyKeys
 from batchwright.api.services.multipart import FormField, FormFile, FormPiece, read_multipart
 from batchwright.api.services.quota_checks import QuotaChecks, StorageQuota
+from batchwright.api.services.uploaded_content import UploadedContent
+from batchwright.contracts.openai import Profile
 from batchwright.database.errors import OutcomeUnknown
 from batchwright.database.records import FileRow, Purpose
 from batchwright.rules import object_keys
 from batchwright.rules.ids import new_file_id
+from batchwright.rules.input.compression import expanded_name
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter
 from batchwright.rules.input.lines import has_json_syntax
 from batchwright.settings import Settings
@@ -50,7 +55,7 @@ _FIELDS = ("purpose", _ANCHOR, _SECONDS)
 class FileUpload:
     """State of one request that uploads a file, such as `POST /v1/files`.
 
-    The caller calls `check_quota` first, then `feed` for every piece of the form, then `row`.
+    The caller calls `check_quota` first, then `feed` for every piece of the form, then `finish`, then `row`.
     """
 
     def __init__(
@@ -72,7 +77,8 @@ class FileUpload:
         self._fields: dict[str, str] = {}
         self._purpose: Purpose | None = None
         self._filename: str | None = None
-        self._bytes = 0
+        self._content: UploadedContent | None = None
+        self._bytes = 0  # that are stored
         self._admission: QuotaChecks | None = None
         self._quota = StorageQuota(0, 0)
         self._digest = sha256()
@@ -125,8 +131,18 @@ class FileUpload:
             case FormFile(name, filename):
                 self._start_file(name, filename)
             case _:
-                self._count(piece)
-                await writer.write(piece)
+                if self._content is None:
+                    self._content = UploadedContent(expands=self._expands)
+                await self._store(self._content.feed(piece), writer)
+
+    async def finish(self, writer: ObjectWriter) -> None:
+        """Write the last bytes of the file to storage with `writer`.
+
+        Raises:
+            ApiError: the file is compressed and was cut.
+        """
+        if self._content is not None:
+            await self._store(self._content.finish(), writer)
 
     def row(self, now: datetime) -> FileRow:
         """Return the row of the complete file, created at `now`.
@@ -142,11 +158,12 @@ class FileUpload:
         self._check_size()
         if self._purpose == "batch":
             self._first.finish()
+        name = expanded_name(self._filename) if self._is_expanded else self._filename
         return FileRow(
             id=self._file_id,
             tenant=self.tenant,
             purpose=self._purpose,
-            filename=clean_filename(self._filename),
+            filename=clean_filename(name),
             bytes=self._bytes,
             created_at=now,
             expires_at=file_expiry(self._purpose, self._lifetime(), now),
@@ -167,6 +184,9 @@ class FileUpload:
         self._fields[name] = value
         if name == "purpose":
             self._purpose = check_purpose(value)
+            if self._is_expanded and self._purpose != "batch":
+                message = "Send the form field 'purpose' before the file, because the file is compressed."
+                raise invalid_value("purpose", message)
             self._check_size()
             self._check_first_line()
 
@@ -176,6 +196,21 @@ class FileUpload:
         if self._filename is not None:
             raise invalid_value("file", "The form field 'file' is given twice.")
         self._filename = filename
+
+    @property
+    def _expands(self) -> bool:
+        """True if a compressed file is expanded. In the profile `strict` it is refused, as OpenAI does."""
+        return self._settings.profile is not Profile.STRICT and self._purpose in (None, "batch")
+
+    @property
+    def _is_expanded(self) -> bool:
+        return self._content is not None and self._content.is_expanded
+
+    async def _store(self, content: AsyncGenerator[bytes], writer: ObjectWriter) -> None:
+        async with aclosing(content):
+            async for piece in content:
+                self._count(piece)
+                await writer.write(piece)
 
     def _count(self, piece: bytes) -> None:
         self._bytes += len(piece)
@@ -189,7 +224,7 @@ class FileUpload:
     def _check_size(self) -> None:
         limit = self._max_bytes or file_size_limit(self._settings, self._purpose)
         if self._bytes > limit:
-            raise payload_too_large(limit)
+            raise expanded_file_too_large(limit) if self._is_expanded else payload_too_large(limit)
         if self.idempotency_key is None:
             self._check_quota()
 
@@ -229,6 +264,7 @@ async def store_form(upload: FileUpload, form: AsyncGenerator[FormPiece], deps: 
         async with aclosing(form) as pieces:
             async for piece in pieces:
                 await upload.feed(piece, writer)
+        await upload.finish(writer)
         row = upload.row(deps.clock())
     try:
         existing = await _insert(row, upload, deps)

@@ -13,10 +13,12 @@ from starlette.types import Receive, Scope, Send
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, file_not_found, invalid_value, rate_limited
+from batchwright.api.services.compressed_response import accepted_compression, encoded, encoding_headers
 from batchwright.api.services.live_index import LiveIndex, open_index
 from batchwright.api.streams import LIFETIME_SECONDS
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.records import BatchRow, FileRow
+from batchwright.rules.input.compression import Compression
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter
 from batchwright.rules.results.output_lines import HEAD_BYTES, line_id
 from batchwright.storage.base import ObjectMissing
@@ -98,7 +100,7 @@ class LiveResults:
         except BaseException:
             self._release(tenant)
             raise
-        return _ResultStream(first, pieces, lambda: self._release(tenant))
+        return _ResultStream(first, pieces, lambda: self._release(tenant), accepted_compression(request))
 
     def _acquire(self, tenant: str) -> None:
         if self._readers[tenant] >= _MAX_READERS_PER_TENANT:
@@ -289,8 +291,15 @@ class _Reader:
 class _ResultStream(StreamingResponse):
     """Response that sends `first` and then `pieces`. It always calls `release` at its end."""
 
-    def __init__(self, first: bytes, pieces: AsyncGenerator[bytes], release: Callable[[], None]) -> None:
-        super().__init__(_chained(first, pieces), headers=_HEADERS, media_type=JSONL)
+    def __init__(
+        self,
+        first: bytes,
+        pieces: AsyncGenerator[bytes],
+        release: Callable[[], None],
+        compression: Compression | None,
+    ) -> None:
+        body, headers = encoded(first, pieces, compression, flushes=True), encoding_headers(compression)
+        super().__init__(body, headers={**_HEADERS, **headers}, media_type=JSONL)
         self._pieces, self._release = pieces, release
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -299,12 +308,6 @@ class _ResultStream(StreamingResponse):
         finally:
             self._release()
             await self._pieces.aclose()
-
-
-async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-    yield first
-    async for piece in rest:
-        yield piece
 
 
 def _has_ended(row: BatchRow) -> bool:

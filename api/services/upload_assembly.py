@@ -1,22 +1,36 @@
-"""Stores the parts of an upload as objects, and copies them into one file when the upload is completed."""
+"""Stores the parts of an upload as objects, and copies them into one file when the upload is completed.
+
+The compressed input of a batch is expanded while it is copied.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, nullcontext
 from datetime import timedelta
 from hashlib import md5
 from secrets import token_hex
 
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.errors import invalid_value, missing_parameter, payload_too_large, unknown_parameter
+from batchwright.api.errors import (
+    expanded_file_too_large,
+    invalid_value,
+    missing_parameter,
+    payload_too_large,
+    unknown_parameter,
+)
 from batchwright.api.schemas.file_create import file_expiry
-from batchwright.api.schemas.upload_create import MAX_PARTS, UploadCompletion
+from batchwright.api.schemas.upload_create import MAX_PARTS, UploadCompletion, upload_size_limit
 from batchwright.api.services.file_upload import FirstLineCheck, discard_object
 from batchwright.api.services.multipart import FormFile, FormPiece, read_multipart
+from batchwright.api.services.quota_checks import QuotaChecks, StorageQuota
+from batchwright.api.services.uploaded_content import UploadedContent
+from batchwright.contracts.openai import Profile
 from batchwright.database.errors import OutcomeUnknown
 from batchwright.database.records import FileRow, PartRow, UploadRow
 from batchwright.rules import object_keys
 from batchwright.rules.ids import new_file_id, new_part_id
+from batchwright.rules.input.compression import expanded_name
+from batchwright.settings import Settings
 from batchwright.storage.base import ObjectWriter
 
 MAX_PART_BYTES = 64 * 1024 * 1024  # as in OpenAI's API
@@ -29,19 +43,25 @@ async def assemble(upload: UploadRow, completion: UploadCompletion, deps: ApiDep
     and return the upload's current row.
 
     Raises:
-        ApiError: the parts do not match the request or the announced size. The upload is unchanged.
+        ApiError: the parts do not match the request or the announced size. Or the file is compressed, and
+            damaged or too large when expanded. The upload is unchanged.
         ObjectMissing: the object of a part no longer exists.
     """
     parts = await _requested_parts(upload, completion, deps)
+    admission = QuotaChecks(deps, upload.tenant)
+    quota = await admission.storage_quota()
     file = _file_row(upload, deps)
     async with deps.storage.writer(file.storage_key) as writer:
-        assembled = _AssembledFile(upload, deps.settings.max_line_bytes)
+        assembled = _AssembledFile(upload, deps.settings, admission, quota)
         for part in parts:
             async for piece in deps.storage.read(part.storage_key):
-                await assembled.write(piece, writer)
-        assembled.finish(completion.md5)
+                await assembled.add(piece, writer)
+        await assembled.finish(completion.md5, writer)
+    file = assembled.described(file)
+    extra = assembled.extra_bytes
     try:
-        row = await deps.database.uploads.complete(upload, file, completion.digest)
+        async with admission.reserve(file.id, extra, quota) if extra else nullcontext():
+            row = await deps.database.uploads.complete(upload, file, completion.digest)
     except OutcomeUnknown:  # the file may exist; if it does not, retention deletes the orphaned object
         raise
     except Exception:
@@ -88,25 +108,67 @@ def _file_row(upload: UploadRow, deps: ApiDependencies) -> FileRow:
 
 
 class _AssembledFile:
-    """Writes the assembled file and checks it: its MD5 digest, and the first line of a batch input."""
+    """Writes the assembled file and checks it: its MD5 digest, its size, and the first line of a batch input.
 
-    def __init__(self, upload: UploadRow, max_line_bytes: int) -> None:
+    The digest is that of the parts, even if the file is expanded.
+    """
+
+    def __init__(
+        self, upload: UploadRow, settings: Settings, admission: QuotaChecks, quota: StorageQuota
+    ) -> None:
+        is_batch = upload.purpose == "batch"
+        self._upload, self._admission, self._quota = upload, admission, quota
+        self._max_bytes = upload_size_limit(settings, upload.purpose)
         self._digest = md5(usedforsecurity=False)
-        self._first = FirstLineCheck(max_line_bytes) if upload.purpose == "batch" else None
+        self._first = FirstLineCheck(settings.max_line_bytes) if is_batch else None
+        self._content = UploadedContent(expands=is_batch and settings.profile is not Profile.STRICT)
+        self._bytes = 0
 
-    async def write(self, piece: bytes, writer: ObjectWriter) -> None:
-        if self._first is not None:
-            self._first.feed(piece)
-            self._first.check()
+    @property
+    def extra_bytes(self) -> int:
+        """Number of bytes by which the file is larger than the upload, which counts for the quota already."""
+        return max(self._bytes - self._upload.bytes, 0)
+
+    def described(self, row: FileRow) -> FileRow:
+        """Return the row of the file with the size and the name of what was stored."""
+        if not self._content.is_expanded:
+            return row
+        return row.model_copy(update={"bytes": self._bytes, "filename": expanded_name(row.filename)})
+
+    async def add(self, piece: bytes, writer: ObjectWriter) -> None:
+        """Add the next bytes of the parts, and write what they are expanded to.
+
+        Raises:
+            ApiError: the file is damaged or too large, or its first line is not JSON.
+        """
         await asyncio.to_thread(self._digest.update, piece)  # 8 GB take seconds
-        await writer.write(piece)
+        await self._store(self._content.feed(piece), writer)
 
-    def finish(self, expected: str | None) -> None:
+    async def finish(self, expected: str | None, writer: ObjectWriter) -> None:
+        """Write the last bytes and check the complete file.
+
+        Raises:
+            ApiError: the file was cut, it is empty, or the digest of its parts is not `expected`.
+        """
+        await self._store(self._content.finish(), writer)
         if self._first is not None:
             self._first.finish()
         digest = self._digest.hexdigest()
         if expected not in (None, digest):
             raise invalid_value("md5", f"The MD5 of the parts is {digest}, not {expected}.")
+
+    async def _store(self, content: AsyncGenerator[bytes], writer: ObjectWriter) -> None:
+        async with aclosing(content):
+            async for piece in content:
+                self._bytes += len(piece)
+                if self._bytes > self._max_bytes:
+                    raise expanded_file_too_large(self._max_bytes)
+                if self.extra_bytes:
+                    self._admission.check_storage(self._quota, self.extra_bytes)
+                if self._first is not None:
+                    self._first.feed(piece)
+                    self._first.check()
+                await writer.write(piece)
 
 
 async def store_part(

@@ -1,8 +1,12 @@
 """Checks of files with the official Python client."""
 
+import gzip
+
 import pytest
 from openai import BadRequestError, ConflictError, NotFoundError
 
+from batchwright.contracts.openai import Profile
+from batchwright.rules.input.compression import zstd
 from tests.clients import http_client
 from tests.conformance.contract import Api, Table
 from tests.conformance.exact import exact
@@ -57,6 +61,26 @@ async def content(api: Api) -> None:
         assert answer.headers["content-length"] == str(len(CONTENT))
         assert answer.headers["content-disposition"] == 'attachment; filename="in.jsonl"'
         assert answer.headers["etag"]
+
+
+@TABLE.row("Files", "a gzip or zstd input is stored expanded; a cut one is rejected", Profile.RELAXED)
+async def compressed_input(api: Api) -> None:
+    for ending, packed in (("gz", gzip.compress(CONTENT)), ("zst", zstd.compress(CONTENT))):
+        file = await api.client.files.create(file=(f"in.jsonl.{ending}", packed), purpose="batch")
+        assert (file.filename, file.bytes) == ("in.jsonl", len(CONTENT))
+        assert (await api.client.files.content(file.id)).content == CONTENT
+        with pytest.raises(BadRequestError) as refused:
+            await api.client.files.create(file=("in.jsonl.gz", packed[:-2]), purpose="batch")
+        assert refused.value.code == "damaged_archive"
+
+
+@TABLE.row("Files", "content is sent compressed if the client accepts it, as it does by default")
+async def compressed_content(api: Api) -> None:
+    content = CONTENT * (8192 // len(CONTENT) + 1)
+    file = await sent(api.client, content=content)
+    async with api.client.files.with_streaming_response.content(file.id) as answer:
+        assert b"".join([piece async for piece in answer.iter_bytes()]) == content
+        assert answer.headers["content-encoding"] in ("gzip", "zstd")
 
 
 @TABLE.row("Files", "ranges of content: 206, 416, `If-Range`, and 304 for a known ETag")

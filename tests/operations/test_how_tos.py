@@ -34,6 +34,7 @@ FOLLOWED = [
     Followed("receive-webhooks.md", here={"https://example.com/hook": "http://127.0.0.1:9099/hook"}),
     Followed("use-the-anthropic-clients.md"),
     Followed("schedules.md"),
+    Followed("data-in-place.md"),
     Followed("python-client.md"),
     Followed("send-single-calls.md", here={"https://app.example/done": "http://127.0.0.1:9099/hook"}),
     Followed("use-a-folder.md"),

@@ -6,7 +6,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Annotated
@@ -39,6 +39,7 @@ from batchwright.api.schemas.responses import batch_object, json_response
 from batchwright.api.services.batch_control import BatchControl
 from batchwright.api.services.batch_creation import BatchCreator
 from batchwright.api.services.batch_deletion import BatchDeletion
+from batchwright.api.services.compressed_response import accepted_compression, encoded, encoding_headers
 from batchwright.api.services.file_upload import FileUpload, discard_object, store_form
 from batchwright.api.services.idempotency import idempotency_key_of, idempotency_key_parameter
 from batchwright.api.services.live_results import JSONL
@@ -260,7 +261,9 @@ class MessageBatchRoutes:
             first = await anext(pieces, b"")  # while an error response is still possible
         except ObjectMissing:
             raise _results_gone(message_batch_id) from None
-        return StreamingResponse(_chained(first, pieces), media_type=JSONL)
+        compression = accepted_compression(request)
+        body, headers = encoded(first, pieces, compression), encoding_headers(compression)
+        return StreamingResponse(body, headers=headers, media_type=JSONL)
 
     async def _response(self, request: Request, row: BatchRow) -> Response:
         files = await self._result_files(row.order.tenant, [row])
@@ -319,12 +322,6 @@ def _conflict_as_invalid_request() -> Generator[None]:
         if error.status == 409 and "Retry-After" not in error.headers:
             raise ApiError(400, error.message) from None
         raise
-
-
-async def _chained(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    yield first
-    async for piece in rest:
-        yield piece
 
 
 def _base_url(request: Request) -> str:

@@ -1,0 +1,79 @@
+"""Content of uploaded files. The compressed input of a batch is expanded while it is received."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from batchwright.api.errors import ApiError
+from batchwright.rules.input.compression import MAGIC_BYTES, DamagedArchive, Expander, compression_of
+
+
+class UploadedContent:
+    """Bytes to store for a file that is received in pieces.
+
+    A gzip or zstd file is expanded in a thread, in bounded memory. All other files are passed on unchanged.
+    """
+
+    def __init__(self, *, expands: bool) -> None:
+        """Create the state of one file.
+
+        Args:
+            expands: if False, compressed files are passed on unchanged, too.
+        """
+        self._start: bytes | None = b"" if expands else None  # what was received before the format was known
+        self._expander: Expander | None = None
+
+    @property
+    def is_expanded(self) -> bool:
+        return self._expander is not None
+
+    async def feed(self, piece: bytes) -> AsyncGenerator[bytes]:
+        """Yield the bytes to store that follow from the next received piece.
+
+        Raises:
+            ApiError: the file is compressed and damaged.
+        """
+        if self._start is not None:
+            self._start += piece
+            if len(self._start) < MAGIC_BYTES:
+                return
+            piece = self._detect_format(self._start)
+        async for part in self._expanded(piece):
+            yield part
+
+    async def finish(self) -> AsyncGenerator[bytes]:
+        """Yield the last bytes to store.
+
+        Raises:
+            ApiError: the file is compressed and was cut.
+        """
+        if self._start is not None:
+            async for part in self._expanded(self._detect_format(self._start)):
+                yield part
+        try:
+            if self._expander is not None:
+                self._expander.finish()
+        except DamagedArchive as error:
+            raise _damaged(error) from None
+
+    def _detect_format(self, start: bytes) -> bytes:
+        """Detect the format by the first bytes, and return these bytes, which are not processed yet."""
+        compression = compression_of(start)
+        self._expander = None if compression is None else Expander(compression)
+        self._start = None
+        return start
+
+    async def _expanded(self, piece: bytes) -> AsyncGenerator[bytes]:
+        if self._expander is None:
+            if piece:
+                yield piece
+            return
+        parts = self._expander.feed(piece)
+        try:
+            while (part := await asyncio.to_thread(next, parts, None)) is not None:
+                yield part
+        except DamagedArchive as error:
+            raise _damaged(error) from None
+
+
+def _damaged(error: DamagedArchive) -> ApiError:
+    return ApiError(400, str(error), code="damaged_archive", param="file")

@@ -1,0 +1,167 @@
+"""Expand gzip and zstd data piece by piece, in bounded memory."""
+
+import re
+import sys
+import zlib
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Protocol
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+MAGIC_BYTES = 4  # number of bytes at the start of a file from which its format is known
+_PIECE_BYTES = 1024 * 1024
+_MAX_WINDOW_LOG = 23  # 8 MiB, which all levels of zstd up to 19 keep to
+_WINDOW_REASON = "it needs a window of more than 8 MiB, so compress it without --long and --ultra"
+_GZIP_WBITS = 31  # a gzip header is required
+_GZIP = re.compile(rb"\x1f\x8b")
+# A frame, or a skippable frame, with which the files of parallel compressors begin.
+_ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", re.DOTALL)
+
+
+class Compression(StrEnum):
+    """A format of compressed files. The value is its name in the header Content-Encoding."""
+
+    GZIP = "gzip"
+    ZSTD = "zstd"
+
+
+class DamagedArchive(ValueError):
+    """Compressed data is damaged or incomplete. The message says where, for the client."""
+
+
+def compression_of(start: bytes) -> Compression | None:
+    """Return the format of a file by its first MAGIC_BYTES bytes; None if it is not compressed.
+
+    No JSON text begins with these bytes.
+    """
+    if _GZIP.match(start):
+        return Compression.GZIP
+    return Compression.ZSTD if _ZSTD.match(start) else None
+
+
+def expanded_name(name: str) -> str:
+    """Return the name of a compressed file without its ending `.gz`, `.zst` or `.zstd`."""
+    for ending in (".gz", ".zst", ".zstd"):
+        if name.lower().endswith(ending):
+            return name[: -len(ending)]
+    return name
+
+
+class Expander:
+    """Expands a compressed file that it receives in pieces.
+
+    It holds one received piece, one expanded piece, and the window of the format: 32 KiB for gzip, at most
+    8 MiB for zstd. A file may consist of several gzip members or zstd frames.
+    """
+
+    def __init__(self, compression: Compression) -> None:
+        self._compression = compression
+        self._member: _Member | None = None  # the gzip member or zstd frame that is being expanded
+        self._is_first = True
+        self._received = self._lines = 0
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield the bytes that follow from the next piece `data`, in pieces of at most 1 MiB.
+
+        The caller must consume the iterator before it calls another method.
+
+        Raises:
+            DamagedArchive: the data is not valid.
+        """
+        self._received += len(data)
+        if not data:
+            return
+        try:
+            for piece in self._pieces(data):
+                self._lines += piece.count(b"\n")
+                yield piece
+        except (zlib.error, zstd.ZstdError) as error:
+            reason = _WINDOW_REASON if "memory" in str(error) else str(error)
+            raise self._damaged(reason) from None
+
+    def finish(self) -> None:
+        """Check that the last member is complete. Raise DamagedArchive if the file was cut."""
+        if self._member is not None:
+            raise self._damaged("the file ends too early")
+
+    def _pieces(self, data: bytes) -> Iterator[bytes]:
+        while data:
+            if self._member is None:
+                # Tapes and block devices leave zeros after a gzip member.
+                data = data if self._is_first or self._compression is Compression.ZSTD else data.lstrip(b"\0")
+                if not data:
+                    return
+                self._member, self._is_first = _MEMBERS[self._compression](), False
+            yield from filter(None, self._member.expand(data))
+            data = self._member.unused
+            if self._member.is_complete:
+                self._member = None
+
+    def _damaged(self, reason: str) -> DamagedArchive:
+        return DamagedArchive(
+            f"The {self._compression.value} file cannot be expanded: {reason}. This is within the first "
+            f"{self._received} bytes of the file, in line {self._lines + 1} of the expanded file."
+        )
+
+
+class _Member(Protocol):
+    """One gzip member or one zstd frame."""
+
+    def expand(self, data: bytes) -> Iterator[bytes]:
+        """Yield the bytes that follow from `data`, up to the end of the member."""
+        ...
+
+    @property
+    def is_complete(self) -> bool: ...
+
+    @property
+    def unused(self) -> bytes:
+        """Bytes after the end of the member, from the last `data`."""
+        ...
+
+
+class _GzipMember(_Member):
+    def __init__(self) -> None:
+        self._expander = zlib.decompressobj(_GZIP_WBITS)
+
+    def expand(self, data: bytes) -> Iterator[bytes]:
+        while data:
+            yield self._expander.decompress(data, _PIECE_BYTES)
+            data = self._expander.unconsumed_tail
+
+    @property
+    def is_complete(self) -> bool:
+        return self._expander.eof
+
+    @property
+    def unused(self) -> bytes:
+        return self._expander.unused_data
+
+
+class _ZstdFrame(_Member):
+    def __init__(self) -> None:
+        options = {zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG}
+        self._expander = zstd.ZstdDecompressor(options=options)
+
+    def expand(self, data: bytes) -> Iterator[bytes]:
+        yield self._expander.decompress(data, _PIECE_BYTES)
+        while not (self._expander.needs_input or self._expander.eof):
+            yield self._expander.decompress(b"", _PIECE_BYTES)
+
+    @property
+    def is_complete(self) -> bool:
+        return self._expander.eof
+
+    @property
+    def unused(self) -> bytes:
+        return self._expander.unused_data
+
+
+_MEMBERS: dict[Compression, type[_GzipMember] | type[_ZstdFrame]] = {
+    Compression.GZIP: _GzipMember,
+    Compression.ZSTD: _ZstdFrame,
+}

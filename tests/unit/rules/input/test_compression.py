@@ -1,0 +1,115 @@
+"""Compressed files are expanded in bounded memory, whatever they contain."""
+
+import gzip
+import random
+import zlib
+from collections.abc import Iterator
+
+import pytest
+
+from batchwright.rules.input.compression import (
+    Compression,
+    DamagedArchive,
+    Expander,
+    compression_of,
+    expanded_name,
+    zstd,
+)
+
+MIB = 1024 * 1024
+TEXT = b"".join(b'{"custom_id":"%d","body":{"n":%d}}\n' % (n, n * n) for n in range(20_000))
+SKIPPABLE = b"\x50\x2a\x4d\x18\x04\x00\x00\x00size"
+
+
+def expanded(data: bytes, compression: Compression, piece_bytes: int = 65_536) -> bytes:
+    expander = Expander(compression)
+    pieces = (data[at : at + piece_bytes] for at in range(0, len(data), piece_bytes))
+    whole = b"".join([part for piece in pieces for part in expander.feed(piece)])
+    expander.finish()
+    return whole
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 1000, 10 * MIB])
+@pytest.mark.parametrize(
+    ("data", "compression"),
+    [
+        (gzip.compress(TEXT), Compression.GZIP),
+        (gzip.compress(TEXT[:1000]) + gzip.compress(b"") + gzip.compress(TEXT[1000:]), Compression.GZIP),
+        (gzip.compress(TEXT) + 3000 * b"\0", Compression.GZIP),
+        (zstd.compress(TEXT), Compression.ZSTD),
+        (zstd.compress(TEXT[:1000]) + SKIPPABLE + zstd.compress(TEXT[1000:]), Compression.ZSTD),
+        (SKIPPABLE + zstd.compress(TEXT, 19), Compression.ZSTD),
+    ],
+    ids=["gzip", "gzip members", "gzip with padding", "zstd", "zstd frames", "parallel zstd"],
+)
+def test_a_file_is_expanded_whatever_its_pieces(
+    data: bytes, compression: Compression, piece_bytes: int
+) -> None:
+    assert compression_of(data[:4]) is compression
+    assert expanded(data, compression, piece_bytes) == TEXT
+
+
+def _bomb(compression: Compression) -> bytes:
+    """Return 1 GiB of zeros, compressed."""
+    if compression is Compression.ZSTD:
+        frame = zstd.ZstdCompressor(1)
+        return b"".join([frame.compress(bytes(64 * MIB)) for _ in range(16)]) + frame.flush()
+    member = zlib.compressobj(1, zlib.DEFLATED, 31)
+    return b"".join([member.compress(bytes(64 * MIB)) for _ in range(16)]) + member.flush()
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_a_bomb_comes_in_small_pieces(compression: Compression) -> None:
+    pieces: Iterator[bytes] = Expander(compression).feed(_bomb(compression))
+    assert all(len(next(pieces)) <= MIB for _ in range(100))
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_a_cut_file_is_reported_with_its_place(compression: Compression) -> None:
+    data = (gzip.compress(TEXT) if compression is Compression.GZIP else zstd.compress(TEXT))[:-10]
+    lines = b"".join(Expander(compression).feed(data)).count(b"\n")
+    reason = rf"ends too early\. This is within the first {len(data)} bytes .* in line {lines + 1} of"
+    with pytest.raises(DamagedArchive, match=reason):
+        expanded(data, compression)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("compression", Compression)
+def test_a_damaged_file_is_never_taken_for_another(compression: Compression, seed: int) -> None:
+    chance = random.Random(seed)
+    packed = gzip.compress(TEXT) if compression is Compression.GZIP else _checked_zstd(TEXT)
+    data = bytearray(packed)
+    at = chance.randrange(10, len(data))  # the header of gzip has a time, which does not matter
+    data[at] ^= 1 << chance.randrange(8)
+    with pytest.raises(DamagedArchive, match=r"^The (gzip|zstd) file cannot be expanded: .*\.$"):
+        expanded(bytes(data), compression)
+
+
+def _checked_zstd(text: bytes) -> bytes:
+    return zstd.compress(text, options={zstd.CompressionParameter.checksum_flag: 1})
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_other_bytes_after_the_end_are_refused(compression: Compression) -> None:
+    data = gzip.compress(TEXT) if compression is Compression.GZIP else zstd.compress(TEXT)
+    with pytest.raises(DamagedArchive):
+        expanded(data + b"more", compression)
+
+
+def test_a_zstd_file_that_needs_much_memory_is_refused_with_a_remedy() -> None:
+    frame = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 27})
+    data = frame.compress(TEXT) + frame.flush()
+    with pytest.raises(DamagedArchive, match="compress it without --long and --ultra"):
+        expanded(data, Compression.ZSTD)
+
+
+@pytest.mark.parametrize(
+    "start", [b'{"a"', b"[1,2", b"\xef\xbb\xbf{", b"  {}", b"", b"PK\x03\x04", b"\x28\xb5"]
+)
+def test_other_files_are_not_compressed(start: bytes) -> None:
+    assert compression_of(start) is None
+
+
+def test_the_ending_of_the_name_goes_with_the_compression() -> None:
+    names = ["a.jsonl.gz", "a.jsonl.zst", "a.jsonl.ZSTD", "a.jsonl", "gz"]
+    assert [expanded_name(name) for name in names] == ["a.jsonl", "a.jsonl", "a.jsonl", "a.jsonl", "gz"]
