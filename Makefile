@@ -9,7 +9,7 @@ UV_WANTED := 'uv>=0.9,<1'
 PY_SPY_WANTED := 'py-spy>=0.4,<1'
 export UV_HTTP_TIMEOUT ?= 120
 
-.PHONY: help install demo dev test test-fast test-slow test-observability test-cluster chromium conformance fuzz lint format docs screenshots chaos outage timing compatibility reruns soak bench bench-compare profile clean
+.PHONY: help install demo dev test test-fast test-slow test-observability test-cluster chromium conformance fuzz lint format docs site sbom audit release screenshots chaos outage timing compatibility reruns soak bench bench-compare profile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ \
@@ -92,6 +92,26 @@ docs: install ## the generated reference pages
 	$(RUN)python docs/generate.py
 	$(RUN)python -m tests.conformance.table
 
+# Separate environments: the programs that make the site and examine packages are no dependencies of ours.
+$(TOOLS)/docs/.installed $(TOOLS)/release/.installed: .venv/.installed
+	$(call again,UV_PROJECT_ENVIRONMENT=$(@D) $(UV) sync --quiet --locked --only-group $(notdir $(@D)))
+	@touch $@
+
+site: install $(TOOLS)/docs/.installed ## documentation as pages with a search, in build/site/site; broken links fail
+	$(RUN)python -m docs.site build/site
+	PATH="$(CURDIR)/$(TOOLS)/docs/bin:$$PATH" zensical build --strict --config-file build/site/zensical.toml
+	@! grep -rlE '<(script|link|img|iframe)[^>]+(src|href)="?(https?:)?//' --include='*.html' build/site/site \
+		|| (echo "The pages above load files from another host." >&2; exit 1)
+
+sbom: install $(TOOLS)/release/.installed ## what the image installs, as CycloneDX, in dist
+	$(RUN)python -m deploy.release sbom dist
+
+audit: install $(TOOLS)/release/.installed ## known vulnerabilities of what the image installs; asks a database
+	$(RUN)python -m deploy.release audit
+
+release: install $(TOOLS)/release/.installed ## all of a release but to publish it, in dist (RELEASE=--dry-run)
+	$(RUN)python -m deploy.release build dist $(RELEASE)
+
 chaos: install ## kill, freeze and cut a running stack for SECONDS (600) by SEED (1)
 	$(RUN)python -m tests.chaos --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
 
@@ -132,5 +152,5 @@ $(TOOLS)/py-spy/.installed:
 	$(call again,$(@D)/bin/python -m pip install --quiet $(PY_SPY_WANTED))
 	@touch $@
 
-clean: ## remove the environment and the data of `make dev`
-	rm -rf .venv .batchwright
+clean: ## remove the environment, what was built, and the data of `make dev`
+	rm -rf .venv .batchwright build dist
