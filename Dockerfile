@@ -1,10 +1,18 @@
 # Base images have a tag for the release and a digest for the bytes: change both together.
 # One image for the API, the workers and the command line: `docker run batchwright worker`, `api`, `migrate` ...
+#
+# For both platforms, and byte for byte the same from the same commit:
+#   docker buildx build --platform linux/amd64,linux/arm64 --build-arg SOURCE_DATE_EPOCH="$(git log -1 --format=%ct)" \
+#     --output type=image,name=batchwright,rewrite-timestamp=true .
+# Every locked package has a wheel for both. `docker buildx imagetools inspect IMAGE` lists a base image's platforms.
 FROM ghcr.io/astral-sh/uv:0.13.0@sha256:cdc6093146eb3ff6a40107b38f008b789e050e77ad87865e381d9917da55a168 AS uv
 
 FROM python:3.11.15-slim-trixie@sha256:db3ff2e1800a8581e2c48a27c3995339d47bdf046da21c7627accd3d51053a93 AS build
 COPY --from=uv /uv /usr/local/bin/uv
-ENV UV_COMPILE_BYTECODE=1 \
+ARG SOURCE_DATE_EPOCH
+# Files of byte code with a hash instead of a time, which nothing checks again: the image does not change.
+ENV PYC_INVALIDATION_MODE=UNCHECKED_HASH \
+    UV_COMPILE_BYTECODE=1 \
     UV_LINK_MODE=copy \
     UV_PYTHON_DOWNLOADS=never \
     UV_PROJECT_ENVIRONMENT=/opt/batchwright

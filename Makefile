@@ -44,7 +44,7 @@ dev: install ## the embedded stack in the foreground
 test: install ## units, real servers, whole stacks that lose their parts
 	PYTHONDONTWRITEBYTECODE= $(RUN)pytest -n 4 --dist loadfile -m "not prometheus and not slow and not cluster"
 
-test-slow: install chromium $(TOOLS)/peers/.installed $(TOOLS)/embedder/.installed ## more chaos, conformance, S3, encryption, traces, containers, peers: a stack each
+test-slow: install chromium $(addsuffix /.installed,$(addprefix $(TOOLS)/,peers embedder release)) ## more chaos, conformance, S3, encryption, traces, containers, peers: a stack each
 	PYTHONDONTWRITEBYTECODE= $(RUN)pytest -n 3 --dist loadfile -m slow
 
 chromium:
