@@ -31,9 +31,11 @@ from batchwright.api.routes.admin.batches import OperatorBatchRoutes
 from batchwright.api.routes.admin.budget_groups import BudgetGroupRoutes
 from batchwright.api.routes.admin.dead_letters import DeadLetterRoutes
 from batchwright.api.routes.admin.holds import HoldRoutes
+from batchwright.api.routes.admin.keys import KeyRoutes
 from batchwright.api.routes.admin.models import ModelRegistryRoutes
 from batchwright.api.routes.admin.quotas import QuotaRoutes
 from batchwright.api.routes.admin.rates import RateRoutes
+from batchwright.api.routes.admin.workers import WorkerRoutes
 from batchwright.api.routes.batch_events import BatchEventRoutes
 from batchwright.api.routes.batches import BatchRoutes
 from batchwright.api.routes.callbacks import CallbackRoutes
@@ -70,7 +72,7 @@ _TENANT_ROUTES = (
 _OPERATOR_ROUTES = (
     *(RateRoutes, HoldRoutes, QuotaRoutes, BudgetGroupRoutes),
     *(ModelRegistryRoutes, OperatorBatchRoutes, DeadLetterRoutes, StatsRoutes),
-    AuditLogRoutes,
+    *(AuditLogRoutes, WorkerRoutes, KeyRoutes),
 )
 
 

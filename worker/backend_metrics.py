@@ -67,6 +67,16 @@ def outstanding_requests(registry: BackendRegistry) -> dict[tuple[str, str], int
     return found
 
 
+def open_circuits(registry: BackendRegistry) -> frozenset[tuple[str, str]]:
+    """Return each (model, backend URL) whose circuit breaker is open in this worker."""
+    found: dict[tuple[str, str], bool] = {}
+    for router in registry.routers:
+        for upstream in router.upstreams:
+            key = (router.model, upstream.backend.url)
+            found[key] = upstream.circuit.is_open and found.get(key, True)
+    return frozenset(key for key, is_open in found.items() if is_open)
+
+
 class StaleSeriesRemover:
     """Removes the metric series of models and backends ten minutes after they have left the registry.
 

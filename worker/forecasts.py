@@ -46,7 +46,7 @@ class ForecastCollector:
 
     All control workers compute the same forecasts, but only one of them stores them. That worker also sends a
     forecast to the batch's workflow if it differs enough from the one last sent. The collector also stores
-    the speeds of models, because forecasts of new batches need them.
+    the speeds of models, because forecasts of new batches need them, and samples of the batches' progress.
     """
 
     def __init__(self, database: Database, metrics: Metrics, report: ForecastSignal) -> None:
@@ -71,6 +71,7 @@ class ForecastCollector:
             for batch_id, remaining in self._forecaster.remaining().items()
         ]
         self._show(rows, batches, now)
+        await self._database.progress.sample(now)
         await self._database.forecasts.publish_speeds(self._forecaster.speeds(), now)
         written = await self._database.forecasts.publish(rows, now)
         self._reported = {id: forecast for id, forecast in self._reported.items() if id in batches}

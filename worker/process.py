@@ -39,6 +39,7 @@ from batchwright.webhooks.sender import WebhookSender
 from batchwright.worker.backend_metrics import (
     StaleSeriesRemover,
     forget_removed,
+    open_circuits,
     outstanding_requests,
     register_backend_metrics,
 )
@@ -363,7 +364,9 @@ async def _publish_stats(
                 worker_id(),
                 stats,
                 resources.registry.fingerprint,
-                traffic=inference.context.traffic.snapshot(outstanding_requests(resources.registry)),
+                traffic=inference.context.traffic.snapshot(
+                    outstanding_requests(resources.registry), open_circuits(resources.registry)
+                ),
                 started_at=started_at,
             )
         await asyncio.sleep(HEARTBEAT_SECONDS)

@@ -18,6 +18,7 @@ from batchwright.contracts.audit_log import AuditTargetType
 from batchwright.contracts.openai import GroupKind, HoldKind
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.audit_log import AuditTarget
+from batchwright.rules.api_keys import new_key_id
 from batchwright.rules.batch_states import visible_status
 from batchwright.rules.dispatch.rate_limits import ALL_MODELS
 from batchwright.rules.ids import (
@@ -269,6 +270,40 @@ class BudgetGroupTarget:
             if (row.tenant, row.name) == (target.tenant, name):
                 return row.model_dump(include={"tokens_per_day", "cost_per_day", "members"})
         return None
+
+
+class KeyTarget:
+    """An API key of any tenant. It is found by its id."""
+
+    type = AuditTargetType.KEY
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._keys = deps.database.api_keys
+
+    async def find(self, request: Request) -> AuditTarget:
+        id: str = request.path_params["key_id"]
+        tenants = (row.tenant for row in await self._keys.all() if row.id == id)
+        return _of_tenant(self.type, id, next(tenants, ""))
+
+    async def read(self, target: AuditTarget) -> State | None:
+        rows = (row for row in await self._keys.all(target.tenant) if row.id == target.id)
+        if (row := next(rows, None)) is None:
+            return None
+        return row.model_dump(mode="json", include={"scopes", "label", "expires_at", "revoked_at"})
+
+
+class NewKeyTarget(KeyTarget):
+    """An API key that the request creates. Its id is chosen before the act, so that the record has it."""
+
+    async def find(self, request: Request) -> AuditTarget:
+        request.state.new_key_id = new_key_id()
+        tenant = _text(await read_json_object(request), "tenant")
+        return _of_tenant(self.type, self.id_of(request), tenant)
+
+    @staticmethod
+    def id_of(request: Request) -> str:
+        """Return the id of the key that the request creates."""
+        return str(request.state.new_key_id)
 
 
 class RateTarget:

@@ -41,7 +41,14 @@ from batchwright.api.services.idempotency import (
 from batchwright.contracts.audit_log import AuditAction
 from batchwright.contracts.batch import BatchState
 from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.openai_objects import BatchObject, BatchPage, DeletedBatch, EstimateObject
+from batchwright.contracts.openai_objects import (
+    BatchObject,
+    BatchPage,
+    DeletedBatch,
+    EstimateObject,
+    ThroughputObject,
+    ThroughputSample,
+)
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.records import BatchRow
 from batchwright.rules.batch_filters import (
@@ -153,6 +160,12 @@ class BatchRoutes:
         )
         router.add_api_route(
             one + "/x/state", self.state, response_model=BatchState, responses=error_responses(404)
+        )
+        router.add_api_route(
+            one + "/x/throughput",
+            self.throughput,
+            response_model=ThroughputObject,
+            responses=error_responses(404),
         )
         return router
 
@@ -271,6 +284,13 @@ class BatchRoutes:
             headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
             raise ApiError(503, "No worker answers for this batch now.", headers=headers)
         return json_response(state)
+
+    async def throughput(self, request: Request, batch_id: str) -> Response:
+        """Retrieve how many lines of the batch had a final result at times since its start."""
+        order = (await self._row(request, batch_id)).order
+        samples = await self._deps.database.progress.samples(order.tenant, batch_id)
+        data = [ThroughputSample(at=int(each.at.timestamp()), lines=each.settled) for each in samples]
+        return json_response(ThroughputObject(data=data))
 
     async def _row(self, request: Request, batch_id: str) -> BatchRow:
         return await self._control.row(tenant_of(request, self._deps.settings), batch_id)

@@ -8,7 +8,13 @@ from fastapi import APIRouter, Response
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.schemas.responses import json_response
 from batchwright.api.services.cache import CoalescingCache
-from batchwright.contracts.operator_objects import BackendStats, ModelStats, RequestStats, StatsObject
+from batchwright.contracts.operator_objects import (
+    BackendStats,
+    ModelStats,
+    OpenCircuitObject,
+    RequestStats,
+    StatsObject,
+)
 from batchwright.inference.catalog import Catalog
 from batchwright.rules.worker_stats import FRESH_AGE, FleetTraffic, sum_traffic
 
@@ -51,9 +57,11 @@ class StatsRoutes:
                     name=share.name,
                     requests=share.requests,
                     average_duration_ms=round(share.average_ms, 3),
+                    tokens_per_second=round(share.tokens_per_second, 1),
                 )
                 for share in found.models
             ],
+            open_circuits=[OpenCircuitObject.model_validate(each._asdict()) for each in found.open_circuits],
         )
         return json_response(stats)
 

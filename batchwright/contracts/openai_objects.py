@@ -260,6 +260,24 @@ class BatchObject(ApiObject):
         return self.x_batchwright.waiting or []
 
 
+class ThroughputSample(ApiObject):
+    """How many lines had a final result at the time `at`, in Unix seconds."""
+
+    at: int
+    lines: int
+
+
+class ThroughputObject(ApiObject):
+    """Progress of a batch over time, oldest first.
+
+    The first sample is from the time when its lines began to be sent, the next ones follow each ten seconds
+    or more seldom, and the last one is from the time when its files began to be written.
+    """
+
+    object: Literal["batch.throughput"] = "batch.throughput"
+    data: list[ThroughputSample]
+
+
 class EstimatedCost(ApiObject):
     """Estimated cost, in decimal numbers.
 

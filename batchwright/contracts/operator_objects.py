@@ -304,6 +304,17 @@ class ModelStats(BaseModel):
     name: str
     requests: int
     average_duration_ms: float
+    tokens_per_second: float = Field(
+        description="tokens of requests and responses, over about the last minute"
+    )
+
+
+class OpenCircuitObject(BaseModel):
+    """A circuit breaker that is open: workers send only probes for this model to this backend."""
+
+    model: str
+    backend: str = Field(description="URL of the backend")
+    workers: int = Field(description="how many workers have it open")
 
 
 class StatsObject(BaseModel):
@@ -315,6 +326,7 @@ class StatsObject(BaseModel):
     requests: RequestStats
     backends: list[BackendStats] = Field(description="sorted by URL")
     models: list[ModelStats] = Field(description="sorted by requests, most first")
+    open_circuits: list[OpenCircuitObject] = Field(description="sorted by model and backend")
 
 
 class SettingObject(BaseModel):

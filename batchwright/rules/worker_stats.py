@@ -66,8 +66,17 @@ def running_models(reports: Iterable[Mapping[str, float]]) -> frozenset[tuple[st
     Args:
         reports: the statistics of each worker.
     """
-    parts = (name.partition(" ") for name in _names_with_prefix(_RUNS, reports))
-    return frozenset((batch_id, model) for batch_id, _, model in parts)
+    return frozenset(key for stats in reports for key in running_slices(stats))
+
+
+def running_slices(stats: Mapping[str, float]) -> dict[tuple[str, str], int]:
+    """Return the number of slices that one worker runs, by (batch id, model)."""
+    found: dict[tuple[str, str], int] = {}
+    for name, count in stats.items():
+        if name.startswith(_RUNS):
+            batch_id, _, model = name.removeprefix(_RUNS).partition(" ")
+            found[batch_id, model] = int(count)
+    return found
 
 
 def _names_with_prefix(prefix: str, reports: Iterable[Mapping[str, float]]) -> frozenset[str]:
@@ -95,6 +104,9 @@ class UpstreamTraffic(Message):
         seconds: sum of the durations of the ended requests.
         squared_seconds: sum of the squared durations.
         pending: number of requests in flight.
+        tokens_per_second: tokens in the requests and responses of about the last minute.
+        open_circuits: 1 if the circuit breaker of the model at this backend is open. In a sum over workers it
+            is the number of workers whose circuit breaker is open.
     """
 
     model: str
@@ -104,6 +116,8 @@ class UpstreamTraffic(Message):
     seconds: float = 0.0
     squared_seconds: float = 0.0
     pending: int = 0
+    tokens_per_second: float = 0.0
+    open_circuits: int = 0
 
 
 class TrafficShare(NamedTuple):
@@ -116,6 +130,15 @@ class TrafficShare(NamedTuple):
     requests: int
     average_ms: float
     pending: int
+    tokens_per_second: float = 0.0
+
+
+class OpenCircuit(NamedTuple):
+    """An open circuit breaker of a model at a backend. `workers` is the number of workers that have it."""
+
+    model: str
+    backend: str
+    workers: int
 
 
 class FleetTraffic(NamedTuple):
@@ -125,6 +148,7 @@ class FleetTraffic(NamedTuple):
     errors: int
     backends: list[TrafficShare]  # by name
     models: list[TrafficShare]  # sorted by number of requests, the busiest first
+    open_circuits: list[OpenCircuit]  # by model and backend
 
 
 def sum_traffic(
@@ -138,18 +162,25 @@ def sum_traffic(
     by_backend = {name: _TrafficSum() for name in sorted({*backends})}
     by_model = {name: _TrafficSum() for name in sorted({*models})}
     total_of_all, removed, errors = _TrafficSum(), _TrafficSum(), 0
-    for (model, backend), traffic in _by_upstream(reports).items():
+    upstreams = _by_upstream(reports)
+    for (model, backend), traffic in upstreams.items():
         errors += traffic.errors
         for total in (total_of_all, by_backend.get(backend, removed), by_model.get(model, removed)):
             total.requests += traffic.requests
             total.seconds += traffic.seconds
             total.pending += traffic.pending
+            total.tokens_per_second += traffic.tokens_per_second
     shares = [_share(name, total) for name, total in by_model.items()]
     return FleetTraffic(
         requests=total_of_all.requests,
         errors=errors,
         backends=[_share(name, total) for name, total in by_backend.items()],
         models=sorted(shares, key=lambda share: -share.requests),
+        open_circuits=[
+            OpenCircuit(model, backend, traffic.open_circuits)
+            for (model, backend), traffic in sorted(upstreams.items(), key=lambda item: item[0])
+            if traffic.open_circuits and model in by_model and backend in by_backend
+        ],
     )
 
 
@@ -159,6 +190,8 @@ class _TrafficSum:
     errors: int = 0
     seconds: float = 0.0
     pending: int = 0
+    tokens_per_second: float = 0.0
+    open_circuits: int = 0
 
 
 def _by_upstream(reports: Iterable[UpstreamTraffic]) -> dict[tuple[str, str], _TrafficSum]:
@@ -173,9 +206,11 @@ def _by_upstream(reports: Iterable[UpstreamTraffic]) -> dict[tuple[str, str], _T
         total.errors += traffic.errors
         total.seconds += traffic.seconds
         total.pending += traffic.pending
+        total.tokens_per_second += traffic.tokens_per_second
+        total.open_circuits += traffic.open_circuits
     return found
 
 
 def _share(name: str, total: _TrafficSum) -> TrafficShare:
     average = 1000 * total.seconds / total.requests if total.requests else 0.0
-    return TrafficShare(name, total.requests, average, total.pending)
+    return TrafficShare(name, total.requests, average, total.pending, total.tokens_per_second)

@@ -1,6 +1,8 @@
 """Counts every request to a backend, for /metrics and for the statistics that a worker publishes."""
 
-from collections.abc import Collection, Sequence
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from batchwright.rules.dispatch.retry_policy import Category
@@ -23,6 +25,7 @@ _DEFERRAL_ERRORS = {
     "authentication": "no_healthy_backend",
     "permission": "no_healthy_backend",
 }
+_RATE_SECONDS = 60.0  # tokens so long ago count about a third as much as new ones
 CHAT, GROUPED_CHAT = "concurrent", "sync_microbatch"  # chats are sent alone, or perhaps in groups
 
 
@@ -32,13 +35,16 @@ class _Totals:
     errors: int = 0
     seconds: float = 0.0
     squared_seconds: float = 0.0
+    tokens: int = 0  # since the previous snapshot
+    tokens_per_second: float = 0.0  # as of the previous snapshot
 
 
 class BackendTraffic:
     """Counts the requests of this process, by model and backend."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self, metrics: Metrics, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._metrics, self._monotonic = metrics, monotonic
+        self._snapshot_at = monotonic()
         self._totals: dict[tuple[str, str], _Totals] = {}  # by model and backend
         self._removed: dict[tuple[str, str], _Totals] = {}  # of backends and models no longer registered
 
@@ -84,6 +90,8 @@ class BackendTraffic:
         """Add to the metrics the tokens that a backend reported. `usages` has one item per response."""
         prompts = [usage.input_tokens for usage in usages if usage.input_tokens]
         completions = [usage.output_tokens for usage in usages if usage.output_tokens]
+        if totals := self._totals.get((model, backend)):
+            totals.tokens += sum(prompts) + sum(completions)
         for kind, tokens in (("prompt", prompts), ("completion", completions)):
             if tokens:
                 self._metrics.backend_request_tokens.labels(model, backend, kind).observe_all(tokens)
@@ -107,13 +115,29 @@ class BackendTraffic:
         for model, backend in [key for key in self._removed if key[0] not in {*models, OTHER}]:
             self._fold(self._removed.pop((model, backend)), OTHER)
 
-    def snapshot(self, pending: dict[tuple[str, str], int]) -> list[UpstreamTraffic]:
+    def snapshot(
+        self, pending: Mapping[tuple[str, str], int], open_circuits: Collection[tuple[str, str]] = ()
+    ) -> list[UpstreamTraffic]:
         """Return the totals since the process started, for every model and backend with requests.
 
-        `pending` is the number of requests in flight by (model, backend).
+        Args:
+            pending: number of requests in flight by (model, backend).
+            open_circuits: each (model, backend) whose circuit breaker is open.
         """
-        keys = {*self._totals, *self._removed, *(key for key, count in pending.items() if count)}
-        return [self._upstream_traffic(*key, pending.get(key, 0)) for key in sorted(keys)]
+        now = self._monotonic()
+        passed, self._snapshot_at = now - self._snapshot_at, now
+        if passed > 0:
+            for totals in self._totals.values():
+                rate, totals.tokens = totals.tokens / passed, 0
+                kept = math.exp(-passed / _RATE_SECONDS)
+                totals.tokens_per_second = kept * totals.tokens_per_second + (1 - kept) * rate
+        used = {*open_circuits, *(key for key, count in pending.items() if count)}
+        return [
+            self._upstream_traffic(*key).model_copy(
+                update={"pending": pending.get(key, 0), "open_circuits": int(key in open_circuits)}
+            )
+            for key in sorted({*self._totals, *self._removed, *used})
+        ]
 
     def _fold(self, removed: _Totals, model: str) -> None:
         total = self._removed.setdefault((model, OTHER), _Totals())
@@ -122,10 +146,8 @@ class BackendTraffic:
         total.seconds += removed.seconds
         total.squared_seconds += removed.squared_seconds
 
-    def _upstream_traffic(self, model: str, backend: str, pending: int) -> UpstreamTraffic:
-        totals = self._totals.get((model, backend)) or self._removed.get((model, backend))
-        if totals is None:
-            return UpstreamTraffic(model=model, backend=backend, pending=pending)
+    def _upstream_traffic(self, model: str, backend: str) -> UpstreamTraffic:
+        totals = self._totals.get((model, backend)) or self._removed.get((model, backend)) or _Totals()
         return UpstreamTraffic(
             model=model,
             backend=backend,
@@ -133,7 +155,7 @@ class BackendTraffic:
             errors=totals.errors,
             seconds=round(totals.seconds, 3),
             squared_seconds=round(totals.squared_seconds, 3),
-            pending=pending,
+            tokens_per_second=round(totals.tokens_per_second, 1),
         )
 
 

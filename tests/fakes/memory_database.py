@@ -1,7 +1,7 @@
 """Fake database in memory. It passes the same tests as the database on PostgreSQL."""
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts
 from batchwright.contracts.openai import BatchStatus, Endpoint, Usage, ValidationError
@@ -14,7 +14,13 @@ from batchwright.database.tables.batch_records import add_reported, final_counts
 from batchwright.database.tables.batch_snapshots import BatchKey, BatchSnapshot, BatchSnapshots
 from batchwright.database.tables.batches import BatchesTable
 from batchwright.database.tables.dead_letters import StoredDeadLetter
-from batchwright.database.tables.progress import BatchSpending, ProgressTable, SettledLines, SliceKey
+from batchwright.database.tables.progress import (
+    BatchSpending,
+    ProgressSample,
+    ProgressTable,
+    SettledLines,
+    SliceKey,
+)
 from batchwright.database.tables.waiting_reasons import WaitingRow
 from batchwright.rules.batch_filters import NO_FILTERS, BatchFilters
 from batchwright.rules.batch_states import LIVE_STATES, cancel_takes_precedence, visible_status
@@ -36,7 +42,15 @@ from tests.fakes.tables.operator_batches import MemoryOperatorBatches
 from tests.fakes.tables.quotas import MemoryQuotas
 from tests.fakes.tables.reruns import MemoryReruns
 from tests.fakes.tables.retention import MemoryRetention
-from tests.fakes.tables.rows import Rows, not_before, per_model, position, slices, usage_per_model
+from tests.fakes.tables.rows import (
+    Rows,
+    add_sample,
+    not_before,
+    per_model,
+    position,
+    slices,
+    usage_per_model,
+)
 from tests.fakes.tables.schedules import MemorySchedules
 from tests.fakes.tables.tenants import MemoryApiKeys, MemoryBudgetGroups, MemorySessions, MemoryTenants
 from tests.fakes.tables.uploads import MemoryIdempotency, MemoryUploads
@@ -143,6 +157,7 @@ class MemoryBatches(BatchesTable):
         settled = {"completed": completed, "failed": unserved, "ingestion_errors": errors or []}
         began = {"in_progress_at": time, "ingestion_began_at": began_at, "prices": prices or {}}
         self._put(row, status=status, total=total, models=models, **settled, **began)
+        add_sample(self._rows, tenant, batch_id, time)
         return True
 
     async def add_attempt(self, tenant: str, batch_id: str, prefix: str, size: int) -> None:
@@ -166,7 +181,9 @@ class MemoryBatches(BatchesTable):
         row = self._in(BatchStatus.IN_PROGRESS, tenant, batch_id)
         if row is None:
             return False
-        self._put(row, status=BatchStatus.FINALIZING, finalizing_at=not_before(row, at))
+        time = not_before(row, at)
+        self._put(row, status=BatchStatus.FINALIZING, finalizing_at=time)
+        add_sample(self._rows, tenant, batch_id, time)
         return True
 
     async def finish(self, tenant: str, batch_id: str, outcome: BatchOutcome, at: datetime) -> EndedBatch:
@@ -428,6 +445,17 @@ class MemoryProgress(ProgressTable):
         at = row.cap_reached_at or datetime.now(UTC)
         self._rows.batches[batch] = row.model_copy(update={"cap_reached_at": at})
         return True
+
+    async def sample(self, at: datetime) -> None:
+        for key, row in self._rows.enter().batches.items():
+            known = self._rows.samples.get(key, [])
+            if row.status is not BatchStatus.IN_PROGRESS or not known:
+                continue
+            if at - known[-1].at >= max(timedelta(seconds=10), (at - known[0].at) / 40):
+                add_sample(self._rows, *key, at)
+
+    async def samples(self, tenant: str, batch_id: str) -> list[ProgressSample]:
+        return list(self._rows.enter().samples.get((tenant, batch_id), []))
 
 
 class MemoryServer(DatabaseServer):

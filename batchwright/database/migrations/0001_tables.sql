@@ -384,6 +384,17 @@ CREATE TABLE slice_progress (
     FOREIGN KEY (tenant, batch_id) REFERENCES batches (tenant, id) ON DELETE CASCADE
 ) WITH (fillfactor = 50);
 
+-- How many lines of a batch had a final result at some times, oldest first: at its start, each ten seconds or more
+-- seldom, and when its files begin to be written.
+CREATE TABLE throughput (
+    tenant     text          NOT NULL,
+    batch_id   text          NOT NULL,
+    sampled_at timestamptz[] NOT NULL,
+    settled    bigint[]      NOT NULL,
+    PRIMARY KEY (tenant, batch_id),
+    FOREIGN KEY (tenant, batch_id) REFERENCES batches (tenant, id) ON DELETE CASCADE
+);
+
 -- Return the sums over the slices of a batch: counts by model, [{model, lines, completed, failed}], usage by model,
 -- [{model, requests, input_tokens, ...}], and failed lines by code and model, [{code, model, count, example}]. Return
 -- no row if no slice has reported.

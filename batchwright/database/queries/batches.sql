@@ -79,10 +79,13 @@ WITH started AS (
         status = 'in_progress', in_progress_at = not_before($3, batches), total = $4, models = $5,
         failed = $6, completed = $7, ingestion_began_at = $8, ingestion_errors = $9, prices = $11
     WHERE tenant = $1 AND id = $2 AND status = 'validating'
-    RETURNING tenant, id, created_at
+    RETURNING tenant, id, created_at, in_progress_at, completed, failed
 ), of_models AS (
     INSERT INTO batch_tags (tenant, batch_id, tag, created_at)
     SELECT tenant, id, unnest($10::bytea[]), created_at FROM started
+), sampled AS (
+    INSERT INTO throughput (tenant, batch_id, sampled_at, settled)
+    SELECT tenant, id, ARRAY[in_progress_at], ARRAY[completed + failed] FROM started
 )
 SELECT id FROM started
 
@@ -92,9 +95,19 @@ WHERE tenant = $1 AND id = $2 AND status = 'validating'
 RETURNING id
 
 -- name: start_finalizing
-UPDATE batches SET status = 'finalizing', finalizing_at = not_before($3, batches)
-WHERE tenant = $1 AND id = $2 AND status = 'in_progress'
-RETURNING id
+WITH moved AS (
+    UPDATE batches SET status = 'finalizing', finalizing_at = not_before($3, batches)
+    WHERE tenant = $1 AND id = $2 AND status = 'in_progress'
+    RETURNING id, finalizing_at, completed + failed AS ingested
+), sampled AS (
+    UPDATE throughput t SET
+        sampled_at = t.sampled_at || m.finalizing_at,
+        settled = t.settled || m.ingested + (
+            SELECT coalesce(sum(p.completed + p.failed), 0)::bigint FROM slice_progress p
+            WHERE p.tenant = $1 AND p.batch_id = $2)
+    FROM moved m WHERE t.tenant = $1 AND t.batch_id = $2
+)
+SELECT id FROM moved
 
 -- name: close
 -- Runs in one transaction with `lock`, the rows of the files and `clear_progress`.

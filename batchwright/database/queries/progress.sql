@@ -54,3 +54,18 @@ JOIN batches b ON b.tenant = tracked.tenant AND b.id = tracked.batch_id AND b.ma
 UPDATE batches SET cap_reached_at = coalesce(cap_reached_at, now())
 WHERE tenant = $1 AND id = $2 AND status = 'in_progress' AND max_cost <= $3::text::numeric
 RETURNING id
+
+-- name: sample
+-- A young batch gets a sample each ten seconds. The interval grows with its age, so that a batch of a day has 260.
+UPDATE throughput t SET sampled_at = t.sampled_at || $1::timestamptz, settled = t.settled || b.settled
+FROM (
+    SELECT b.tenant, b.id, b.completed + b.failed + coalesce(sum(p.completed + p.failed), 0)::bigint AS settled
+    FROM batches b LEFT JOIN slice_progress p ON p.tenant = b.tenant AND p.batch_id = b.id
+    WHERE b.status = 'in_progress'
+    GROUP BY b.tenant, b.id
+) b
+WHERE t.tenant = b.tenant AND t.batch_id = b.id
+  AND $1 - t.sampled_at[cardinality(t.sampled_at)] >= greatest(interval '10 seconds', ($1 - t.sampled_at[1]) / 40)
+
+-- name: samples
+SELECT unnest(sampled_at) AS sampled_at, unnest(settled) AS settled FROM throughput WHERE tenant = $1 AND batch_id = $2

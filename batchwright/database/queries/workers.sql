@@ -19,10 +19,11 @@ SELECT id, stats, beat_at, registry, started_at FROM workers WHERE beat_at >= no
 -- Workers report the same few backends. The sums are computed here, so that an API process reads few rows.
 SELECT t.model, t.backend, sum(t.requests)::bigint AS requests, sum(t.errors)::bigint AS errors,
        sum(t.seconds) AS seconds, coalesce(sum(t.squared_seconds), 0) AS squared_seconds,
-       sum(t.pending)::bigint AS pending
+       sum(t.pending)::bigint AS pending, coalesce(sum(t.tokens_per_second), 0) AS tokens_per_second,
+       coalesce(sum(t.open_circuits), 0)::bigint AS open_circuits
 FROM workers, jsonb_to_recordset(workers.traffic) AS t
     (model text, backend text, requests bigint, errors bigint, seconds float8, squared_seconds float8,
-     pending bigint)
+     pending bigint, tokens_per_second float8, open_circuits bigint)
 WHERE workers.beat_at >= now() - $1::interval
 GROUP BY t.model, t.backend
 ORDER BY t.model COLLATE "C", t.backend COLLATE "C"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from batchwright.contracts.batch import ModelCounts
@@ -17,6 +18,13 @@ from batchwright.rules.costs import amount_of, amount_text, total_cost
 class SettledLines(NamedTuple):
     completed: int
     failed: int
+
+
+class ProgressSample(NamedTuple):
+    """Number of lines of a batch that had a final result at the time `at`."""
+
+    at: datetime
+    settled: int
 
 
 class SliceKey(NamedTuple):
@@ -78,6 +86,21 @@ class ProgressTable(Protocol):
         """
         ...
 
+    async def sample(self, at: datetime) -> None:
+        """Add a sample with the time `at` to each batch in progress whose latest sample is old enough.
+
+        The interval is ten seconds for a young batch, and a fortieth of the age of an older one. So several
+        control workers may sample, and a batch of a day has 260 samples.
+        """
+        ...
+
+    async def samples(self, tenant: str, batch_id: str) -> list[ProgressSample]:
+        """Return the samples of a batch, oldest first: the first at its start, the last at its finalization.
+
+        The list is empty if the batch was never in progress, or if there is no such batch.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class ProgressQueries:
@@ -85,6 +108,8 @@ class ProgressQueries:
     slices: str
     spending: str
     reach_cap: str
+    sample: str
+    samples: str
 
 
 class PostgresProgress(ProgressTable):
@@ -147,3 +172,10 @@ class PostgresProgress(ProgressTable):
     async def reach_cap(self, batch: BatchKey, amount: int) -> bool:
         row = await self._connections.fetchrow(self._sql.reach_cap, *batch, amount_text(amount))
         return row is not None
+
+    async def sample(self, at: datetime) -> None:
+        await self._connections.execute(self._sql.sample, at)
+
+    async def samples(self, tenant: str, batch_id: str) -> list[ProgressSample]:
+        records = await self._connections.fetch(self._sql.samples, tenant, batch_id)
+        return [ProgressSample(record["sampled_at"], record["settled"]) for record in records]

@@ -26,6 +26,7 @@ from batchwright.database.tables.audit_log import RecordedAct
 from batchwright.database.tables.callbacks import ReceivedCallback
 from batchwright.database.tables.consistency_checks import RecordedConsistencyCheck
 from batchwright.database.tables.dead_letters import StoredDeadLetter
+from batchwright.database.tables.progress import ProgressSample
 from batchwright.database.tables.schedules import ScheduleRow, ScheduleRunRow
 from batchwright.database.tables.waiting_reasons import WaitingRow
 from batchwright.database.tables.webhook_deliveries import WebhookAttempt, WebhookDelivery
@@ -58,6 +59,7 @@ class Rows:
         self.files: dict[Key, FileRow] = {}
         self.batches: dict[Key, BatchRow] = {}
         self.progress: dict[tuple[str, str, str, int], SliceProgress] = {}
+        self.samples: dict[Key, list[ProgressSample]] = {}
         self.models: dict[tuple[str, str], ServedModel] = {}
         self.uploads: dict[Key, UploadRow] = {}
         self.parts: dict[tuple[str, str, str], PartRow] = {}
@@ -124,6 +126,7 @@ class Rows:
     def remove_batch(self, tenant: str, batch_id: str) -> bool:
         """Remove the row of a batch and all rows that belong to it. Return False if there is no such row."""
         self.cleared.pop((tenant, batch_id), None)
+        self.samples.pop((tenant, batch_id), None)
         for key, order in list(self.reruns.items()):
             if tenant == key[0] and batch_id in (key[1], order.batch_id):
                 del self.reruns[key]
@@ -177,6 +180,14 @@ def position(ids: list[str], after: str | None) -> int:
 def not_before(row: BatchRow, at: datetime) -> datetime:
     earlier = (row.order.created_at, row.in_progress_at, row.finalizing_at, row.cancel_requested_at)
     return max(at, *(time for time in earlier if time is not None))
+
+
+def add_sample(rows: Rows, tenant: str, batch_id: str, at: datetime) -> None:
+    """Add a sample of the batch's present progress. `at` is the time of the sample."""
+    row = rows.batches[tenant, batch_id]
+    reported = sum(each.completed + each.failed for each in slices(rows, tenant, batch_id))
+    sample = ProgressSample(at, row.completed + row.failed + reported)
+    rows.samples.setdefault((tenant, batch_id), []).append(sample)
 
 
 def slices(rows: Rows, tenant: str, batch_id: str) -> list[SliceProgress]:

@@ -52,6 +52,8 @@ class MemoryWorkers(WorkersTable):
                 "seconds": known.seconds + lane.seconds,
                 "squared_seconds": known.squared_seconds + lane.squared_seconds,
                 "pending": known.pending + lane.pending,
+                "tokens_per_second": known.tokens_per_second + lane.tokens_per_second,
+                "open_circuits": known.open_circuits + lane.open_circuits,
             }
             sums[key] = lane.model_copy(update=added)
         return [sums[key] for key in sorted(sums)]

@@ -31,6 +31,7 @@ _NAMES: list[str] = [
     "schedule_id",
     "response_id",
     "job_id",
+    "key_id",
 ]
 _ALL = frozenset(Scope)
 _TENANT = {"X-Tenant": "blue"}

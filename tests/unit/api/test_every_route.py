@@ -150,6 +150,7 @@ TABLE: dict[str, tuple[Scope | str | None, list[Call]]] = {
     ),
     "GET /v1/batches/{batch_id}/x/results": (READ, [Call(BATCH + "/x/results")]),
     "GET /v1/batches/{batch_id}/x/state": (READ, [Call(BATCH + "/x/state")]),
+    "GET /v1/batches/{batch_id}/x/throughput": (READ, [Call(BATCH + "/x/throughput")]),
     # The owner's stream would not end. The batch is looked up before the header is checked.
     "GET /v1/batches/{batch_id}/x/events": (
         READ,
@@ -209,6 +210,10 @@ TABLE: dict[str, tuple[Scope | str | None, list[Call]]] = {
     "GET /admin/rates": (VIEWER, []),
     "PUT /admin/rates": (OPERATOR, []),
     "DELETE /admin/rates": (OPERATOR, []),
+    "GET /admin/workers": (VIEWER, []),
+    "GET /admin/keys": (VIEWER, []),
+    "POST /admin/keys": (ADMIN, []),
+    "POST /admin/keys/{key_id}/revoke": (ADMIN, []),
     "GET /admin/holds": (VIEWER, []),
     "PUT /admin/holds": (OPERATOR, []),
     "DELETE /admin/holds": (OPERATOR, []),
@@ -422,6 +427,7 @@ async def test_a_route_accepts_only_the_scope_it_needs(route: str, api: ApiFixtu
         "name",
         "kind",
         "schedule_id",
+        "key_id",
     ]
     path = path.format_map(dict.fromkeys(names, "x"))
     without = await api.http.request(method, path)

@@ -34,6 +34,7 @@ SYSTEM = {
     "forecasts.work": "forecasts over all tenants",
     "forecasts.publish": "forecasts of several batches, each row with its tenant",
     "progress.spending": "workers read what batches with a cap cost, each with its tenant",
+    "progress.sample": "samples of all batches in progress, each row with its tenant",
     "progress.record": "workers tell of slices of several batches, each row with its tenant",
     "api_keys.limit": "operators limit a key by its id or prefix",
     "budget_groups.all": "operators list groups; of one tenant where they name it",

@@ -27,12 +27,20 @@ def test_workers_are_added_up_by_backend_and_by_model() -> None:
         errors=3,
         backends=[TrafficShare(A, 8, 250.0, 1), TrafficShare(B, 1, 3500.0, 4)],
         models=[TrafficShare("n", 6, 1000 / 6, 1), TrafficShare("m", 3, 1500.0, 4)],
+        open_circuits=[],
     )
 
 
 def test_registered_backends_are_shown_before_their_first_request_and_removed_ones_are_not() -> None:
     found = sum_traffic([lane("gone", "http://gone", 5)], [A], ["m"])
-    assert found == FleetTraffic(5, 1, [TrafficShare(A, 0, 0.0, 0)], [TrafficShare("m", 0, 0.0, 0)])
+    assert found == FleetTraffic(5, 1, [TrafficShare(A, 0, 0.0, 0)], [TrafficShare("m", 0, 0.0, 0)], [])
+
+
+def test_tokens_and_open_circuits_of_workers_are_added_up() -> None:
+    open_at_a = lane("m", A, 1).model_copy(update={"open_circuits": 1, "tokens_per_second": 20.0})
+    found = sum_traffic([open_at_a, open_at_a, lane("m", B, 1)], [A, B], ["m"])
+    assert found.models == [TrafficShare("m", 3, 0.0, 0, tokens_per_second=40.0)]
+    assert found.open_circuits == [("m", A, 2)]
 
 
 class TrafficFixture:
@@ -62,6 +70,21 @@ def test_a_request_counts_by_its_status_and_with_its_time() -> None:
     assert traffic == UpstreamTraffic(
         model="m", backend=A, requests=4, errors=2, seconds=2.0, squared_seconds=1.0, pending=3
     )
+
+
+def test_tokens_per_second_approach_the_rate_of_the_last_minutes() -> None:
+    now = 0.0
+    traffic = BackendTraffic(Metrics(), lambda: now)
+    traffic.record("m", A, [0.5], status=200, category=Category.NONE)
+    for _ in range(100):
+        traffic.record_usage("m", A, [Usage(input_tokens=15, output_tokens=10)])
+        now += 2.5
+        [found] = traffic.snapshot({})
+    assert found.tokens_per_second == pytest.approx(10, rel=0.05)
+    now += 600
+    [found] = traffic.snapshot({}, [("m", A)])
+    assert found.tokens_per_second < 0.1
+    assert found.open_circuits == 1
 
 
 def test_an_error_caused_by_the_line_is_not_an_error_of_the_backend() -> None:

@@ -66,6 +66,14 @@ async def test_a_forecast_is_stored_and_reported() -> None:
     assert [batch_id for batch_id, _ in fixture.reported] == ["batch_1"]
 
 
+async def test_a_refresh_samples_the_progress_of_live_batches() -> None:
+    fixture = ForecastFixture()
+    await fixture.batch("batch_1")
+    await fixture.refresh(after(15), settled=150)
+    samples = await fixture.database.progress.samples("t", "batch_1")
+    assert samples == [(after(0), 0), (after(15), 150)]
+
+
 async def test_while_temporal_does_not_answer_one_report_is_tried_and_each_is_made_later() -> None:
     fixture = ForecastFixture()
     await fixture.batch("batch_1")

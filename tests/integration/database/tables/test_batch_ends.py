@@ -317,3 +317,22 @@ async def test_the_total_is_never_less_than_the_lines_of_the_files(any_database:
     await any_database.batches.upsert(an_order())
     row, _ = await any_database.batches.finish("t", "batch_1", an_outcome(BatchStatus.EXPIRED), after(30))
     assert row.total == 10
+
+
+async def test_samples_of_progress_show_its_start_its_course_and_its_end(any_database: Database) -> None:
+    """Lines that ingestion settled count from the start. Samples that follow too soon are left out."""
+    await any_database.batches.upsert(an_order())
+    await any_database.batches.start(
+        "t", "batch_1", total=10, models=MODELS, at=after(0), unserved=2, completed=1
+    )
+    progress = any_database.progress
+    await progress.record([slice_progress(completed=2, failed=1)])
+    for seconds in (9, 10, 19, 20, 1000, 1024, 1025):
+        await progress.sample(after(seconds))
+    await progress.record([slice_progress(completed=4, failed=1), slice_progress(1, completed=1)])
+    await any_database.batches.start_finalizing("t", "batch_1", after(1026))
+    await progress.sample(after(2000))
+    assert await progress.samples("t", "batch_1") == [
+        *((after(0), 3), (after(10), 6), (after(20), 6), (after(1000), 6), (after(1026), 9))
+    ]
+    assert await progress.samples("other", "batch_1") == []

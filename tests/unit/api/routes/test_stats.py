@@ -17,9 +17,16 @@ async def beat(api: ApiFixture, worker: str, *traffic: UpstreamTraffic, age: tim
     api.database.rows.clock = lambda: datetime.now(UTC)
 
 
-def lane(backend: str, requests: int, model: str = "llama") -> UpstreamTraffic:
+def lane(backend: str, requests: int, model: str = "llama", *, open_circuits: int = 0) -> UpstreamTraffic:
     return UpstreamTraffic(
-        model=model, backend=backend, requests=requests, errors=1, seconds=requests / 4, pending=2
+        model=model,
+        backend=backend,
+        requests=requests,
+        errors=1,
+        seconds=requests / 4,
+        pending=2,
+        tokens_per_second=13.5,
+        open_circuits=open_circuits,
     )
 
 
@@ -27,7 +34,7 @@ async def test_statistics_of_live_workers_are_added_up() -> None:
     async with open_api(backends=BACKENDS) as api:
         for url in BACKENDS:
             await api.database.models.replace_models(url, ["llama"], datetime.now(UTC))
-        await beat(api, "one:1", lane(A, 10), lane(B, 2))
+        await beat(api, "one:1", lane(A, 10, open_circuits=1), lane(B, 2))
         await beat(api, "two:1", lane(A, 30), lane("http://gone", 3, "gone"))
         await beat(api, "dead:1", lane(A, 100), age=timedelta(minutes=1))
         answer = (await api.http.get("/v1/stats")).json()
@@ -40,7 +47,10 @@ async def test_statistics_of_live_workers_are_added_up() -> None:
             {"id": A, "requests": 40, "average_latency_ms": 250.0, "pending": 4},
             {"id": B, "requests": 2, "average_latency_ms": 250.0, "pending": 2},
         ],
-        "models": [{"name": "llama", "requests": 42, "average_duration_ms": 250.0}],
+        "models": [
+            {"name": "llama", "requests": 42, "average_duration_ms": 250.0, "tokens_per_second": 40.5}
+        ],
+        "open_circuits": [{"model": "llama", "backend": A, "workers": 1}],
     }
 
 
