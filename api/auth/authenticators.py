@@ -15,6 +15,7 @@ from batchwright.api.auth.caller import (
     SCOPE_SESSION_KEY,
     SCOPE_TENANT,
     SCOPE_USER,
+    SessionKey,
     scopes_from_headers,
     tenant_from_headers,
 )
@@ -83,8 +84,8 @@ def build_authenticator(deps: ApiDependencies) -> Authenticator | None:
 class ApiKeyAuthenticator:
     """Accepts a request if it has a valid API key or token whose scopes allow the route.
 
-    Tokens are only accepted if an issuer of tokens is configured. Requests of the pages at `/ui` have the key
-    of their session in the ASGI scope.
+    Tokens are only accepted if an issuer of tokens is configured. Requests of the pages at `/ui` have their
+    session in the ASGI scope.
     """
 
     def __init__(self, deps: ApiDependencies, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -104,8 +105,8 @@ class ApiKeyAuthenticator:
         client: tuple[str, int] | None = scope.get("client")
         address = client[0] if client else ""
         self._warn_of_proxies(headers, address)
-        session_key: ApiKeyRow | None = scope.get(SCOPE_SESSION_KEY)
-        credential = session_key or _credential_from_headers(headers)
+        session: SessionKey | None = scope.get(SCOPE_SESSION_KEY)
+        credential = _credential_from_headers(headers) if session is None else await _key_of(session)
         if self._tokens is not None and isinstance(credential, str):
             identity = await self._identity_of(self._tokens, credential, address)
             add_fields(tenant=identity.tenant, user=identity.user)
@@ -287,6 +288,13 @@ class _EnabledTenants:
         self._enabled.move_to_end(tenant)
         if len(self._enabled) > _MAX_TENANTS:
             self._enabled.popitem(last=False)
+
+
+async def _key_of(session: SessionKey) -> ApiKeyRow:
+    row = await session()
+    if row is None:
+        raise AccessDenied("session", 401, "You are signed out. Sign in again.", code="signed_out")
+    return row
 
 
 def has_key_header(headers: Headers) -> bool:

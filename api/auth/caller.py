@@ -1,5 +1,6 @@
 """Identity of a caller: its tenant, its API key, and the headers that its batches forward to backends."""
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import Depends, Header, Request
@@ -9,6 +10,7 @@ from starlette.datastructures import Headers
 from batchwright.api.errors import ApiError, invalid_value
 from batchwright.api.openapi import pattern_schema
 from batchwright.contracts.batch import Caller
+from batchwright.database.records import ApiKeyRow
 from batchwright.rules.backends.request_headers import check_passed_value
 from batchwright.rules.ids import is_tenant
 from batchwright.settings import Settings
@@ -19,8 +21,12 @@ from batchwright.telemetry.redaction import Redactor
 _HEADER_PATTERN = r"^(.*,)?[ \t]*[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 SCOPE_TENANT = "batchwright.tenant"  # key of the authenticated tenant in the ASGI scope
 SCOPE_KEY_ID = "batchwright.key"  # key of the API key's id in the ASGI scope
-SCOPE_SESSION_KEY = "batchwright.session"  # key of the API key with which a visitor of the pages signed in
+SCOPE_SESSION_KEY = "batchwright.session"  # key of the `SessionKey` of a visitor of the pages
 SCOPE_USER = "batchwright.user"  # key of the user of a token in the ASGI scope
+
+
+# Returns the API key with which a visitor of the pages signed in; None if the session has ended.
+SessionKey = Callable[[], Awaitable[ApiKeyRow | None]]
 
 
 def tenant_of(request: Request, settings: Settings) -> str:

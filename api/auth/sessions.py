@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from secrets import token_urlsafe
 
+from batchwright.api.services.cache import CoalescingCache
 from batchwright.database.records import ApiKeyRow
 from batchwright.database.tenants.sessions import SessionsTable
 
@@ -26,8 +27,10 @@ class Sessions:
     All methods raise DatabaseUnavailable if the database does not respond.
     """
 
-    def __init__(self, table: SessionsTable, clock: Callable[[], datetime]) -> None:
+    def __init__(self, table: SessionsTable, clock: Callable[[], datetime], recent_seconds: float) -> None:
+        """Create the object. `recent_seconds` is the maximum age of a result of `recent_key_of`."""
         self._table, self._clock = table, clock
+        self._recent = CoalescingCache(self.key_of, recent_seconds)
 
     async def start(self, key: ApiKeyRow) -> str:
         """Start a session of this API key, and return its token."""
@@ -43,6 +46,13 @@ class Sessions:
         now = self._clock()
         found = await self._table.find(_hash(token), now)
         return found.key if found is not None and found.is_usable(now) else None
+
+    async def recent_key_of(self, token: str) -> ApiKeyRow | None:
+        """Return the API key of a session as it was `recent_seconds` ago or later.
+
+        The streams of open pages call this again and again. A request has to begin with `key_of`.
+        """
+        return await self._recent.get(token)
 
     async def end(self, token: str) -> None:
         await self._table.delete(_hash(token))

@@ -3,7 +3,11 @@
 Health probes, metric scrapes, the documentation and callbacks of backends need no authentication.
 """
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+import asyncio
+import contextlib
+import logging
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batchwright.api.audit_log.denials import DenialRecorder
 from batchwright.api.auth.authenticators import AccessDenied, Authenticator
@@ -16,6 +20,10 @@ from batchwright.rules.backends.callback_tokens import CALLBACK_PATH
 from batchwright.telemetry.context import add_fields
 from batchwright.telemetry.metrics import Metrics
 
+logger = logging.getLogger(__name__)
+
+RECHECK_SECONDS = 30.0
+_FOLLOWED = ("/x/events", "/x/results")  # responses that last for as long as clients follow a batch
 # Probes, scrapes and the API description show no tenant data. All other paths require authentication.
 PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"})
 
@@ -24,7 +32,8 @@ class AuthenticationMiddleware:
     """Rejects requests that fail authentication, and stores the tenant of accepted requests.
 
     The tenant is stored in the ASGI scope. Requests for `PUBLIC_PATHS` and callbacks of backends are not
-    checked, and get no tenant.
+    checked, and get no tenant. Callers that follow a batch are checked again every `RECHECK_SECONDS`, so that a
+    stream ends soon after its key was revoked.
     """
 
     def __init__(
@@ -44,12 +53,55 @@ class AuthenticationMiddleware:
             try:
                 scope[SCOPE_TENANT] = await self._authenticator.authenticate(scope)
             except ApiError as error:
-                reason = error.reason if isinstance(error, AccessDenied) else "header"
-                add_fields(refused=reason)
-                self._metrics.api_refusals.labels(reason).inc()
+                self._count(error)
                 if SCOPE_TENANT in scope:  # the caller is known
                     await self._denials.record(scope, str(error.code))
                 return await error_response(error)(scope, receive, send)
             except (DatabaseUnavailable, IssuerUnavailable) as error:
                 return await unavailable_response(error)(scope, receive, send)
+            if scope["path"].endswith(_FOLLOWED):
+                return await self._follow(scope, receive, send)
         await self._app(scope, receive, send)
+
+    async def _follow(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the application. If the caller loses its access, report that the client has disconnected."""
+        waiting = set[asyncio.Timeout]()  # of calls that wait for a message of the client
+
+        async def received() -> Message:
+            if not denied.done():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(None) as limit:
+                        waiting.add(limit)
+                        try:
+                            return await receive()
+                        finally:
+                            waiting.discard(limit)
+            return {"type": "http.disconnect"}
+
+        def interrupt(_: asyncio.Task[None]) -> None:
+            for limit in waiting:
+                limit.reschedule(0)
+
+        denied = asyncio.create_task(self._until_denied(scope))
+        denied.add_done_callback(interrupt)
+        try:
+            await self._app(scope, received, send)
+        finally:
+            denied.cancel()
+
+    async def _until_denied(self, scope: Scope) -> None:
+        """Authenticate the request again every `RECHECK_SECONDS`, until it is denied."""
+        while True:
+            await asyncio.sleep(RECHECK_SECONDS)
+            try:
+                await self._authenticator.authenticate({**scope})
+            except ApiError as error:
+                self._count(error)
+                return
+            except (DatabaseUnavailable, IssuerUnavailable) as error:  # then there is nothing new to follow
+                logger.warning("access to a stream cannot be checked", extra={"error": str(error)})
+
+    def _count(self, error: ApiError) -> None:
+        reason = error.reason if isinstance(error, AccessDenied) else "header"
+        add_fields(refused=reason)
+        self._metrics.api_refusals.labels(reason).inc()

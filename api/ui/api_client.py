@@ -12,10 +12,9 @@ from pydantic import BaseModel, ValidationError
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from batchwright.api.auth.caller import SCOPE_SESSION_KEY
+from batchwright.api.auth.caller import SCOPE_SESSION_KEY, SessionKey
 from batchwright.api.errors import ApiError
 from batchwright.contracts.openai_objects import ErrorObject
-from batchwright.database.records import ApiKeyRow
 
 # Headers that are about the browser's request, or would authenticate it in another way than its session.
 _OWN_HEADERS = frozenset(
@@ -45,16 +44,16 @@ class ApiClient:
     All methods except `scope` and `open` raise ApiError if the API responds with an error.
     """
 
-    def __init__(self, app: ASGIApp, visit: Scope, key: ApiKeyRow | None) -> None:
+    def __init__(self, app: ASGIApp, visit: Scope, session: SessionKey | None) -> None:
         """Create the client.
 
         Args:
             app: the routes of the API, behind the middleware that authenticates their callers.
             visit: ASGI scope of the browser's request. Its headers, such as the headers of a gateway, are
                 sent on.
-            key: API key of the visitor's session; None if sessions are not used.
+            session: reads the API key of the visitor's session; None if sessions are not used.
         """
-        self._app, self._visit, self._key = app, visit, key
+        self._app, self._visit, self._session = app, visit, session
 
     def scope(
         self, method: str, path: str, query: Query = _NO_QUERY, headers: Mapping[str, str] | None = None
@@ -74,7 +73,7 @@ class ApiClient:
             "raw_path": quote(path).encode(),
             "query_string": urlencode({name: text for name, text in query.items() if text}).encode(),
             "headers": [*kept, *own],
-            SCOPE_SESSION_KEY: self._key,
+            SCOPE_SESSION_KEY: self._session,
         }
 
     async def get(self, path: str, kind: type[_T], query: Query = _NO_QUERY) -> _T:
@@ -87,8 +86,9 @@ class ApiClient:
         sent = {"content-type": "application/json", **(headers or {})}
         return kind.model_validate_json(await self._call("POST", path, headers=sent, content=content))
 
-    async def delete(self, path: str, query: Query = _NO_QUERY) -> None:
-        await self._call("DELETE", path, query)
+    async def act(self, method: str, path: str, query: Query = _NO_QUERY) -> None:
+        """Send a request without a body, and ignore the body of the response."""
+        await self._call(method, path, query)
 
     async def forward(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the API respond to the browser itself. `scope` is a result of the method `scope`."""

@@ -1,5 +1,7 @@
 """Pages of batches: the list, one batch with its actions, its webhook deliveries, and streams of changes."""
 
+import asyncio
+import contextlib
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -9,12 +11,12 @@ from starlette.responses import RedirectResponse, Response
 
 from batchwright.api.errors import ApiError
 from batchwright.api.streams import ApiShutdown
-from batchwright.api.ui.batch_view import remedy, timeline, window_bar
+from batchwright.api.ui.batch_view import ThroughputChart, remedy, throughput_chart, timeline, window_bar
 from batchwright.api.ui.live import BatchStream, ListStream, ListStreams
 from batchwright.api.ui.rendering import Renderer, link
 from batchwright.api.ui.visit import Visit
 from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.openai_objects import BatchObject, BatchPage
+from batchwright.contracts.openai_objects import BatchObject, BatchPage, ThroughputObject
 from batchwright.contracts.operator_objects import OperatorBatch
 from batchwright.contracts.webhook_objects import DeliveryPage, WebhookPage
 from batchwright.settings import Settings
@@ -22,7 +24,8 @@ from batchwright.settings import Settings
 Page = Callable[[Visit], Awaitable[Response]]
 _FILTERS = ("status", "model", "created_after", "created_before", "after")
 _PER_PAGE = 25
-_MAX_DELIVERIES = 100
+_MAX_WEBHOOKS = 100  # endpoints, and deliveries of each
+_CHART_SECONDS = 15.0  # control workers take samples as often
 
 
 class BatchPages:
@@ -71,20 +74,23 @@ class BatchPages:
 
     async def one(self, visit: Visit) -> Response:
         batch = await visit.api.get(_api_path(visit), BatchObject)
-        return self._renderer.page(visit, "batch.html", self._shown(batch))
+        return self._renderer.page(visit, "batch.html", self._shown(batch, await _Throughput(visit).chart()))
 
     async def events(self, visit: Visit) -> Response:
-        def fragment(batch: BatchObject) -> bytes:
-            return self._renderer.fragment(visit, "batch_live.html", self._shown(batch))
+        throughput = _Throughput(visit)
+
+        async def fragment(batch: BatchObject) -> bytes:
+            shown = self._shown(batch, await throughput.chart())
+            return self._renderer.fragment(visit, "batch_live.html", shown)
 
         return BatchStream(visit, f"{_api_path(visit)}/x/events", fragment)
 
     async def webhooks(self, visit: Visit) -> Response:
         """Show the deliveries about a batch: to its own endpoints, and to those for all batches."""
         batch = await visit.api.get(_api_path(visit), BatchObject)
+        most = {"limit": str(_MAX_WEBHOOKS)}
         endpoints = (await visit.api.get("/v1/x/webhooks", WebhookPage, {"batch_id": batch.id})).data
-        endpoints += (await visit.api.get("/v1/x/webhooks", WebhookPage)).data
-        most = {"limit": str(_MAX_DELIVERIES)}
+        endpoints += (await visit.api.get("/v1/x/webhooks", WebhookPage, most)).data
         found = [
             (endpoint, [each for each in page.data if each.batch_id == batch.id], page.has_more)
             for endpoint in endpoints
@@ -92,7 +98,7 @@ class BatchPages:
         ]
         return self._renderer.page(visit, "webhooks.html", {"batch": batch, "endpoints": found})
 
-    def _shown(self, batch: BatchObject) -> dict[str, object]:
+    def _shown(self, batch: BatchObject, throughput: ThroughputChart | None) -> dict[str, object]:
         settings, now = self._settings, self._renderer.clock().timestamp()
         temporal = settings.temporal_ui_url.rstrip("/")
         if temporal:
@@ -103,6 +109,7 @@ class BatchPages:
             "window": window_bar(batch, now),
             "waiting": [(why, remedy(why)) for why in batch.waiting],
             "temporal": temporal,
+            "throughput": throughput,
         }
 
     async def _control(self, visit: Visit, *, action: str) -> Response:
@@ -132,8 +139,27 @@ class BatchPages:
 
     async def _delete(self, visit: Visit) -> Response:
         form = await visit.form()
-        await visit.api.delete(_api_path(visit), {"keep_files": "true" if "keep_files" in form else "false"})
+        await visit.api.act(
+            "DELETE", _api_path(visit), {"keep_files": "true" if "keep_files" in form else "false"}
+        )
         return RedirectResponse(link("/batches"), 303)
+
+
+class _Throughput:
+    """Chart of a batch's throughput for one page or one stream. It is at most `_CHART_SECONDS` old."""
+
+    def __init__(self, visit: Visit) -> None:
+        self._visit, self._chart, self._until = visit, None, 0.0
+
+    async def chart(self) -> ThroughputChart | None:
+        """Return the chart; None if there is none. If the API refuses a later read, return the last one."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._until:
+            self._until = now + _CHART_SECONDS
+            with contextlib.suppress(ApiError):
+                found = await self._visit.api.get(f"{_api_path(self._visit)}/x/throughput", ThroughputObject)
+                self._chart = throughput_chart(found.data)
+        return self._chart
 
 
 def _filters(visit: Visit) -> dict[str, str]:

@@ -1,10 +1,11 @@
-"""Timeline, window and remedies for waiting reasons, computed from a batch object for the pages."""
+"""Timeline, window, throughput and remedies for waiting reasons, computed from a batch for the pages."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from batchwright.contracts.batch import SCHEDULED
-from batchwright.contracts.openai_objects import BatchObject, WaitingObject
+from batchwright.contracts.openai_objects import BatchObject, ThroughputSample, WaitingObject
 
 _EXACT_REMEDIES = {
     "paused": "Resume the batch to continue.",
@@ -56,6 +57,24 @@ class WindowBar(NamedTuple):
     p90: float | None
 
 
+class ThroughputChart(NamedTuple):
+    """Lines per second over time.
+
+    Attributes:
+        path: outline of the chart as SVG path data. It is 1000 wide and 100 high.
+        peak: highest rate in lines per second. Its place is at the top of the chart.
+        average: average rate in lines per second.
+        start: Unix time of the left edge.
+        end: Unix time of the right edge.
+    """
+
+    path: str
+    peak: float
+    average: float
+    start: int
+    end: int
+
+
 def timeline(batch: BatchObject) -> list[Step]:
     found = sorted(_times(batch), key=lambda each: each[1])
     ends = [at for _, at in found[1:]]
@@ -96,3 +115,22 @@ def remedy(why: WaitingObject) -> str:
     """Return what a person can do about a waiting reason."""
     exact = _EXACT_REMEDIES.get(why.reason)
     return exact or next((text for part, text in _REMEDIES if part in why.reason), _DEFAULT_REMEDY)
+
+
+def throughput_chart(samples: Sequence[ThroughputSample]) -> ThroughputChart | None:
+    """Return the chart of a batch's samples; None if there are too few to show a course."""
+    steps = [
+        (after.at, max(after.lines - before.lines, 0) / (after.at - before.at))
+        for before, after in pairwise(samples)
+        if after.at > before.at
+    ]
+    if len(steps) < 2:
+        return None
+    first, last, peak = samples[0], samples[-1], max(rate for _, rate in steps)
+    seconds = last.at - first.at
+    outline = [
+        f"V{100 - round(100 * rate / peak) if peak else 100}H{round(1000 * (at - first.at) / seconds)}"
+        for at, rate in steps
+    ]
+    average = max(last.lines - first.lines, 0) / seconds
+    return ThroughputChart(f"M0 100{''.join(outline)}V100Z", peak, average, first.at, last.at)

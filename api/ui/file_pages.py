@@ -43,7 +43,7 @@ class FilePages:
 
     async def delete(self, visit: Visit) -> Response:
         await visit.form()
-        await visit.api.delete(f"/v1/files/{visit.path('file_id')}")
+        await visit.api.act("DELETE", f"/v1/files/{visit.path('file_id')}")
         return RedirectResponse(link("/files"), 303)
 
 

@@ -29,7 +29,7 @@ Fragment = Callable[[], Awaitable[bytes]]
 class BatchStream(Response):
     """The events of one batch. Each batch object of the API's stream becomes a fragment of the page."""
 
-    def __init__(self, visit: Visit, path: str, fragment: Callable[[BatchObject], bytes]) -> None:
+    def __init__(self, visit: Visit, path: str, fragment: Callable[[BatchObject], Awaitable[bytes]]) -> None:
         super().__init__()
         self._visit, self._path, self._fragment = visit, path, fragment
 
@@ -40,12 +40,12 @@ class BatchStream(Response):
 
         async def rendered(message: Message) -> None:
             if message["type"] == "http.response.body":
-                message = {**message, "body": self._rendered(message.get("body", b""))}
+                message = {**message, "body": await self._rendered(message.get("body", b""))}
             await send(message)
 
         await api.forward(api.scope("GET", self._path, headers=headers), receive, rendered)
 
-    def _rendered(self, event: bytes) -> bytes:
+    async def _rendered(self, event: bytes) -> bytes:
         """Return an event of the API with a fragment as its data. Anything else is returned unchanged."""
         fields = event.split(b"\n")
         data = next((field for field in fields if field.startswith(_DATA)), None)
@@ -54,7 +54,7 @@ class BatchStream(Response):
         batch = BatchObject.model_validate_json(data.removeprefix(_DATA))
         kept = [field for field in fields if field.startswith((b"id:", b"retry:"))]
         is_last = batch.status.is_terminal and not batch.x_batchwright.files_pending
-        return b"\n".join([encode_data(self._fragment(batch)), *kept, b"", _ENDED if is_last else b""])
+        return b"\n".join([encode_data(await self._fragment(batch)), *kept, b"", _ENDED if is_last else b""])
 
 
 def encode_data(fragment: bytes) -> bytes:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlencode
@@ -56,7 +57,7 @@ class UiMiddleware:
             authenticator: authenticator of the API; None if callers need no authentication.
         """
         self._app, self._deps = app, deps
-        self._sessions = Sessions(deps.database.sessions, deps.clock)
+        self._sessions = Sessions(deps.database.sessions, deps.clock, deps.recent_seconds)
         keys = authenticator if isinstance(authenticator, ApiKeyAuthenticator) else None
         self._digests = {path.name: _digest(path) for path in _STATIC.iterdir()}
         self._renderer = Renderer(self._digests, deps.clock)
@@ -81,7 +82,7 @@ class UiMiddleware:
         ]
         renderer, settings = self._renderer, self._deps.settings
         if keys is not None:
-            pages = SessionPages(renderer, self._sessions, keys)
+            pages = SessionPages(renderer, self._sessions, keys, self._deps.metrics)
             routes += [
                 Route(SIGN_IN, self._endpoint(pages.form)),
                 Route(SIGN_IN, self._endpoint(pages.sign_in), methods=["POST"]),
@@ -118,6 +119,7 @@ class UiMiddleware:
                 return HTMLResponse(_RELOAD)
             visit = self._anonymous(request)
             try:
+                _check_site(request)
                 visit = await self._identified(visit)
                 if needs_session and not visit.has_session:
                     response = _to_sign_in(request)
@@ -155,7 +157,8 @@ class UiMiddleware:
             key = await self._sessions.key_of(visit.token) if COOKIE in request.cookies else None
             if key is None:
                 return visit
-            api = ApiClient(self._app, request.scope, key)
+            session = partial(self._sessions.recent_key_of, visit.token)
+            api = ApiClient(self._app, request.scope, session)
             return replace(
                 visit, api=api, tenant=key.tenant, scopes=key.scopes, has_session=True, identity=key.id
             )
@@ -173,6 +176,16 @@ def _to_sign_in(request: Request) -> Response:
         raise ApiError(401, "You are signed out. Sign in, and repeat what you did.")
     page = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     return RedirectResponse(f"{SIGN_IN}?{urlencode({'next': page})}", 303)
+
+
+def _check_site(request: Request) -> None:
+    """Check that a form was not sent by a page of another site, such as a sign-in with somebody else's key.
+
+    Raises:
+        ApiError: the browser says that another site sent it.
+    """
+    if request.method == "POST" and request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+        raise ApiError(403, "Another site sent this form. Open the page here, and repeat what you did.")
 
 
 def _hides_cookies(request: Request) -> bool:

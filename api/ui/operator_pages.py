@@ -1,4 +1,4 @@
-"""Pages of operators: batches of all tenants, models, tenants, dead letters and the audit log."""
+"""Pages of operators: batches of all tenants, models, workers, tenants, keys, dead letters, the audit log."""
 
 import asyncio
 from collections.abc import Mapping
@@ -8,20 +8,22 @@ from typing import NamedTuple
 from pydantic import BaseModel
 from starlette.responses import RedirectResponse, Response
 
+from batchwright.api.errors import ApiError
 from batchwright.api.ui.batch_pages import Page
 from batchwright.api.ui.rendering import Renderer, link
 from batchwright.api.ui.visit import Visit
 from batchwright.contracts.audit_log import AuditLogPage
-from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.key_objects import CreatedKey, KeyList
 from batchwright.contracts.operator_objects import (
     BatchCountsObject,
     DeadLetterPage,
-    OperatorBatch,
     OperatorBatchPage,
     QuotaList,
     RegisteredModels,
     StatsObject,
 )
+from batchwright.contracts.worker_objects import WorkerList
+from batchwright.rules.api_keys import Scope
 
 _PER_PAGE = "50"
 
@@ -35,7 +37,7 @@ class _Source(NamedTuple):
 
 
 _COUNTS = _Source("/admin/batches/counts", BatchCountsObject)
-# The objects of each page. The template `operator_NAME.html` shows them.
+# The objects of each page. The template `operator_NAME.html` shows them. The object `page` has further pages.
 _PAGES: Mapping[str, Mapping[str, _Source]] = {
     "batches": {
         "page": _Source("/admin/batches", OperatorBatchPage, ("tenant", "status", "model", "forecast")),
@@ -45,11 +47,20 @@ _PAGES: Mapping[str, Mapping[str, _Source]] = {
         "models": _Source("/admin/models", RegisteredModels),
         "stats": _Source("/v1/stats", StatsObject),
     },
+    "workers": {"workers": _Source("/admin/workers", WorkerList)},
     "tenants": {"counts": _COUNTS, "quotas": _Source("/admin/quotas", QuotaList)},
+    "keys": {"keys": _Source("/admin/keys", KeyList, ("tenant",))},
     "dead-letters": {"page": _Source("/admin/dlq", DeadLetterPage, ("tenant", "batch_id"))},
     "audit-log": {
         "page": _Source("/admin/audit-log", AuditLogPage, ("action", "actor", "target", "tenant", "outcome"))
     },
+}
+# Forms that do one act: the page that has them and to which they return, and the API's route of the act.
+_ACTS = {
+    "batches/{id}/{action}": ("batches", "POST /admin/batches/{id}/{action}"),
+    "keys/{id}/revoke": ("keys", "POST /admin/keys/{id}/revoke"),
+    "dead-letters/{id}/retry": ("dead-letters", "POST /admin/dlq/{id}/retry"),
+    "dead-letters/{id}/delete": ("dead-letters", "DELETE /admin/dlq/{id}"),
 }
 
 
@@ -60,39 +71,49 @@ class OperatorPages:
     def table(self) -> dict[str, Page]:
         return {
             **{f"GET /operator/{name}": partial(self._show, name=name) for name in _PAGES},
-            "POST /operator/batches/{id}/{action}": self._control,
-            "POST /operator/dead-letters/{id}/retry": self._retry,
-            "POST /operator/dead-letters/{id}/delete": self._delete,
+            "POST /operator/keys": self._create_key,
+            **{
+                f"POST /operator/{form}": partial(self._act, name=name, route=route)
+                for form, (name, route) in _ACTS.items()
+            },
         }
 
-    async def _show(self, visit: Visit, *, name: str) -> Response:
+    async def _show(self, visit: Visit, *, name: str, created: CreatedKey | None = None) -> Response:
         sources, filters = _PAGES[name], dict[str, str]()
         for source in sources.values():
             filters |= {key: visit.argument(key) for key in source.filters}
-
-        async def read(source: _Source) -> BaseModel:
-            if not source.filters:
-                return await visit.api.get(source.path, source.kind)
-            query = {**filters, "after": visit.argument("after"), "limit": _PER_PAGE}
-            return await visit.api.get(source.path, source.kind, query)
-
-        found = await asyncio.gather(*map(read, sources.values()))
+        paging = {"after": visit.argument("after"), "limit": _PER_PAGE}
+        queries = [
+            {key: filters[key] for key in source.filters} | (paging if found == "page" else {})
+            for found, source in sources.items()
+        ]
+        objects = await asyncio.gather(
+            *(
+                visit.api.get(source.path, source.kind, query)
+                for source, query in zip(sources.values(), queries, strict=True)
+            )
+        )
         context: dict[str, object] = {"name": name, "names": list(_PAGES), "filters": filters}
-        context |= dict(zip(sources, found, strict=True))
+        context |= {**dict(zip(sources, objects, strict=True)), "created": created, "scopes": list(Scope)}
         return self._renderer.page(visit, f"operator_{name}.html", context)
 
-    async def _control(self, visit: Visit) -> Response:
+    async def _act(self, visit: Visit, *, name: str, route: str) -> Response:
         await visit.form()
-        path = f"/admin/batches/{visit.path('id')}/{visit.path('action')}"
-        await visit.api.post(path, OperatorBatch)
-        return RedirectResponse(link("/operator/batches"), 303)
+        method, path = route.split(" ")
+        await visit.api.act(method, path.format_map(visit.request.path_params))
+        return RedirectResponse(link(f"/operator/{name}"), 303)
 
-    async def _retry(self, visit: Visit) -> Response:
-        await visit.form()
-        await visit.api.post(f"/admin/dlq/{visit.path('id')}/retry", BatchObject)
-        return RedirectResponse(link("/operator/dead-letters"), 303)
-
-    async def _delete(self, visit: Visit) -> Response:
-        await visit.form()
-        await visit.api.delete(f"/admin/dlq/{visit.path('id')}")
-        return RedirectResponse(link("/operator/dead-letters"), 303)
+    async def _create_key(self, visit: Visit) -> Response:
+        """Create a key, and show it on the page of keys: once, because the API does not show it again."""
+        form = await visit.form()
+        days = form.get("expires_in_days", "")
+        if days and not days.isdecimal():
+            raise ApiError(400, "The number of days has to be a number.", param="expires_in_days")
+        body = {
+            "tenant": form.get("tenant", ""),
+            "label": form.get("label", ""),
+            "scopes": [scope for scope in Scope if f"scope_{scope}" in form],
+            "expires_in_days": int(days) if days else None,
+        }
+        created = await visit.api.post("/admin/keys", CreatedKey, body)
+        return await self._show(visit, name="keys", created=created)

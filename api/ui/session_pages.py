@@ -1,36 +1,48 @@
 """Sign-in with an API key, and sign-out."""
 
+import logging
+
 from starlette.responses import RedirectResponse, Response
 
-from batchwright.api.auth.authenticators import ApiKeyAuthenticator
-from batchwright.api.auth.sessions import Sessions
+from batchwright.api.auth.authenticators import AccessDenied, ApiKeyAuthenticator
+from batchwright.api.auth.sessions import SESSION_LIFETIME, Sessions
 from batchwright.api.errors import ApiError
 from batchwright.api.ui.rendering import Renderer
 from batchwright.api.ui.visit import COOKIE, PREFIX, Visit, set_cookie
 from batchwright.rules.api_keys import parse_key
+from batchwright.telemetry.context import add_fields
+from batchwright.telemetry.metrics import Metrics
 
+logger = logging.getLogger(__name__)
 SIGN_IN = f"{PREFIX}/sign-in"
 
 
 class SessionPages:
-    def __init__(self, renderer: Renderer, sessions: Sessions, keys: ApiKeyAuthenticator) -> None:
-        self._renderer, self._sessions, self._keys = renderer, sessions, keys
+    def __init__(
+        self, renderer: Renderer, sessions: Sessions, keys: ApiKeyAuthenticator, metrics: Metrics
+    ) -> None:
+        self._renderer, self._sessions = renderer, sessions
+        self._keys, self._metrics = keys, metrics
 
     async def form(self, visit: Visit) -> Response:
         return self._renderer.page(visit, "sign_in.html", {"next": visit.argument("next"), "problem": ""})
 
     async def sign_in(self, visit: Visit) -> Response:
         form = await visit.form()
-        client = visit.request.client
+        address = visit.request.client.host if visit.request.client else ""
         try:
-            key = await self._keys.row_of(parse_key(form.get("key", "")), client.host if client else "")
+            key = await self._keys.row_of(parse_key(form.get("key", "")), address)
         except ApiError as error:
+            reason = error.reason if isinstance(error, AccessDenied) else "header"
+            add_fields(refused=reason)
+            self._metrics.api_refusals.labels(reason).inc()
+            logger.warning("sign-in refused", extra={"address": address, "reason": reason})
             context = {"next": form.get("next", ""), "problem": error.message}
             return self._renderer.page(visit, "sign_in.html", context, error.status)
         await self._sessions.end(visit.token)
         response = RedirectResponse(_own_page(form.get("next", "")), 303)
         # A new token, so that a token which somebody else has put into this browser is worth nothing.
-        set_cookie(response, visit.request, await self._sessions.start(key))
+        set_cookie(response, visit.request, await self._sessions.start(key), SESSION_LIFETIME)
         return response
 
     async def sign_out(self, visit: Visit) -> Response:

@@ -3,13 +3,13 @@
 import hmac
 from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from batchwright.api.auth.sessions import SESSION_LIFETIME
 from batchwright.api.errors import ApiError, payload_too_large
 from batchwright.api.ui.api_client import ApiClient
 from batchwright.rules.api_keys import Scope, is_granted
@@ -88,12 +88,15 @@ class Visit:
             raise ApiError(403, message)
 
 
-def set_cookie(response: Response, request: Request, token: str) -> None:
-    """Give the browser a token. Scripts cannot read it, and no other site can make the browser send it."""
+def set_cookie(response: Response, request: Request, token: str, lifetime: timedelta | None = None) -> None:
+    """Give the browser a token. Scripts cannot read it, and no other site can make the browser send it.
+
+    Without a lifetime, the browser keeps it until it is closed, so that open forms stay valid.
+    """
     response.set_cookie(
         COOKIE,
         token,
-        max_age=round(SESSION_LIFETIME.total_seconds()),
+        max_age=None if lifetime is None else round(lifetime.total_seconds()),
         path=PREFIX,
         secure=request.url.scheme == "https",
         httponly=True,

@@ -15,7 +15,8 @@ class ApiMetrics:
         self.api_refusals = create.counter(
             "api_refusals_total",
             "API requests that failed authentication or authorization, by reason: `no_key`, `wrong_key`, "
-            "`wrong_token`, `expired_token`, `claim`, `attempts`, `scope`, `tenant`, `header`",
+            "`wrong_token`, `expired_token`, `claim`, `attempts`, `scope`, `tenant`, `header`, `session`. "
+            "Sign-ins to the pages and checks of open streams count, too",
             ["reason"],
         )
         self.api_seconds = create.histogram(

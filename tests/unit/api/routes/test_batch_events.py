@@ -8,7 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from batchwright.api.auth import key_cache
 from batchwright.api.dependencies import now
+from batchwright.api.middleware import authentication
 from batchwright.api.services import batch_events
 from batchwright.api.services.batch_events import KEEP_ALIVE, KEEP_ALIVE_SECONDS
 from batchwright.api.streams import LIFETIME_SECONDS
@@ -22,6 +24,7 @@ from batchwright.database.tables.forecasts import ForecastRow
 from batchwright.rules.ids import new_batch_id
 from tests.clocks import skip_time
 from tests.fakes.api import ApiFixture, error_of, open_api, open_own_api
+from tests.fakes.api_keys import create_key
 from tests.fakes.event_stream import EventStreamClient, listening
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -32,6 +35,12 @@ EARLIER = "0" * 24  # the id of no event
 async def api() -> AsyncGenerator[ApiFixture]:
     async with open_api() as api:
         yield api
+
+
+def refusals(api: ApiFixture) -> float:
+    """Return how many requests were refused because of a wrong key."""
+    name = "batchwright_api_refusals_total"
+    return api.metrics.registry.get_sample_value(name, {"reason": "wrong_key"}) or 0
 
 
 def listen(
@@ -396,3 +405,40 @@ async def test_a_slow_poll_is_followed_by_a_longer_pause_unless_it_failed(
             await asyncio.sleep(0)
         poller.cancel()
     assert polls[1][0] - polls[0][1] == pytest.approx(pause + 2 * step, abs=2 * step)
+
+
+async def test_streams_end_when_their_key_is_revoked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authentication, "RECHECK_SECONDS", 0)
+    monkeypatch.setattr(key_cache, "CACHE_SECONDS", 0)
+    async with open_api(auth="api_key") as api:
+        key = await create_key(api.database, "blue")
+        api.http.headers["Authorization"] = f"Bearer {key.text}"
+        batch = await begun(api, "blue")
+        path, authorization = f"/v1/batches/{batch.id}/x/events", f"Bearer {key.text}"
+        async with listening(api.app, path, authorization=authorization) as client:
+            assert batch.id.encode() in await client.next()
+            before = refusals(api)
+            await api.database.api_keys.revoke(key.prefix, datetime.now(UTC))
+            assert await client.rest() == []
+        assert refusals(api) == before + 1
+
+
+async def test_a_stream_outlasts_a_database_that_cannot_check_its_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(authentication, "RECHECK_SECONDS", 0)
+    monkeypatch.setattr(key_cache, "CACHE_SECONDS", 0)
+    async with open_api(auth="api_key") as api:
+        key = await create_key(api.database, "blue")
+        api.http.headers["Authorization"] = f"Bearer {key.text}"
+        batch = await begun(api, "blue")
+        path, authorization = f"/v1/batches/{batch.id}/x/events", f"Bearer {key.text}"
+        async with listening(api.app, path, authorization=authorization) as client:
+            assert batch.id.encode() in await client.next()
+            api.database.rows.failing = DatabaseUnavailable("away")
+            lookups = api.database.rows.key_lookups
+            while api.database.rows.key_lookups < lookups + 2:  # noqa: ASYNC110 - no event tells of lookups
+                await asyncio.sleep(0)
+            api.database.rows.failing = None
+            await settle(api, batch, 4)
+            assert b'"completed":4' in await client.next()

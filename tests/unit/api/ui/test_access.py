@@ -16,6 +16,7 @@ from batchwright.rules.api_keys import Scope
 from batchwright.settings import load
 from tests.fakes.api import ApiFixture, open_api
 from tests.fakes.api_keys import create_key
+from tests.unit.api.routes.test_batch_events import refusals
 from tests.unit.api.ui.browser import Browser
 
 COOKIE = "batchwright_ui"
@@ -86,6 +87,13 @@ async def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites_and_contain
     assert "Batches" in response.text
 
 
+async def test_without_a_session_the_cookie_of_forms_lasts_until_the_browser_is_closed() -> None:
+    async with open_api(auth="none") as api:
+        cookie = (await api.http.get("/ui/new")).headers["set-cookie"].lower()
+    assert "max-age" not in cookie
+    assert "expires" not in cookie
+
+
 async def test_over_tls_the_cookie_is_only_sent_over_tls(api: ApiFixture) -> None:
     plain = await api.http.get("/ui/sign-in")
     api.http.cookies.clear()
@@ -102,6 +110,32 @@ async def test_a_wrong_key_signs_nobody_in(api: ApiFixture, browser: Browser) ->
         assert response.status_code == 401
         assert "Incorrect API key" in response.text
     assert api.database.rows.sessions == {}
+
+
+async def test_a_refused_sign_in_is_counted_and_logged_without_the_key(
+    api: ApiFixture, browser: Browser, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = await create_key(api.database, "blue")
+    before = refusals(api)
+    with caplog.at_level("WARNING"):
+        page = await browser.page("/ui/sign-in")
+        await browser.send(page, "/ui/sign-in", key=f"bw_{key.prefix}_{'x' * 40}")
+    assert refusals(api) == before + 1
+    [record] = [record for record in caplog.records if record.message == "sign-in refused"]
+    assert (record.__dict__["address"], record.__dict__["reason"]) == ("127.0.0.1", "wrong_key")
+    assert "x" * 40 not in repr([each.__dict__ for each in caplog.records])
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+async def test_another_site_cannot_sign_a_visitor_in(api: ApiFixture, browser: Browser, site: str) -> None:
+    key = await create_key(api.database, "blue")
+    csrf = (await browser.page("/ui/sign-in")).partition('name="csrf" value="')[2].partition('"')[0]
+    form = {"csrf": csrf, "key": key.text}
+    response = await api.http.post("/ui/sign-in", data=form, headers={"Sec-Fetch-Site": site})
+    assert (response.status_code, "Another site" in response.text) == (403, True)
+    assert api.database.rows.sessions == {}
+    own = await api.http.post("/ui/sign-in", data=form, headers={"Sec-Fetch-Site": "same-origin"})
+    assert own.status_code == 303
 
 
 async def test_a_session_ends_with_its_key_its_tenant_a_sign_out_or_after_eight_hours(
@@ -202,7 +236,7 @@ async def test_pages_can_be_switched_off() -> None:
 async def test_pages_of_operators_need_the_role(api: ApiFixture, browser: Browser) -> None:
     await browser.sign_in(await create_key(api.database, "blue", scopes=[Scope.READ, Scope.WRITE]))
     assert "/ui/operator" not in await browser.page("/ui/batches")
-    for page in ("batches", "models", "tenants", "dead-letters", "audit-log"):
+    for page in ("batches", "models", "workers", "tenants", "keys", "dead-letters", "audit-log"):
         refused = await browser.get(f"/ui/operator/{page}")
         assert (refused.status_code, "lacks the scope" in refused.text) == (403, True)
 

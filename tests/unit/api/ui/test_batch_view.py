@@ -4,10 +4,10 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from batchwright.api.ui.batch_view import remedy, timeline, window_bar
+from batchwright.api.ui.batch_view import remedy, throughput_chart, timeline, window_bar
 from batchwright.contracts.batch import SCHEDULED
 from batchwright.contracts.openai import BatchStatus, Quota
-from batchwright.contracts.openai_objects import BatchObject, WaitingObject
+from batchwright.contracts.openai_objects import BatchObject, ThroughputSample, WaitingObject
 from batchwright.rules.quotas import QuotaExcess
 from tests.fakes.api import open_api
 
@@ -55,3 +55,25 @@ def test_reasons_of_batches_that_are_paused_or_not_due_have_their_own_remedies()
 def test_a_batch_that_waits_for_a_quota_is_told_to_wait_for_other_batches() -> None:
     excess = QuotaExcess(Quota.ENQUEUED_LINES, limit=10, used=8, requested=5)
     assert "other batches have ended" in _remedy(excess.waiting_reason)
+
+
+def samples(*pairs: tuple[int, int]) -> list[ThroughputSample]:
+    return [ThroughputSample(at=at, lines=lines) for at, lines in pairs]
+
+
+def test_a_chart_shows_each_rate_over_the_time_in_which_it_was_measured() -> None:
+    chart = throughput_chart(samples((100, 0), (110, 100), (110, 110), (130, 110), (150, 210)))
+    assert chart is not None
+    assert chart.path == "M0 100V0H200V100H600V50H1000V100Z"
+    assert (chart.peak, chart.average, chart.start, chart.end) == (10, 4.2, 100, 150)
+
+
+def test_lines_that_are_sent_again_are_no_negative_rate() -> None:
+    chart = throughput_chart(samples((0, 50), (10, 40), (20, 40)))
+    assert chart is not None
+    assert (chart.path, chart.peak, chart.average) == ("M0 100V100H500V100H1000V100Z", 0, 0)
+
+
+@pytest.mark.parametrize("pairs", [[], [(0, 0)], [(0, 0), (10, 5)], [(0, 0), (0, 3), (10, 5)]])
+def test_too_few_samples_are_no_chart(pairs: list[tuple[int, int]]) -> None:
+    assert throughput_chart(samples(*pairs)) is None

@@ -2,16 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
 
 import pytest
 
 from batchwright.api.errors import ApiError
+from batchwright.api.middleware import authentication
 from batchwright.api.streams import ApiShutdown
 from batchwright.api.ui import live
 from batchwright.api.ui.live import ListStreams
 from tests.fakes.api import ApiFixture, open_api
+from tests.fakes.api_keys import create_key
 from tests.fakes.event_stream import listening
 from tests.unit.api.routes.test_batch_events import begun, end, settle
+from tests.unit.api.ui.browser import Browser
 
 
 @pytest.fixture
@@ -133,3 +137,24 @@ async def test_a_stopping_process_ends_the_streams_of_lists() -> None:
         stopping.set()
         await asyncio.gather(feed.task, return_exceptions=True)
         assert feed.is_closed
+
+
+async def test_streams_of_pages_end_when_the_key_is_revoked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "POLL_SECONDS", 0)
+    monkeypatch.setattr(authentication, "RECHECK_SECONDS", 0)
+    async with open_api(auth="api_key") as api:
+        key = await create_key(api.database, "blue")
+        await Browser(api).sign_in(key)
+        cookie = f"batchwright_ui={api.http.cookies['batchwright_ui']}"
+        api.http.headers["Authorization"] = f"Bearer {key.text}"
+        batch = await begun(api, "blue")
+        one, several = f"/ui/batches/{batch.id}/events", "/ui/batches/events"
+        async with (
+            listening(api.app, one, cookie=cookie) as stream,
+            listening(api.app, several, cookie=cookie) as list_stream,
+        ):
+            assert b"0 of 9" in await stream.next()
+            assert batch.id.encode() in await list_stream.next()
+            await api.database.api_keys.revoke(key.prefix, datetime.now(UTC))
+            assert await stream.rest() == []
+            assert await list_stream.rest() == []

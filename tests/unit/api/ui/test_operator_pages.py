@@ -1,12 +1,16 @@
 """The pages of operators: they show all tenants, and their forms act on dead letters."""
 
+import re
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 
 import pytest
 
 from batchwright.contracts.openai import Quota
+from batchwright.rules.api_keys import Scope
+from batchwright.rules.worker_stats import UpstreamTraffic, polled_queue_stats
 from tests.fakes.api import ApiFixture, open_api
+from tests.fakes.api_keys import create_key
 from tests.unit.api.routes.admin.test_dead_letters import ended
 from tests.unit.api.ui.browser import Browser, text_of
 
@@ -68,3 +72,64 @@ async def test_a_dead_letter_is_retried_or_deleted(api: ApiFixture, browser: Bro
     assert deleted.status_code == 200
     assert "dead_letter.delete" in log
     assert "dead_letter.retry" in log
+
+
+async def test_models_show_open_circuits_and_tokens_per_second(api: ApiFixture, browser: Browser) -> None:
+    await api.http.put("/admin/models/mine", json={"backends": [{"url": "http://backend:8000"}]})
+    traffic = UpstreamTraffic(
+        model="mine", backend="http://backend:8000", requests=3, tokens_per_second=1234.4, open_circuits=1
+    )
+    await api.database.workers.record_heartbeat("one:1", {}, traffic=[traffic])
+    page = text_of(await browser.page("/ui/operator/models"))
+    assert "http://backend:8000 circuit open in 1 of 1 workers" in page
+    assert "3 0 ms 1,234" in page
+
+
+async def test_workers_show_what_they_do_and_that_their_registries_differ(
+    api: ApiFixture, browser: Browser
+) -> None:
+    assert "No worker is alive" in text_of(await browser.page("/ui/operator/workers"))
+    stats = {"in_flight": 7.0, **polled_queue_stats(["inference.m"])}
+    await api.database.workers.record_heartbeat("one:1", stats, "abc")
+    page = text_of(await browser.page("/ui/operator/workers"))
+    assert "one:1 7 0 0 inference.m abc" in page
+    assert "different model registries" not in page
+    await api.database.workers.record_heartbeat("two:1", {}, "def")
+    assert "different model registries" in text_of(await browser.page("/ui/operator/workers"))
+
+
+def new_key_form(page: str) -> str:
+    """Return the last form of the page of keys. The forms before it revoke keys."""
+    return '<form class="stack"' + page.rpartition('<form class="stack"')[2]
+
+
+async def test_an_admin_creates_a_key_sees_it_once_and_revokes_it() -> None:
+    async with open_api(auth="api_key") as api:
+        browser = Browser(api)
+        await browser.sign_in(await create_key(api.database, "ops", scopes=[Scope.ADMIN]))
+        await api.database.tenants.create("blue", datetime.now(UTC))
+        page = await browser.page("/ui/operator/keys")
+        label = "<b>nightly</b>"
+        fields = {"tenant": "blue", "label": label, "scope_read": "on", "expires_in_days": "7"}
+        created = (await browser.send(new_key_form(page), "/ui/operator/keys", **fields)).text
+        [secret] = re.findall("bw_[a-z0-9]{12}_[A-Za-z0-9]{40}", created)
+        assert label not in created
+        headers = {"Authorization": f"Bearer {secret}"}
+        assert (await api.http.get("/v1/files", headers=headers)).status_code == 200
+        page = await browser.page("/ui/operator/keys?tenant=blue")
+        assert secret not in page
+        assert f"{label} valid until" in text_of(page.replace("<small>", ""))
+        page = (await browser.send(page, "/ui/operator/keys/")).text
+        assert "revoked" in page
+        fields = {"tenant": "blue", "expires_in_days": "x"}
+        refused = await browser.send(new_key_form(page), "/ui/operator/keys", **fields)
+        assert refused.status_code == 400
+
+
+async def test_only_an_admin_gets_the_forms_for_keys() -> None:
+    async with open_api(auth="api_key") as api:
+        browser = Browser(api)
+        await browser.sign_in(await create_key(api.database, "ops", scopes=[Scope.OPERATOR]))
+        page = await browser.page("/ui/operator/keys")
+        assert "Revoke" not in page
+        assert "Create the key" not in page

@@ -1,7 +1,7 @@
 """The pages of a tenant, used without JavaScript: what they show, and what their forms do."""
 
 from collections.abc import AsyncGenerator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -158,6 +158,20 @@ async def test_a_batch_is_paused_resumed_and_cancelled(api: ApiFixture, browser:
     cancelled = await browser.send(await browser.page(path), f"{path}/cancel")
     assert "cancelling" in cancelled.text
     assert [signal for _, signal in api.temporal.signals] == ["pause", "resume", "cancel"]
+
+
+async def test_the_throughput_of_a_batch_is_drawn_once_there_are_samples(
+    api: ApiFixture, browser: Browser
+) -> None:
+    batch = await api.create()
+    await run(api, batch, ModelCounts(model="llama", lines=100))
+    path = f"/ui/batches/{batch.id}"
+    assert "Throughput" not in await browser.page(path)
+    for seconds in (15, 30):
+        await api.database.progress.sample(datetime.now(UTC) + timedelta(seconds=seconds))
+    page = await browser.page(path)
+    assert '<path d="M0 100V100H' in page
+    assert "0.0 on average" in text_of(page)
 
 
 async def test_an_action_that_the_api_refuses_says_why(api: ApiFixture, browser: Browser) -> None:
