@@ -10,20 +10,30 @@ from html import escape
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field, JsonValue
 
+# The colours are those of the pages at `/ui`.
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
-  color: #222; background: #fff }
-details { border-top: 1px solid #ddd; padding: .4rem 0 }
-summary { cursor: pointer }
-b { display: inline-block; min-width: 4.5rem }
-h2 { margin-top: 2.5rem }
-table { border-collapse: collapse; width: 100% }
-td { border-top: 1px solid #eee; padding: .3rem .6rem .3rem 0; vertical-align: top }
-code, pre { font: 14px/1.4 ui-monospace, monospace }
-pre { background: #f6f6f6; padding: .8rem; overflow-x: auto }
+:root { color-scheme: light dark; --text: #1c2230; --quiet: #566074; --page: #f6f7f9; --card: #fff;
+  --line: #dfe3ea; --link: #2450b8 }
 @media (prefers-color-scheme: dark) {
-  body { color: #ddd; background: #181818 } pre { background: #242424 } a { color: #8ab4f8 }
+  :root { --text: #e4e8f0; --quiet: #a0aabd; --page: #12151c; --card: #1a1f29;
+    --line: #2f3745; --link: #8fb1ff }
 }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 0 auto; padding: 1rem 1.2rem 3rem;
+  color: var(--text); background: var(--page) }
+a { color: var(--link) }
+:focus-visible { outline: 2px solid var(--link); outline-offset: 2px }
+h1 { font-size: 1.4rem; margin: .6rem 0 }
+h2 { font-size: 1.05rem; margin: 1.6rem 0 .5rem }
+details { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: .5rem .9rem;
+  margin: .4rem 0 }
+summary { cursor: pointer; overflow-wrap: anywhere }
+b { display: inline-block; min-width: 4.5rem }
+table { border-collapse: collapse; width: 100% }
+td { border-top: 1px solid var(--line); padding: .3rem .6rem .3rem 0; vertical-align: top;
+  overflow-wrap: anywhere }
+code, pre { font: 13px/1.4 ui-monospace, monospace }
+pre { background: var(--page); border: 1px solid var(--line); border-radius: 6px; padding: .6rem;
+  overflow-x: auto }
 """
 _HASH = b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; frame-ancestors 'none'"

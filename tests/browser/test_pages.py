@@ -4,25 +4,32 @@ At both widths, in both colour schemes, and without JavaScript: nothing violates
 text of users becomes a part of a page, and axe finds no serious barrier.
 """
 
+import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect
 
 from tests.browser.chromium import axe, chromium
+from tests.browser.many import multiply
 from tests.browser.scenario import ENDED, HOSTILE, Client, line
 from tests.e2e.stack import MODELS, Stack, dev
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 WIDTHS = {"wide": {"width": 1440, "height": 900}, "narrow": {"width": 390, "height": 844}}
+OPERATOR = ("batches", "models", "workers", "tenants", "keys", "dead-letters", "audit-log")
+MANY_BATCHES, MANY_LINES = 10_000, 50_000
 _SERIOUS = ("serious", "critical")
+_MAX_PAGE_CHARACTERS = 200_000
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +69,17 @@ def hostile_batch(stack: Stack, key: str) -> str:
         batch = client.create(lines, name=f"{HOSTILE[:200]}.jsonl", metadata=metadata)
         client.wait(batch, *ENDED)
         return batch
+
+
+@pytest.fixture(scope="module")
+def many_lines(stack: Stack, key: str) -> str:
+    """An ended batch with 50,000 lines, among 10,000 copies of its row."""
+    with api_client(stack, key) as client:
+        batch = client.create([line("line-0", MODELS[0], "question 0")], metadata={"copied": "many"})
+        client.wait(batch, *ENDED)
+    with ThreadPoolExecutor() as pool:  # Playwright runs an event loop in this thread
+        pool.submit(asyncio.run, multiply(stack, batch, MANY_LINES, MANY_BATCHES)).result()
+    return batch
 
 
 @pytest.fixture(scope="module")
@@ -145,11 +163,89 @@ def test_every_page_withstands_hostile_text_and_has_no_barrier(page: Page, hosti
     one = f"/ui/batches/{hostile_batch}"
     paths = ("", "/lines", "/lines?status=failed", "/webhooks")
     pages = ("/ui/batches", "/ui/files", "/ui/new", "/ui/batches/nothing", *(one + path for path in paths))
-    for path in pages:
+    for path in (*pages, *(f"/ui/operator/{name}" for name in OPERATOR)):
         page.goto(path)
-        for summary in page.locator("details.line > summary").all():
+        for summary in page.locator("details > summary").all()[:5]:
             summary.click()
         check(page)
+
+
+def test_an_admin_creates_and_revokes_a_key(page: Page) -> None:
+    page.goto("/ui/operator/keys")
+    label = HOSTILE.replace("\u202e", "")[: 100 + len(page.viewport_size or {})] + str(time.time_ns())
+    form = page.locator("form.stack")
+    form.get_by_label("Tenant").fill("blue")
+    form.get_by_label("Label").fill(label)
+    form.get_by_role("button", name="Create the key").click()
+    expect(page.get_by_role("status")).to_contain_text("It is not shown again")
+    secret = page.locator("[role=status] pre").inner_text()
+    check(page)
+    page.goto("/ui/operator/keys?tenant=blue")
+    assert secret not in page.content()
+    row = page.locator("tr", has_text=label)
+    row.get_by_text("Revoke", exact=True).click()
+    row.get_by_role("button", name="Revoke for good").click()
+    expect(row).to_contain_text("revoked")
+
+
+def tab_to(page: Page, target: Locator) -> None:
+    """Press the Tab key until `target` has the focus."""
+    for _ in range(100):
+        page.keyboard.press("Tab")
+        if target.evaluate("element => element === document.activeElement"):
+            return
+    raise AssertionError(f"the Tab key does not reach {target}")
+
+
+def test_the_keyboard_alone_finds_and_controls_a_batch(page: Page, stack: Stack, key: str) -> None:
+    with api_client(stack, key) as client:
+        later = {"start_at": int(time.time()) + 3600}
+        batch = client.create([line("a", MODELS[0], "hello")], x_batchwright=later)
+    page.goto("/ui/batches")
+    tab_to(page, page.locator(f"#rows a[href='/ui/batches/{batch}']"))
+    page.keyboard.press("Enter")
+    for name, then in (("Pause", "Resume"), ("Resume", "Pause")):
+        tab_to(page, page.get_by_role("button", name=name))
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("button", name=then)).to_be_visible()
+    tab_to(page, page.locator("summary", has_text="Priority"))
+    page.keyboard.press("Enter")
+    tab_to(page, page.get_by_label("1 to 5"))
+    page.keyboard.type("5")
+    page.keyboard.press("Enter")
+    expect(page.locator("dl.facts")).to_contain_text("Priority 5", use_inner_text=True)
+    tab_to(page, page.locator("summary", has_text="Cancel"))
+    page.keyboard.press("Enter")
+    tab_to(page, page.get_by_role("button", name="Cancel the batch"))
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("cancelled", exact=True).first).to_be_visible(timeout=60_000)
+
+
+def test_pages_stay_small_with_many_batches_and_lines(page: Page, stack: Stack, many_lines: str) -> None:
+    page.goto("/ui/batches")
+    expect(page.locator("#rows tbody tr")).to_have_count(25)
+    page.get_by_role("link", name="Older batches").click()
+    page.get_by_role("link", name="Older batches").click()
+    expect(page.locator("#rows tbody tr")).to_have_count(25)
+    check(page)
+    page.get_by_label("Status").select_option("completed")
+    page.get_by_label("Metadata key").fill("copied")
+    page.get_by_label("and value").fill("many")
+    page.get_by_role("button", name="Filter").click()
+    expect(page.locator("#rows tbody tr")).to_have_count(25)
+    assert len(page.content()) < _MAX_PAGE_CHARACTERS
+    page.goto("/ui/operator/batches")
+    expect(page.locator("tbody tr")).to_have_count(50)
+    assert len(page.content()) < _MAX_PAGE_CHARACTERS
+    page.goto(f"/ui/batches/{many_lines}")
+    expect(page.get_by_text(f"{MANY_LINES:,} of {MANY_LINES:,} lines")).to_be_visible()
+    page.get_by_role("link", name="Completed lines").click()
+    expect(page.locator("details.line")).to_have_count(20)
+    assert len(page.content()) < _MAX_PAGE_CHARACTERS
+    page.get_by_label("custom_id").fill(f"line-{MANY_LINES - 1}")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text(f"question {MANY_LINES - 1}")).to_be_visible()
+    check(page)
 
 
 def test_a_list_follows_its_batches(page: Page, stack: Stack, key: str) -> None:

@@ -1,0 +1,56 @@
+"""Many batches and many lines for the pages, copied from one batch that has run."""
+
+import json
+
+import asyncpg
+
+from tests.e2e.stack import Stack
+
+_FILES = """
+SELECT f.id, f.storage_key FROM files f
+JOIN batches b ON b.tenant = f.tenant AND f.id IN (b.input_file_id, b.output_file_id)
+WHERE b.id = $1"""
+_COUNT = """
+UPDATE batches SET total = $2::bigint, completed = $2, models = (
+    SELECT jsonb_agg(m || jsonb_build_object('lines', $2::bigint, 'completed', $2::bigint))
+    FROM jsonb_array_elements(models) m)
+WHERE id = $1"""
+_COLUMNS = """
+SELECT column_name FROM information_schema.columns
+WHERE table_name = $1 AND table_schema = current_schema() AND is_generated = 'NEVER'"""
+
+
+async def multiply(stack: Stack, batch: str, lines: int, batches: int) -> None:
+    """Give an ended batch of one line, `line-0` with `question 0`, many lines, and insert copies of its row.
+
+    The lines are copies of the one in its input and output file. Each copy of the row is a second older than
+    the one before.
+    """
+    connection = await asyncpg.connect(stack.now.postgres)
+    try:
+        for id, key in await connection.fetch(_FILES, batch):
+            file = stack.objects / key
+            line = json.dumps(json.loads(file.read_bytes()))
+            copies = "".join(_copy(line, number) for number in range(lines)).encode()
+            file.write_bytes(copies)
+            await connection.execute("UPDATE files SET bytes = $2 WHERE id = $1", id, len(copies))
+        await connection.execute(_COUNT, batch, lines)
+        for table, id in (("batches", "id"), ("batch_tags", "batch_id")):
+            changed = {id: "'batch_' || md5(n::text)", "created_at": "created_at - n * interval '1 second'"}
+            columns = [name for (name,) in await connection.fetch(_COLUMNS, table)]
+            values = ", ".join(changed.get(name, name) for name in columns)
+            await connection.execute(
+                f"INSERT INTO {table} ({', '.join(columns)}) SELECT {values} "
+                f"FROM {table}, generate_series(1, {batches}) n WHERE {id} = $1",
+                batch,
+            )
+    finally:
+        await connection.close()
+
+
+def _copy(line: str, number: int) -> str:
+    """Return a line of an input or output file with another number."""
+    copied = json.loads(line.replace("line-0", f"line-{number}").replace("question 0", f"question {number}"))
+    if copied.get("id", "").startswith("batch_req_"):
+        copied["id"] = f"batch_req_{number:032x}"
+    return json.dumps(copied) + "\n"
