@@ -32,8 +32,8 @@ class AuthenticationMiddleware:
     """Rejects requests that fail authentication, and stores the tenant of accepted requests.
 
     The tenant is stored in the ASGI scope. Requests for `PUBLIC_PATHS` and callbacks of backends are not
-    checked, and get no tenant. Callers that follow a batch are checked again every `RECHECK_SECONDS`, so that a
-    stream ends soon after its key was revoked.
+    checked, and get no tenant. Callers that follow a batch are checked again every `RECHECK_SECONDS`, so that
+    a stream ends soon after its key was revoked.
     """
 
     def __init__(

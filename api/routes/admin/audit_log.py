@@ -115,8 +115,8 @@ class AuditLogRoutes:
         """Export recorded acts as JSON lines, oldest first. With `after`, continue an earlier export.
 
         The export ends before the first act that may still be running: one without an outcome that began in
-        the last ten minutes, or in the last day if it is `consistency.repair`. If retention has deleted entries after `after`, the header
-        `X-Batchwright-Warning` says so.
+        the last ten minutes, or in the last day if it is `consistency.repair`. If retention has deleted
+        entries after `after`, the header `X-Batchwright-Warning` says so.
         """
         reject_unknown(request.query_params, _FILTERS)
         extent = await self._extent(after)
