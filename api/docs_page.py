@@ -29,8 +29,11 @@ details { background: var(--card); border: 1px solid var(--line); border-radius:
 summary { cursor: pointer; overflow-wrap: anywhere }
 b { display: inline-block; min-width: 4.5rem }
 table { border-collapse: collapse; width: 100% }
-td { border-top: 1px solid var(--line); padding: .3rem .6rem .3rem 0; vertical-align: top;
-  overflow-wrap: anywhere }
+td { border-top: 1px solid var(--line); padding: .3rem .6rem .3rem 0; vertical-align: top }
+td:last-child { overflow-wrap: anywhere }
+@media (max-width: 46rem) {
+  td { display: block; border: 0; padding: .1rem 0 } td:first-child { border-top: 1px solid var(--line) }
+}
 code, pre { font: 13px/1.4 ui-monospace, monospace }
 pre { background: var(--page); border: 1px solid var(--line); border-radius: 6px; padding: .6rem;
   overflow-x: auto }
@@ -147,7 +150,7 @@ def _inline(value: JsonValue) -> str:
 
 
 def _json(value: JsonValue) -> str:
-    return f"<pre>{_with_links(json.dumps(value, indent=2))}</pre>"
+    return f'<pre tabindex="0">{_with_links(json.dumps(value, indent=2))}</pre>'
 
 
 def _with_links(text: str) -> str:

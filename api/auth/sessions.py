@@ -4,16 +4,18 @@ The browser never has the key, and the database only the token's hash, so a copy
 Every API process finds the same sessions.
 """
 
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from hashlib import sha256
 from secrets import token_urlsafe
 
-from batchwright.api.services.cache import CoalescingCache
+from batchwright.api.auth.caller import SessionKey
 from batchwright.database.records import ApiKeyRow
 from batchwright.database.tenants.sessions import SessionsTable
 
 SESSION_LIFETIME = timedelta(hours=8)
+RECENT_SECONDS = 1.0
 _TOKEN_BYTES = 32
 
 
@@ -27,10 +29,8 @@ class Sessions:
     All methods raise DatabaseUnavailable if the database does not respond.
     """
 
-    def __init__(self, table: SessionsTable, clock: Callable[[], datetime], recent_seconds: float) -> None:
-        """Create the object. `recent_seconds` is the maximum age of a result of `recent_key_of`."""
+    def __init__(self, table: SessionsTable, clock: Callable[[], datetime]) -> None:
         self._table, self._clock = table, clock
-        self._recent = CoalescingCache(self.key_of, recent_seconds)
 
     async def start(self, key: ApiKeyRow) -> str:
         """Start a session of this API key, and return its token."""
@@ -47,12 +47,23 @@ class Sessions:
         found = await self._table.find(_hash(token), now)
         return found.key if found is not None and found.is_usable(now) else None
 
-    async def recent_key_of(self, token: str) -> ApiKeyRow | None:
-        """Return the API key of a session as it was `recent_seconds` ago or later.
+    def reader(self, token: str, key: ApiKeyRow) -> SessionKey:
+        """Return a function that returns the API key of a session as it was at most `RECENT_SECONDS` ago.
 
-        The streams of open pages call this again and again. A request has to begin with `key_of`.
+        `key` is the key as it was read just now.
         """
-        return await self._recent.get(token)
+        known, until = key, time.monotonic() + RECENT_SECONDS
+
+        async def read() -> ApiKeyRow | None:
+            nonlocal known, until
+            if time.monotonic() >= until:
+                found = await self.key_of(token)
+                if found is None:
+                    return None
+                known, until = found, time.monotonic() + RECENT_SECONDS
+            return known
+
+        return read
 
     async def end(self, token: str) -> None:
         await self._table.delete(_hash(token))

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlencode
@@ -57,7 +56,7 @@ class UiMiddleware:
             authenticator: authenticator of the API; None if callers need no authentication.
         """
         self._app, self._deps = app, deps
-        self._sessions = Sessions(deps.database.sessions, deps.clock, deps.recent_seconds)
+        self._sessions = Sessions(deps.database.sessions, deps.clock)
         keys = authenticator if isinstance(authenticator, ApiKeyAuthenticator) else None
         self._digests = {path.name: _digest(path) for path in _STATIC.iterdir()}
         self._renderer = Renderer(self._digests, deps.clock)
@@ -157,8 +156,7 @@ class UiMiddleware:
             key = await self._sessions.key_of(visit.token) if COOKIE in request.cookies else None
             if key is None:
                 return visit
-            session = partial(self._sessions.recent_key_of, visit.token)
-            api = ApiClient(self._app, request.scope, session)
+            api = ApiClient(self._app, request.scope, self._sessions.reader(visit.token, key))
             return replace(
                 visit, api=api, tenant=key.tenant, scopes=key.scopes, has_session=True, identity=key.id
             )

@@ -4,8 +4,6 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from batchwright.rules.api_keys import Scope
-
 
 class KeyObject(BaseModel):
     """An API key without its secret. Times are Unix seconds."""
@@ -14,7 +12,7 @@ class KeyObject(BaseModel):
     object: Literal["api_key"] = "api_key"
     tenant: str
     prefix: str = Field(description="visible part of the key, `bw_...`")
-    scopes: list[Scope]
+    scopes: list[str] = Field(description="`read`, `write`, `viewer`, `operator`, `admin`")
     label: str = Field(description="its purpose, in the words of its creator")
     created_at: int
     expires_at: int | None = Field(description="null: never")

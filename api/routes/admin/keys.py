@@ -122,7 +122,7 @@ def _key(row: ApiKeyRow) -> KeyObject:
         id=row.id,
         tenant=row.tenant,
         prefix=f"bw_{row.prefix}",
-        scopes=row.scopes,
+        scopes=[*row.scopes],
         label=row.label,
         created_at=created or 0,
         expires_at=expires,

@@ -429,9 +429,9 @@ async def test_a_stream_outlasts_a_database_that_cannot_check_its_key(
     monkeypatch.setattr(authentication, "RECHECK_SECONDS", 0)
     monkeypatch.setattr(key_cache, "CACHE_SECONDS", 0)
     async with open_api(auth="api_key") as api:
-        key = await create_key(api.database, "blue")
+        key = await create_key(api.database, "default")
         api.http.headers["Authorization"] = f"Bearer {key.text}"
-        batch = await begun(api, "blue")
+        batch = await begun(api)
         path, authorization = f"/v1/batches/{batch.id}/x/events", f"Bearer {key.text}"
         async with listening(api.app, path, authorization=authorization) as client:
             assert batch.id.encode() in await client.next()

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from batchwright.api.auth import sessions
 from batchwright.api.errors import ApiError
 from batchwright.api.middleware import authentication
 from batchwright.api.streams import ApiShutdown
@@ -142,6 +143,7 @@ async def test_a_stopping_process_ends_the_streams_of_lists() -> None:
 async def test_streams_of_pages_end_when_the_key_is_revoked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "POLL_SECONDS", 0)
     monkeypatch.setattr(authentication, "RECHECK_SECONDS", 0)
+    monkeypatch.setattr(sessions, "RECENT_SECONDS", 0)
     async with open_api(auth="api_key") as api:
         key = await create_key(api.database, "blue")
         await Browser(api).sign_in(key)
