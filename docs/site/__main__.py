@@ -11,6 +11,7 @@ from docs.site.pages import ROOT, collect_pages
 from tests.fakes.api import ApiFixture
 
 _CONFIG = Path(__file__).with_name("zensical.toml")
+_STYLE = Path(__file__).with_name("site.css")
 # Docstrings that users read. Zensical renders each `:::` directive with mkdocstrings.
 _PYTHON = {
     "reference/python/client.md": """\
@@ -41,9 +42,9 @@ def main(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     app = ApiFixture(auth="api_key").app
     assert isinstance(app, DocumentedApp)
-    pages = (
-        collect_pages() | api_pages(app.openapi()) | {name: text.encode() for name, text in _PYTHON.items()}
-    )
+    python = {name: text.encode() for name, text in _PYTHON.items()}
+    style = {_STYLE.name: _STYLE.read_bytes()}
+    pages = collect_pages() | api_pages(app.openapi()) | python | style
     for name, content in pages.items():
         path = folder / "pages" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping
+from pathlib import Path
 
 _HOW_TO = "how-to/"
 # How-to guides of those who send batches. All others are for operators.
@@ -47,7 +48,17 @@ def navigation(pages: Mapping[str, bytes]) -> str:
         },
         {"Reference": below("reference/")},
         {"Explanation": entries(_EXPLANATION) + below("explanation/")},
-        {"Project": [{"Decisions": below("decisions/")}, *below("repository/")]},
+        {
+            "Project": [
+                *below("repository/"),
+                {
+                    "Source files": [
+                        {Path(name).stem: name} for name in sorted(pages) if name.startswith("source/")
+                    ]
+                },
+                {"Decisions": below("decisions/")},
+            ]
+        },
     ]
     return _toml(tabs)
 

@@ -125,11 +125,18 @@ def _schemas(api: _Description) -> Iterator[str]:
         if not schema.properties:
             yield f"{_type(schema) or 'Any JSON'}\n"
             continue
-        yield "| field | type | meaning |\n|---|---|---|"
-        for field, inner in schema.properties.items():
-            mark = ", required" if field in schema.required else ""
-            yield _row(f"`{field}`", _type(inner) + mark, inner.description)
+        yield from _fields(schema)
         yield ""
+
+
+def _fields(schema: _Schema) -> Iterator[str]:
+    """Yield the table of an object's fields. It has no column of meanings if no field has a description."""
+    has_meaning = any(inner.description for inner in schema.properties.values())
+    yield "| field | type | meaning |\n|---|---|---|" if has_meaning else "| field | type |\n|---|---|"
+    for field, inner in schema.properties.items():
+        mark = ", required" if field in schema.required else ""
+        meaning = [inner.description] if has_meaning else []
+        yield _row(f"`{field}`", _type(inner) + mark, *meaning)
 
 
 def _type(schema: _Schema) -> str:

@@ -1,7 +1,7 @@
 """Turns the repository's Markdown files into pages of the site, with links that work there.
 
 A page of the site is a file below `docs/`, the README, or a file that one of them links to. Markdown files
-outside `docs/` become pages in the folder `repository`. Source files become pages that show them.
+outside `docs/` become pages in the folder `repository`, and other files pages in `source` that show them.
 """
 
 import re
@@ -47,7 +47,7 @@ def place(path: Path) -> str:
     if path.is_relative_to(_DOCS) and path.suffix in {".md", *_ASSETS}:
         return path.relative_to(_DOCS).as_posix()
     name = path.relative_to(ROOT).as_posix()
-    return f"repository/{name}" if path.suffix == ".md" else f"repository/{name}.md"
+    return f"repository/{name}" if path.suffix == ".md" else f"source/{name}.md"
 
 
 def _page(path: Path) -> tuple[str, list[Path]]:

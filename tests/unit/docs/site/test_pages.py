@@ -38,8 +38,8 @@ def test_a_link_to_the_readme_leads_home(root: Path) -> None:
 
 def test_a_link_to_a_source_file_leads_to_a_page_that_shows_it(root: Path) -> None:
     (root / "alerts.yaml").write_text("groups: []\n")
-    assert page(root, "[alerts](../../alerts.yaml)") == "[alerts](../repository/alerts.yaml.md)"
-    shown = collect_pages()["repository/alerts.yaml.md"].decode()
+    assert page(root, "[alerts](../../alerts.yaml)") == "[alerts](../source/alerts.yaml.md)"
+    shown = collect_pages()["source/alerts.yaml.md"].decode()
     assert shown == "# alerts.yaml\n\n````yaml\ngroups: []\n````\n"
 
 
@@ -47,7 +47,10 @@ def test_pages_outside_the_documentation_are_collected_with_what_they_link_to(ro
     (root / "LICENSE").write_text("Apache\n")
     (root / "CONTRIBUTING.md").write_text("# Contributing\n\n[licence]: LICENSE\n")
     assert page(root, "[x](../../CONTRIBUTING.md)") == "[x](../repository/CONTRIBUTING.md)"
-    assert collect_pages()["repository/CONTRIBUTING.md"] == b"# Contributing\n\n[licence]: LICENSE.md\n"
+    assert (
+        collect_pages()["repository/CONTRIBUTING.md"]
+        == b"# Contributing\n\n[licence]: ../source/LICENSE.md\n"
+    )
 
 
 @pytest.mark.parametrize("target", ["nothing.md", "../../../outside.md", "/etc/hostname", "../how-to"])
@@ -95,8 +98,8 @@ def test_every_route_and_schema_is_on_a_page() -> None:
     assert "### POST /v1/files\n\nUpload a file.\n" in routes
     assert "| `limit` | query | integer, at most 9 |  |" in routes
     assert "| 200 | [Name](http-schemas.md#name) | Done |" in routes
-    assert "| `id` | string, required |  |" in described
-    assert "| `next` | [Name](http-schemas.md#name) or null |  |" in described
+    assert "| `id` | string, required |\n" in described
+    assert "| `next` | [Name](http-schemas.md#name) or null |\n" in described
 
 
 def _paths(entries: list[dict[str, object]]) -> list[str]:
