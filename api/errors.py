@@ -136,6 +136,10 @@ def payload_too_large(limit: int, what: str = "file") -> ApiError:
     return ApiError(413, f"The {what} is too large: at most {limit} bytes are allowed.", param=what)
 
 
+def damaged_archive(error: Exception) -> ApiError:
+    return ApiError(400, str(error), code="damaged_archive", param="file")
+
+
 def expanded_file_too_large(limit: int) -> ApiError:
     message = f"The file is compressed, and too large when expanded: at most {limit} bytes are allowed."
     return ApiError(413, message, code="expanded_file_too_large", param="file")

@@ -26,6 +26,7 @@ from batchwright.activities.concurrency import run_both
 from batchwright.activities.errors import translated
 from batchwright.activities.heartbeat import heartbeating
 from batchwright.activities.ingestion.call_input import write_calls
+from batchwright.activities.ingestion.input_copy import InputCopy, InputRefused
 from batchwright.activities.ingestion.input_spool import InputSpool
 from batchwright.activities.ingestion.publisher import Publisher, settled_counts
 from batchwright.activities.ingestion.resumption import SourceBatchGone, resumed_results
@@ -129,6 +130,12 @@ class Ingestion(IngestionActivities):
             file = await write_calls(self._database, self._storage, order, rolling.group)
             if file is None:
                 return await self._end_empty(order)
+        if file is None and order.input_location is not None:
+            copy = InputCopy(order, self._database, self._storage, self._settings)
+            try:
+                file = await copy.make(order.input_location)
+            except InputRefused as refused:
+                return await self._fail(order, [refused.error])
         if file is None:
             return await self._fail(order, [file_not_found(order.input_file_id, order.tenant)])
         max_bytes = self._settings.max_batch_file_bytes

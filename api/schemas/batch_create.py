@@ -28,6 +28,8 @@ from batchwright.contracts.openai import Endpoint, Profile
 from batchwright.contracts.prices import DecimalText, parse_decimal
 from batchwright.rules.batch_filters import MAX_METADATA_PAIRS
 from batchwright.rules.deadline import DEFAULT_WINDOW, window_seconds
+from batchwright.rules.ids import new_file_id
+from batchwright.rules.locations import MAX_URL_CHARACTERS, SCHEME
 from batchwright.settings import Settings
 
 BATCH_FIELDS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
@@ -83,6 +85,11 @@ class _BatchBody(BaseModel):
 
 
 class _RelaxedBody(_BatchBody):
+    input_file_id: str = Field(
+        max_length=MAX_URL_CHARACTERS,
+        pattern=NO_NUL,
+        description="id of an uploaded file, or `s3://bucket/key` of an object that you may read",
+    )
     completion_window: str | None = Field(
         DEFAULT_WINDOW,
         pattern=_WINDOW,
@@ -150,6 +157,8 @@ class BatchCreate(NamedTuple):
         priority: priority that the client requested; None if it requested none.
         max_cost: cap on the cost of the batch; None for no cap.
         start_at: time at which the batch starts; None to start it when it is created.
+        input_location: URL of the object from which the input file is made, with the id `input_file_id`; None
+            if the client uploaded the file.
         message_requests: number of requests of a message batch; 0 for all other batches.
     """
 
@@ -166,6 +175,7 @@ class BatchCreate(NamedTuple):
     start_at: datetime | None = None
     caller: Caller = Caller()
     message_requests: int = 0
+    input_location: str | None = None
 
     @property
     def template(self) -> BatchTemplate:
@@ -181,6 +191,7 @@ class BatchCreate(NamedTuple):
             max_cost=self.max_cost,
             caller=self.caller,
             message_requests=self.message_requests,
+            input_location=self.input_location,
         )
 
 
@@ -200,18 +211,21 @@ def parse_batch_create(fields: Mapping[str, object], settings: Settings) -> Batc
         if name not in fields:
             raise missing_parameter(name)
     file_id = required_text(fields, "input_file_id")
-    if len(file_id) > _MAX_ID_CHARACTERS:
-        raise invalid_value("input_file_id", f"'input_file_id' has over {_MAX_ID_CHARACTERS} characters.")
+    is_location = file_id.startswith(SCHEME) and settings.profile is Profile.RELAXED
+    max_characters = MAX_URL_CHARACTERS if is_location else _MAX_ID_CHARACTERS
+    if len(file_id) > max_characters:
+        raise invalid_value("input_file_id", f"'input_file_id' has over {max_characters} characters.")
     endpoint = _endpoint(required_text(fields, "endpoint"), settings.profile)
     window, length = parse_window(fields.get("completion_window"), settings)
     return BatchCreate(
-        file_id,
+        new_file_id() if is_location else file_id,
         endpoint,
         window,
         length,
         _metadata(fields.get("metadata")),
         parse_expiry(fields.get("output_expires_after"), "output_expires_after"),
         *_extension(fields.get(EXTENSION), settings),
+        input_location=file_id if is_location else None,
     )
 
 

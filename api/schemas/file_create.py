@@ -15,12 +15,12 @@ from batchwright.api.schemas.json_body import (
     wrong_type,
 )
 from batchwright.database.records import Purpose
+from batchwright.rules.retention import INPUT_FILE_LIFETIME
 from batchwright.settings import Settings
 
 PURPOSES: dict[str, Purpose] = {
     purpose: purpose for purpose in get_args(Purpose) if purpose != "batch_output"
 }
-_BATCH_FILE_LIFETIME = timedelta(days=30)
 MIN_EXPIRY_SECONDS = 3600
 MAX_EXPIRY_SECONDS = 2_592_000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -127,7 +127,7 @@ def file_expiry(purpose: Purpose, life: timedelta | None, now: datetime) -> date
             default lifetime, and other files never expire.
     """
     if life is None and purpose == "batch":
-        life = _BATCH_FILE_LIFETIME
+        life = INPUT_FILE_LIFETIME
     return None if life is None else now + life
 
 

@@ -116,6 +116,7 @@ def batch_object(
             cost=cost_of(row),
             max_cost=order.max_cost,
             start_at=_seconds(order.start_at),
+            input_location=order.input_location,
             webhook=webhook,
         ),
     )

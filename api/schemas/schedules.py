@@ -158,6 +158,9 @@ def _batch(value: object, settings: Settings) -> BatchCreate:
     if creation.start_at is not None:
         message = "The batches of a schedule start when 'cron' says; 'start_at' cannot be set."
         raise invalid_value(f"batch.{EXTENSION}.start_at", message)
+    if creation.input_location is not None:
+        message = "The batches of a schedule need an uploaded file, not an object that may change."
+        raise invalid_value("batch.input_file_id", message)
     if creation.webhook is not None:
         message = (
             "The batches of a schedule have no webhook of their own, because nobody would see its secret. "

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.errors import conflict, invalid_value
+from batchwright.api.errors import ApiError, conflict, invalid_value
 from batchwright.api.schemas.batch_create import BatchCreate
 from batchwright.api.schemas.start_time import check_start_at
 from batchwright.api.services.idempotency import IdempotencyKeys
@@ -17,6 +17,7 @@ from batchwright.contracts.openai_objects import BatchWebhook
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BatchRow
 from batchwright.rules.ids import is_file_id, new_batch_id
+from batchwright.rules.locations import parse_object
 from batchwright.temporal.batch_order import PriorityNotAllowed, build_order
 from batchwright.temporal.errors import TemporalUnavailable
 
@@ -140,6 +141,8 @@ class BatchCreator:
         check_start_at(creation.start_at, self._deps.clock())  # a repeated request may come after the start
         if creation.webhook is not None:
             await self._webhooks.check_url(creation.webhook.url, "x_batchwright.webhook.url", tenant)
+        if creation.input_location is not None:
+            self._check_location(creation.input_location, tenant)
         file_id = creation.input_file_id
         row = await self._deps.database.files.get(tenant, file_id) if is_file_id(file_id) else None
         if row is not None and row.purpose != "batch":
@@ -150,6 +153,24 @@ class BatchCreator:
         order = await self.build_order(creation, tenant)
         await QuotaChecks(self._deps, tenant).admit_batch(order.batch_id)
         return order
+
+    def _check_location(self, url: str, tenant: str) -> None:
+        """Check that the tenant may read an object. The object itself is read later, by ingestion.
+
+        Raises:
+            ApiError: the URL is not valid, or the operator has not allowed it (403). The error does not say
+                whether the object exists.
+        """
+        try:
+            location = parse_object(url)
+        except ValueError as error:
+            raise invalid_value("input_file_id", f"Invalid 'input_file_id': {error}.") from None
+        if not self._deps.settings.may_read(tenant, location):
+            message = (
+                f"Tenant '{tenant}' may not read from '{url}'. Upload the file, or ask the operator to add "
+                "it to BATCHWRIGHT_INPUT_LOCATIONS."
+            )
+            raise ApiError(403, message, code="location_not_allowed", param="input_file_id")
 
     async def _create_webhook(self, creation: BatchCreate, order: BatchOrder) -> BatchWebhook | None:
         """Create and return the webhook endpoint of the batch; None if the client requested none.

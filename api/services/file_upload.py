@@ -16,6 +16,7 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import (
     IDEMPOTENCY_KEY_HINT,
     ApiError,
+    damaged_archive,
     expanded_file_too_large,
     invalid_type,
     invalid_value,
@@ -33,13 +34,13 @@ from batchwright.api.schemas.file_create import (
 from batchwright.api.services.idempotency import IdempotencyKeys
 from batchwright.api.services.multipart import FormField, FormFile, FormPiece, read_multipart
 from batchwright.api.services.quota_checks import QuotaChecks, StorageQuota
-from batchwright.api.services.uploaded_content import UploadedContent
 from batchwright.contracts.openai import Profile
 from batchwright.database.errors import OutcomeUnknown
 from batchwright.database.records import FileRow, Purpose
 from batchwright.rules import object_keys
 from batchwright.rules.ids import new_file_id
-from batchwright.rules.input.compression import expanded_name
+from batchwright.rules.input.compression import DamagedArchive, expanded_name
+from batchwright.rules.input.expanded_content import ExpandedContent
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter
 from batchwright.rules.input.lines import has_json_syntax
 from batchwright.settings import Settings
@@ -77,7 +78,7 @@ class FileUpload:
         self._fields: dict[str, str] = {}
         self._purpose: Purpose | None = None
         self._filename: str | None = None
-        self._content: UploadedContent | None = None
+        self._content: ExpandedContent | None = None
         self._bytes = 0  # that are stored
         self._admission: QuotaChecks | None = None
         self._quota = StorageQuota(0, 0)
@@ -132,7 +133,7 @@ class FileUpload:
                 self._start_file(name, filename)
             case _:
                 if self._content is None:
-                    self._content = UploadedContent(expands=self._expands)
+                    self._content = ExpandedContent(expands=self._expands)
                 await self._store(self._content.feed(piece), writer)
 
     async def finish(self, writer: ObjectWriter) -> None:
@@ -207,10 +208,12 @@ class FileUpload:
         return self._content is not None and self._content.is_expanded
 
     async def _store(self, content: AsyncGenerator[bytes], writer: ObjectWriter) -> None:
-        async with aclosing(content):
+        try:
             async for piece in content:
                 self._count(piece)
                 await writer.write(piece)
+        except DamagedArchive as error:
+            raise damaged_archive(error) from None
 
     def _count(self, piece: bytes) -> None:
         self._bytes += len(piece)

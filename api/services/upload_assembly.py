@@ -12,6 +12,7 @@ from secrets import token_hex
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import (
+    damaged_archive,
     expanded_file_too_large,
     invalid_value,
     missing_parameter,
@@ -23,13 +24,13 @@ from batchwright.api.schemas.upload_create import MAX_PARTS, UploadCompletion, u
 from batchwright.api.services.file_upload import FirstLineCheck, discard_object
 from batchwright.api.services.multipart import FormFile, FormPiece, read_multipart
 from batchwright.api.services.quota_checks import QuotaChecks, StorageQuota
-from batchwright.api.services.uploaded_content import UploadedContent
 from batchwright.contracts.openai import Profile
 from batchwright.database.errors import OutcomeUnknown
 from batchwright.database.records import FileRow, PartRow, UploadRow
 from batchwright.rules import object_keys
 from batchwright.rules.ids import new_file_id, new_part_id
-from batchwright.rules.input.compression import expanded_name
+from batchwright.rules.input.compression import DamagedArchive, expanded_name
+from batchwright.rules.input.expanded_content import ExpandedContent
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectWriter
 
@@ -121,7 +122,7 @@ class _AssembledFile:
         self._max_bytes = upload_size_limit(settings, upload.purpose)
         self._digest = md5(usedforsecurity=False)
         self._first = FirstLineCheck(settings.max_line_bytes) if is_batch else None
-        self._content = UploadedContent(expands=is_batch and settings.profile is not Profile.STRICT)
+        self._content = ExpandedContent(expands=is_batch and settings.profile is not Profile.STRICT)
         self._bytes = 0
 
     @property
@@ -158,17 +159,22 @@ class _AssembledFile:
             raise invalid_value("md5", f"The MD5 of the parts is {digest}, not {expected}.")
 
     async def _store(self, content: AsyncGenerator[bytes], writer: ObjectWriter) -> None:
-        async with aclosing(content):
+        try:
             async for piece in content:
-                self._bytes += len(piece)
-                if self._bytes > self._max_bytes:
-                    raise expanded_file_too_large(self._max_bytes)
-                if self.extra_bytes:
-                    self._admission.check_storage(self._quota, self.extra_bytes)
-                if self._first is not None:
-                    self._first.feed(piece)
-                    self._first.check()
+                self._count(piece)
                 await writer.write(piece)
+        except DamagedArchive as error:
+            raise damaged_archive(error) from None
+
+    def _count(self, piece: bytes) -> None:
+        self._bytes += len(piece)
+        if self._bytes > self._max_bytes:
+            raise expanded_file_too_large(self._max_bytes)
+        if self.extra_bytes:
+            self._admission.check_storage(self._quota, self.extra_bytes)
+        if self._first is not None:
+            self._first.feed(piece)
+            self._first.check()
 
 
 async def store_part(

@@ -95,6 +95,8 @@ class BatchOrder(Message):
     policy: BatchPolicy = BatchPolicy()
     origin: SourceBatch | None = None
     start_at: datetime | None = None
+    # URL of the object from which ingestion makes the input file; None if the file was uploaded.
+    input_location: str | None = None
 
     @property
     def starts_at(self) -> datetime:

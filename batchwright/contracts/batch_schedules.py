@@ -40,6 +40,7 @@ class BatchTemplate(Message):
     max_cost: DecimalText | None = None
     caller: Caller = Caller()
     message_requests: int = 0
+    input_location: str | None = None
 
 
 class ScheduleSpec(Message):

@@ -197,6 +197,7 @@ class BatchExtension(ApiObject):
     - `cost` is what the batch has cost so far. It is null if no model of the batch has prices.
     - `max_cost` is the cap on the cost, in its currency, or null.
     - `start_at` is the time at which the batch starts, or null if it started when it was created.
+    - `input_location` is the object from which the input file was copied, or null if it was uploaded.
     - `webhook` is null except in the response that creates the batch.
     """
 
@@ -213,6 +214,7 @@ class BatchExtension(ApiObject):
     cost: BatchCost | None = None
     max_cost: str | None = None
     start_at: int | None = None
+    input_location: str | None = None
     webhook: BatchWebhook | None = None
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings
 
+from batchwright.rules.locations import SCHEME, ObjectLocation, is_within, parse_prefix
 from batchwright.rules.object_keys import parse_location
-from batchwright.settings.formats import http_urls, postgres_url
+from batchwright.settings.formats import check_tenant, http_urls, postgres_url
 from batchwright.settings.levels import START, TUNING
 
 
@@ -59,6 +60,12 @@ class StorageSettings(BaseSettings):
         description="KMS key if `BATCHWRIGHT_S3_SSE` is `aws:kms` or `aws:kms:dsse`. Unset: the account's "
         "default key.",
     )
+    input_locations: dict[str, list[str]] = Field(
+        default={},
+        description="Where each tenant may have inputs that its batches name by reference, as a JSON object "
+        'of lists: `{"team-a": ["s3://bucket/team-a/"]}`. Tenants that are not listed may have none. The '
+        "server and the credentials are those of `BATCHWRIGHT_STORAGE` on S3.",
+    )
     spool_dir: Path | None = Field(
         None,
         description="Directory for temporary files. Unset: the system's temporary directory. If it is on "
@@ -76,6 +83,25 @@ class StorageSettings(BaseSettings):
         if url:
             parse_location(url)
         return url
+
+    @field_validator("input_locations")
+    @classmethod
+    def _prefixes(cls, locations: dict[str, list[str]], checked: ValidationInfo) -> dict[str, list[str]]:
+        storage = str(checked.data.get("storage", ""))
+        own = parse_prefix(storage) if storage.startswith(SCHEME) else None
+        for tenant, urls in locations.items():
+            check_tenant(tenant)
+            for prefix in map(parse_prefix, urls):
+                if own is not None and (is_within(own, [prefix]) or is_within(prefix, [own])):
+                    raise ValueError(
+                        f"{tenant!r} could read the files of all tenants there, because BATCHWRIGHT_STORAGE "
+                        f"is {storage}: use another bucket or prefix"
+                    )
+        return locations
+
+    def may_read(self, tenant: str, location: ObjectLocation) -> bool:
+        """Return True if batches of the tenant may name this object as their input."""
+        return is_within(location, map(parse_prefix, self.input_locations.get(tenant, [])))
 
     @field_validator("s3_sse_kms_key_id")
     @classmethod

@@ -6,6 +6,7 @@ StorageError           an operation failed
   ObjectMissing        there is no object with this key; a retry does not help
   StorageUnavailable   disk, network or server failed (S3: even after retries); Temporal retries the activity
     StorageFull        there is no space left
+    ObjectChanged      the object was replaced while it was read, which only others than Batchwright do
 
 Keys are relative paths of plain characters (`is_key`). The same keys are valid in all kinds of storage.
 """
@@ -32,6 +33,10 @@ class StorageUnavailable(StorageError):
 
 class StorageFull(StorageUnavailable):
     """There is no space left in the storage."""
+
+
+class ObjectChanged(StorageUnavailable):
+    """The object was replaced while it was read."""
 
 
 class ObjectInfo(NamedTuple):

@@ -47,6 +47,7 @@ def build_order(
         batch_id=batch_id,
         tenant=tenant,
         input_file_id=template.input_file_id,
+        input_location=template.input_location,
         endpoint=template.endpoint,
         completion_window=template.completion_window,
         created_at=created_at,

@@ -30,6 +30,7 @@ NOT_RUN = {
     "temporal workflow show": "needs that server: tests/integration/starter/test_codec_server.py",
     "make dev": "serves until it is stopped: tests/integration/starter/test_dev.py",
     "batchwright dev": "serves until it is stopped: tests/integration/starter/test_dev.py",
+    "s3://my-data/blue/": "settings of a process: tests/activities/ingestion/test_input_copy.py",
     "vllm serve": "needs vLLM and a GPU",
     "curl": "asks the stack of a block that is not run",
     "class Executor": "code of a backend, in parts",

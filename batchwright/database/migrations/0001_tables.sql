@@ -248,6 +248,7 @@ CREATE TABLE batches (
     created_at                   timestamptz      NOT NULL,
     deadline                     timestamptz      NOT NULL,
     start_at                     timestamptz,      -- when it starts; null: when it is created
+    input_location               text,             -- the object that ingestion copies to the input file; null: none
     ingestion_began_at           timestamptz,
     in_progress_at               timestamptz,
     finalizing_at                timestamptz,

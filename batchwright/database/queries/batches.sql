@@ -10,8 +10,8 @@ WITH started AS (UPDATE dead_letter_retries SET started = true WHERE tenant = $1
 inserted AS (
     INSERT INTO batches (tenant, id, input_file_id, endpoint, completion_window, metadata,
                          output_expires_after_seconds, weight, priority, max_cost, policy, created_at, deadline,
-                         status, origin, start_at)
-    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::numeric, $11, $12, $13, 'validating', $14, $16
+                         status, origin, start_at, input_location)
+    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::numeric, $11, $12, $13, 'validating', $14, $16, $17
     WHERE NOT EXISTS (SELECT FROM deleted_batches WHERE tenant = $1 AND id = $2)
     ON CONFLICT (tenant, id) DO NOTHING
     RETURNING tenant, id, created_at

@@ -113,6 +113,7 @@ class _Columns(BaseModel):
     created_at: datetime
     deadline: datetime
     start_at: datetime | None
+    input_location: str | None
     in_progress_at: datetime | None
     finalizing_at: datetime | None
     completed_at: datetime | None

@@ -261,6 +261,7 @@ class PostgresBatches(BatchesTable):
                 order.origin and order.origin.model_dump_json(),
                 [*metadata_tags((order.metadata or {}).items()), endpoint_tag(order.endpoint)],
                 order.start_at,
+                order.input_location,
             )
             return await self._row(session, order.tenant, order.batch_id)
 

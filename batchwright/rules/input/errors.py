@@ -40,6 +40,12 @@ class ValidationCode(StrEnum):
     COMPLETION_WINDOW_TOO_SHORT = "completion_window_too_short"
     PRICE_MISSING = "price_missing"
     MIXED_CURRENCIES = "mixed_currencies"
+    LOCATION_NOT_ALLOWED = "location_not_allowed"
+    INPUT_NOT_FOUND = "input_not_found"
+    INPUT_CHANGED = "input_changed"
+    INPUT_TOO_LARGE = "input_too_large"
+    DAMAGED_ARCHIVE = "damaged_archive"
+    STORAGE_QUOTA_EXCEEDED = "storage_quota_exceeded"
 
 
 class ValidationErrors:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from botocore.exceptions import ClientError, IncompleteReadError
 
-from batchwright.storage.base import StorageUnavailable
+from batchwright.storage.base import ObjectChanged
 from batchwright.storage.retries import StorageOperation
 from batchwright.storage.s3.bucket import S3Bucket
 from batchwright.storage.s3.errors import error_code
@@ -42,7 +42,8 @@ class S3Download:
 
         Raises:
             ObjectMissing: there is no such object.
-            StorageUnavailable: the download failed even after retries, or the object was replaced meanwhile.
+            StorageUnavailable: the download failed even after retries.
+            ObjectChanged: the object was replaced meanwhile.
         """
         if self._at == self._end:
             return b""
@@ -87,6 +88,6 @@ class S3Download:
         etag, end = answer["ETag"], self._at + answer["ContentLength"]
         # Compared here, because not every server supports If-Match.
         if self._end >= 0 and (etag, end) != (self._etag, self._end):
-            raise StorageUnavailable(f"{self._key!r} in {self._bucket.place.url} changed while it was read.")
+            raise ObjectChanged(f"{self._key!r} in {self._bucket.place.url} changed while it was read.")
         self._etag, self._end = etag, end
         return self._body

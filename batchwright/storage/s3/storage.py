@@ -189,6 +189,15 @@ class S3Storage(Storage):
 async def open_s3(
     settings: Settings, place: Bucket, on_retry: Callable[[StorageOperation], None]
 ) -> AsyncGenerator[S3Storage]:
+    """Context manager that opens the storage in the bucket `place`, with `open_bucket`."""
+    async with open_bucket(settings, place, on_retry) as bucket:
+        yield S3Storage(bucket)
+
+
+@asynccontextmanager
+async def open_bucket(
+    settings: Settings, place: Bucket, on_retry: Callable[[StorageOperation], None]
+) -> AsyncGenerator[S3Bucket]:
     """Context manager that opens the bucket `place`. The first request opens the connection.
 
     Credentials are found in the same way as by boto, the S3 library. `on_retry` is called each time an
@@ -207,7 +216,7 @@ async def open_s3(
             raise StorageUnavailable(f"Cannot open {place.url}: {error}.") from error
         retries = OperationRetries(_PATIENCE_SECONDS, is_transient, on_retry)
         encryption = S3Encryption(_ENCRYPTION_METHODS[settings.s3_sse], settings.s3_sse_kms_key_id)
-        yield S3Storage(S3Bucket(client, place, retries, encryption))
+        yield S3Bucket(client, place, retries, encryption)
 
 
 def _client(settings: Settings) -> AbstractAsyncContextManager["S3Client"]:

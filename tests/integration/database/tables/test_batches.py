@@ -28,6 +28,7 @@ async def test_a_new_batch_is_validating_and_holds_its_whole_order(any_database:
         weight=0.3,
         priority=5,
         policy=BatchPolicy(profile=Profile.STRICT, slice_seconds=0.1),
+        input_location="s3://data/ü.jsonl",
     )
     row = BatchRow(order=order, status=BatchStatus.VALIDATING)
     assert await any_database.batches.upsert(order) == row

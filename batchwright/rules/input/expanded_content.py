@@ -1,13 +1,12 @@
-"""Content of uploaded files. The compressed input of a batch is expanded while it is received."""
+"""Content of files that may be compressed. It is expanded while it is received."""
 
 import asyncio
 from collections.abc import AsyncGenerator
 
-from batchwright.api.errors import ApiError
-from batchwright.rules.input.compression import MAGIC_BYTES, DamagedArchive, Expander, compression_of
+from batchwright.rules.input.compression import MAGIC_BYTES, Expander, compression_of
 
 
-class UploadedContent:
+class ExpandedContent:
     """Bytes to store for a file that is received in pieces.
 
     A gzip or zstd file is expanded in a thread, in bounded memory. All other files are passed on unchanged.
@@ -30,7 +29,7 @@ class UploadedContent:
         """Yield the bytes to store that follow from the next received piece.
 
         Raises:
-            ApiError: the file is compressed and damaged.
+            DamagedArchive: the file is compressed and damaged.
         """
         if self._start is not None:
             self._start += piece
@@ -44,16 +43,13 @@ class UploadedContent:
         """Yield the last bytes to store.
 
         Raises:
-            ApiError: the file is compressed and was cut.
+            DamagedArchive: the file is compressed and was cut.
         """
         if self._start is not None:
             async for part in self._expanded(self._detect_format(self._start)):
                 yield part
-        try:
-            if self._expander is not None:
-                self._expander.finish()
-        except DamagedArchive as error:
-            raise _damaged(error) from None
+        if self._expander is not None:
+            self._expander.finish()
 
     def _detect_format(self, start: bytes) -> bytes:
         """Detect the format by the first bytes, and return these bytes, which are not processed yet."""
@@ -68,12 +64,5 @@ class UploadedContent:
                 yield piece
             return
         parts = self._expander.feed(piece)
-        try:
-            while (part := await asyncio.to_thread(next, parts, None)) is not None:
-                yield part
-        except DamagedArchive as error:
-            raise _damaged(error) from None
-
-
-def _damaged(error: DamagedArchive) -> ApiError:
-    return ApiError(400, str(error), code="damaged_archive", param="file")
+        while (part := await asyncio.to_thread(next, parts, None)) is not None:
+            yield part

@@ -1,0 +1,119 @@
+"""Copies the input that a batch names by reference to the storage of Batchwright, where uploads are.
+
+The copy is a file of the tenant. Everything after it reads the copy, so the object may change or disappear.
+"""
+
+from contextlib import aclosing
+from datetime import UTC, datetime
+from secrets import token_hex
+
+from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.openai import ValidationError
+from batchwright.database.database import Database
+from batchwright.database.records import FileRow
+from batchwright.rules import object_keys
+from batchwright.rules.input.compression import DamagedArchive, expanded_name
+from batchwright.rules.input.errors import ValidationCode
+from batchwright.rules.input.expanded_content import ExpandedContent
+from batchwright.rules.locations import ObjectLocation, parse_object
+from batchwright.rules.retention import INPUT_FILE_LIFETIME
+from batchwright.settings import Settings
+from batchwright.storage.base import ObjectChanged, ObjectMissing, ObjectWriter, Storage
+
+_MAX_NAME_CHARACTERS = 255
+
+
+class InputRefused(Exception):
+    """The input of a batch cannot be copied, so that the batch fails. `error` is shown to the client."""
+
+    def __init__(self, code: ValidationCode, message: str) -> None:
+        super().__init__(message)
+        self.error = ValidationError(code=code.value, message=message, param="input_file_id")
+
+
+class InputCopy:
+    """Copy of one referenced input."""
+
+    def __init__(self, order: BatchOrder, database: Database, storage: Storage, settings: Settings) -> None:
+        self._order = order
+        self._database = database
+        self._storage = storage
+        self._settings = settings
+        self._bytes = 0
+
+    async def make(self, url: str) -> FileRow:
+        """Copy the object to the input file of the batch, expanded if it is compressed, and return the file.
+
+        Args:
+            url: URL of the object.
+
+        Raises:
+            InputRefused: the tenant may not read the object, it does not exist, it was replaced while it was
+                read, it is damaged, or it is too large.
+            StorageUnavailable, DatabaseUnavailable: a service does not respond. A retry copies again.
+        """
+        order, location = self._order, parse_object(url)
+        if not self._settings.may_read(order.tenant, location):
+            raise InputRefused(
+                ValidationCode.LOCATION_NOT_ALLOWED,
+                f"Tenant '{order.tenant}' may no longer read from '{url}'. Upload the file instead.",
+            )
+        key = object_keys.upload_key(order.tenant, order.input_file_id, token_hex(8))
+        content = ExpandedContent(expands=True)
+        async with self._storage.writer(key) as writer:
+            try:
+                await self._write(location, content, writer)
+            except ObjectMissing:
+                message = f"There is no object '{url}'. Correct the URL, or write the object first."
+                raise InputRefused(ValidationCode.INPUT_NOT_FOUND, message) from None
+            except ObjectChanged:
+                message = f"The object '{url}' was replaced while it was read. Create the batch again."
+                raise InputRefused(ValidationCode.INPUT_CHANGED, message) from None
+            except DamagedArchive as error:
+                raise InputRefused(ValidationCode.DAMAGED_ARCHIVE, str(error)) from None
+            await self._reserve()
+        now = datetime.now(UTC).replace(microsecond=0)
+        name = expanded_name(location.name) if content.is_expanded else location.name
+        row = FileRow(
+            id=order.input_file_id,
+            tenant=order.tenant,
+            purpose="batch",
+            filename=name[:_MAX_NAME_CHARACTERS],
+            bytes=self._bytes,
+            created_at=now,
+            expires_at=now + INPUT_FILE_LIFETIME,
+            storage_key=key,
+        )
+        await self._database.files.insert(row)
+        await self._database.quotas.release(order.tenant, row.id)
+        return row
+
+    async def _write(self, location: ObjectLocation, content: ExpandedContent, writer: ObjectWriter) -> None:
+        # Imported only if needed: it takes a second and 40 MB.
+        from batchwright.storage.s3.object_reader import read_object
+
+        async with aclosing(read_object(self._settings, location)) as pieces:
+            async for piece in pieces:
+                async for part in content.feed(piece):
+                    await self._write_part(part, writer)
+        async for part in content.finish():
+            await self._write_part(part, writer)
+
+    async def _write_part(self, part: bytes, writer: ObjectWriter) -> None:
+        limit = self._settings.max_batch_file_bytes
+        self._bytes += len(part)
+        if self._bytes > limit:
+            message = f"The input is too large: a batch takes at most {limit} bytes. Split it into several."
+            raise InputRefused(ValidationCode.INPUT_TOO_LARGE, message)
+        await writer.write(part)
+
+    async def _reserve(self) -> None:
+        """Count the bytes of the copy for the tenant's quota of stored bytes, before the file has a row."""
+        order, quotas = self._order, self._database.quotas
+        limit = (await quotas.get(order.tenant)).limits(self._settings.quotas).stored_bytes
+        if limit and not await quotas.admit_bytes(order.tenant, order.input_file_id, self._bytes, limit):
+            message = (
+                f"The input has {self._bytes} bytes. With the tenant's other files, that is more than the "
+                f"{limit} bytes that it may store. Delete files, or let them expire."
+            )
+            raise InputRefused(ValidationCode.STORAGE_QUOTA_EXCEEDED, message)

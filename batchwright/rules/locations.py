@@ -1,0 +1,60 @@
+"""Objects that clients name by their URL, `s3://bucket/key`, and the prefixes in which they may be."""
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+SCHEME = "s3://"
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_KEY = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
+_MAX_KEY_BYTES = 1024  # S3's limit
+MAX_URL_CHARACTERS = len(SCHEME) + 63 + 1 + _MAX_KEY_BYTES
+
+
+class ObjectLocation(NamedTuple):
+    """An object in a bucket, or a prefix of objects. The key of a prefix is empty or ends with a slash."""
+
+    bucket: str
+    key: str
+
+    @property
+    def name(self) -> str:
+        """Last part of the key, as a file name."""
+        return self.key.rpartition("/")[2]
+
+
+def parse_object(url: str) -> ObjectLocation:
+    """Return the object that a URL `s3://bucket/key` names.
+
+    Raises:
+        ValueError: the URL has another form. The message says which.
+    """
+    bucket, _, key = url.removeprefix(SCHEME).partition("/")
+    if not url.startswith(SCHEME) or _BUCKET.fullmatch(bucket) is None:
+        raise ValueError("it must have the form s3://bucket/key")
+    if _KEY.fullmatch(key) is None or len(key.encode()) > _MAX_KEY_BYTES:
+        raise ValueError(f"its key must have 1 to {_MAX_KEY_BYTES} bytes and no control characters")
+    # Servers and proxies may resolve such parts as they do in paths of URLs.
+    if not {"", ".", ".."}.isdisjoint(key.split("/")):
+        raise ValueError("no part of its key may be empty, '.' or '..'")
+    return ObjectLocation(bucket, key)
+
+
+def parse_prefix(url: str) -> ObjectLocation:
+    """Return the prefix that a URL names: `s3://bucket` or `s3://bucket/prefix`, maybe with a last slash.
+
+    Raises:
+        ValueError: the URL has another form.
+    """
+    folder = url.removesuffix("/")
+    try:
+        location = parse_object(f"{folder}/any")  # an object there
+    except ValueError:
+        raise ValueError(f"{url!r} does not have the form s3://bucket/prefix/") from None
+    return location._replace(key=location.key.removesuffix("any"))
+
+
+def is_within(location: ObjectLocation, prefixes: Iterable[ObjectLocation]) -> bool:
+    return any(
+        location.bucket == prefix.bucket and location.key.startswith(prefix.key) for prefix in prefixes
+    )

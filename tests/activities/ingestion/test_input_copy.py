@@ -1,0 +1,150 @@
+"""Inputs that batches name by reference: ingestion copies the object, or the batch fails with the reason."""
+
+import asyncio
+import gzip
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from secrets import token_hex
+
+import pytest
+from botocore.session import get_session
+
+from batchwright.contracts.openai import BatchStatus
+from batchwright.rules.input.compression import zstd
+from batchwright.storage.base import StorageUnavailable
+from tests.activities.ingestion.fresh_batch import FILE_ID, TENANT, FreshBatch, a_line
+from tests.fakes.s3 import S3Server
+from tests.fakes.s3_proxy import S3Proxy, Seen, proxied
+
+pytestmark = pytest.mark.integration
+
+LINES = b"\n".join([a_line("1"), a_line("2"), a_line("3")]) + b"\n"
+MIB = 1024 * 1024
+
+
+class Source:
+    """A bucket with objects of the tenant, behind a proxy."""
+
+    def __init__(self, server: S3Server, proxy: S3Proxy) -> None:
+        self._server, self.proxy = server, proxy
+        self._session = get_session()
+        self._folder = f"test-{token_hex(8)}"
+        self.location = f"s3://{server.bucket}/{self._folder}/"
+
+    def put(self, name: str, data: bytes) -> str:
+        """Write an object and return its URL."""
+        client = self._session.create_client("s3", endpoint_url=self._server.url, region_name="us-east-1")
+        client.put_object(  # pyright: ignore
+            Bucket=self._server.bucket, Key=f"{self._folder}/{name}", Body=data
+        )
+        return self.location + name
+
+    def batch(self, url: str, **settings: object) -> FreshBatch:
+        """Return a batch that names the object `url` as its input. It is ingested with these settings."""
+        settings = {"input_locations": {TENANT: [self.location]}, **settings}
+        address = {"s3_endpoint_url": self.proxy.url, "s3_path_style": True}
+        batch = FreshBatch(**address, **settings)  # pyright: ignore[reportArgumentType]
+        batch.order = batch.order.model_copy(update={"input_location": url})
+        return batch
+
+
+@pytest.fixture
+async def source(moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Source]:
+    moto.lend_keys(monkeypatch)
+    async with proxied(moto.url) as proxy:
+        yield Source(moto, proxy)
+
+
+async def refused(batch: FreshBatch) -> tuple[str, str]:
+    """Ingest a batch that fails. Check that it left nothing behind, and return the code and the message."""
+    assert (await batch.ingest()).failed
+    row = await batch.row()
+    (error,) = row.errors
+    assert (row.status, error.param) == (BatchStatus.FAILED, "input_file_id")
+    assert (batch.storage.objects, await batch.database.files.get(TENANT, FILE_ID)) == ({}, None)
+    return error.code, error.message
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("in.jsonl", LINES),
+        ("day=1/in.jsonl.gz", gzip.compress(LINES)),
+        ("in.jsonl.zst", zstd.compress(LINES)),
+    ],
+    ids=["plain", "gzip", "zstd"],
+)
+async def test_a_referenced_input_is_copied_and_ingested(source: Source, name: str, data: bytes) -> None:
+    batch = source.batch(await asyncio.to_thread(source.put, name, data))
+    result = await batch.ingest()
+    assert [error.message for error in (await batch.row()).errors] == []
+    assert result.total == 3
+    file = await batch.database.files.get(TENANT, FILE_ID)
+    assert file is not None
+    assert (file.bytes, batch.storage.objects[file.storage_key]) == (len(LINES), LINES)
+    assert file.filename == name.rpartition("/")[2].replace("ü b", "b").removesuffix(".gz").removesuffix(
+        ".zst"
+    )
+    assert file.expires_at == file.created_at + timedelta(days=30)
+
+
+async def test_the_copy_is_read_even_if_the_object_is_gone_at_the_next_attempt(source: Source) -> None:
+    batch = source.batch(await asyncio.to_thread(source.put, "in.jsonl", LINES))
+    assert (await batch.ingest()).total == 3
+    source.proxy.refuses = (404, "NoSuchKey")
+    assert (await batch.ingest()).total == 3
+
+
+async def test_an_object_that_does_not_exist_fails_the_batch(source: Source) -> None:
+    code, message = await refused(source.batch(source.location + "in.jsonl"))
+    assert (code, f"There is no object '{source.location}in.jsonl'" in message) == ("input_not_found", True)
+
+
+async def test_an_object_that_is_replaced_while_it_is_read_fails_the_batch(source: Source) -> None:
+    url = await asyncio.to_thread(source.put, "in.jsonl", LINES + b" " * 3 * MIB)
+
+    def replace(seen: Seen) -> None:
+        if len(source.proxy.requests("GET")) == 2:
+            source.put("in.jsonl", LINES + b"\n" * 3 * MIB)
+
+    source.proxy.on_request = replace
+    source.proxy.cut("GET", after=MIB + 1000)
+    code, message = await refused(source.batch(url))
+    assert (code, "was replaced while it was read" in message) == ("input_changed", True)
+
+
+async def test_a_location_that_is_no_longer_allowed_is_not_read(source: Source) -> None:
+    url = await asyncio.to_thread(source.put, "in.jsonl", LINES)
+    for locations in ({}, {"another": [source.location]}, {TENANT: [f"{source.location}in"]}):
+        assert (await refused(source.batch(url, input_locations=locations)))[0] == "location_not_allowed"
+    assert source.proxy.seen == []
+
+
+async def test_an_object_that_is_too_large_is_not_copied(source: Source) -> None:
+    url = await asyncio.to_thread(source.put, "in.jsonl.gz", gzip.compress(bytes(200 * MIB), 1))
+    code, message = await refused(source.batch(url, max_batch_file_bytes=MIB))
+    assert (code, f"at most {MIB} bytes" in message) == ("input_too_large", True)
+
+
+async def test_a_cut_archive_fails_the_batch_with_its_place(source: Source) -> None:
+    packed = gzip.compress(LINES)[:-3]
+    url = await asyncio.to_thread(source.put, "in.jsonl.gz", packed)
+    code, message = await refused(source.batch(url))
+    assert (code, f"within the first {len(packed)} bytes" in message) == ("damaged_archive", True)
+
+
+async def test_the_copy_counts_for_the_storage_quota(source: Source) -> None:
+    url = await asyncio.to_thread(source.put, "in.jsonl", LINES)
+    code, message = await refused(source.batch(url, max_stored_bytes=len(LINES) - 1))
+    assert (code, f"{len(LINES) - 1} bytes that it may store" in message) == ("storage_quota_exceeded", True)
+
+
+async def test_a_server_that_refuses_is_retried(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batchwright.storage.s3.storage._PATIENCE_SECONDS", 0.0)
+    batch = source.batch(await asyncio.to_thread(source.put, "in.jsonl", LINES))
+    source.proxy.refuses = (403, "AccessDenied")
+    with pytest.raises(Exception, match="AccessDenied") as failed:
+        await batch.ingest()
+    assert failed.value.type == StorageUnavailable.__name__  # pyright: ignore
+    source.proxy.refuses = None
+    assert (await batch.ingest()).total == 3

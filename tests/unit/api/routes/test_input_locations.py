@@ -1,0 +1,72 @@
+"""`input_file_id` as the URL of an object: what the API accepts, and what it says."""
+
+import pytest
+
+from batchwright.contracts.openai_objects import BatchObject
+from tests.fakes.api import ApiFixture, error_of, open_api, read
+
+URL = "s3://data/blue/in.jsonl.gz"
+LOCATIONS = {"default": ["s3://data/blue/"], "red": ["s3://data/red/"]}
+BODY = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
+
+
+async def refused(api: ApiFixture, url: str) -> tuple[int, str | None, str | None]:
+    answer = await api.http.post("/v1/batches", json={**BODY, "input_file_id": url})
+    return answer.status_code, error_of(answer).code, error_of(answer).param
+
+
+async def test_a_batch_may_name_an_object_as_its_input() -> None:
+    async with open_api(input_locations=LOCATIONS) as api:
+        answer = await api.http.post("/v1/batches", json={**BODY, "input_file_id": URL})
+        batch = read(answer, BatchObject)
+        assert batch.x_batchwright.input_location == URL
+        assert batch.input_file_id.startswith("file-")
+        (order,) = [row.order for row in api.database.rows.batches.values()]
+        assert (order.input_location, order.input_file_id) == (URL, batch.input_file_id)
+
+
+async def test_a_repeated_creation_has_the_same_input_file() -> None:
+    async with open_api(input_locations=LOCATIONS) as api:
+        headers = {"Idempotency-Key": "once"}
+        answers = [
+            read(
+                await api.http.post("/v1/batches", json={**BODY, "input_file_id": URL}, headers=headers),
+                BatchObject,
+            )
+            for _ in range(2)
+        ]
+        assert answers[0].id == answers[1].id
+        assert answers[0].input_file_id == answers[1].input_file_id
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://data/red/in.jsonl", "s3://data/blue", "s3://data/blue2/x", "s3://other/x"]
+)
+async def test_an_object_elsewhere_is_not_allowed(url: str) -> None:
+    async with open_api(input_locations=LOCATIONS) as api:
+        expected = (400, "invalid_value") if url == "s3://data/" else (403, "location_not_allowed")
+        assert await refused(api, url) == (*expected, "input_file_id")
+
+
+async def test_without_the_setting_no_object_is_allowed() -> None:
+    async with open_api() as api:
+        assert await refused(api, URL) == (403, "location_not_allowed", "input_file_id")
+
+
+@pytest.mark.parametrize("url", ["s3://data/blue/../red/x", "s3://data", "s3://", "s3://key@data/blue/x"])
+async def test_a_wrong_url_is_refused(url: str) -> None:
+    async with open_api(input_locations=LOCATIONS) as api:
+        assert await refused(api, url) == (400, "invalid_value", "input_file_id")
+
+
+async def test_a_schedule_needs_an_uploaded_file() -> None:
+    async with open_api(input_locations=LOCATIONS) as api:
+        body = {"cron": "0 2 * * *", "batch": {**BODY, "input_file_id": URL}}
+        answer = await api.http.post("/v1/x/schedules", json=body)
+        assert (answer.status_code, error_of(answer).param) == (400, "batch.input_file_id")
+
+
+async def test_the_strict_profile_knows_only_uploaded_files() -> None:
+    async with open_api(profile="strict", input_locations=LOCATIONS) as api:
+        answer = await api.http.post("/v1/batches", json={**BODY, "input_file_id": URL})
+        assert (answer.status_code, answer.json()["input_file_id"]) == (200, URL)
