@@ -8,6 +8,7 @@ _HOW_TO = "how-to/"
 # How-to guides of those who send batches. All others are for operators.
 _FOR_APPLICATIONS = {
     "control-costs.md",
+    "data-in-place.md",
     "deduplicate-requests.md",
     "find-batches.md",
     "follow-a-batch.md",
