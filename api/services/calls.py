@@ -15,7 +15,7 @@ from batchwright.api.schemas.webhooks import WebhookSpec
 from batchwright.api.services.batch_creation import BatchCreator
 from batchwright.api.services.cache import CoalescingCache
 from batchwright.api.services.idempotency import IdempotencyKeys
-from batchwright.api.services.quota_checks import QuotaChecks
+from batchwright.api.services.quota_checks import QuotaChecks, StorageQuota
 from batchwright.api.services.webhooks import Webhooks
 from batchwright.contracts.batch import BatchOrder, Caller
 from batchwright.contracts.calls import ANSWER_LIFETIME, Call, CallStatus, NewCall, RollingBatch
@@ -73,6 +73,7 @@ class SentKey(NamedTuple):
 
 class _Room(NamedTuple):
     quotas: TenantQuotas
+    storage: StorageQuota
     max_open: int
     open: int
 
@@ -92,7 +93,8 @@ class Calls:
 
         Raises:
             ApiError: the tenant may not use the model or no backend serves it (404), too many calls of the
-                tenant wait (429), or the key was used with another request (409).
+                tenant wait or too many of its bytes are stored (429), or the key was used with another
+                request (409).
             TemporalUnavailable, DatabaseUnavailable: the call was not accepted.
         """
         await self._check(request, tenant)
@@ -132,11 +134,13 @@ class Calls:
                 f"No room: {room.open} of your calls wait, and at most {room.max_open} may. Try again later."
             )
             raise no_room(message)
+        QuotaChecks(self._deps, tenant).check_storage(room.storage, len(request.body))
 
     async def _read_room(self, tenant: str) -> _Room:
         checks = QuotaChecks(self._deps, tenant)
         most = (await checks.limits()).enqueued_lines or MAX_OPEN_CALLS
-        return _Room(await checks.own(), most, await self._calls.count_open(tenant))
+        storage = await checks.storage_quota()
+        return _Room(await checks.own(), storage, most, await self._calls.count_open(tenant))
 
     async def _is_accepted(self, call: Call) -> bool:
         """Return True if a call of an earlier request has ended, or its batch was started.

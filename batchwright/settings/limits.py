@@ -63,7 +63,7 @@ class LimitSettings(BaseSettings):
         0,
         ge=0,
         le=MAX_QUOTA,
-        description="Quota of each tenant: bytes of files and open uploads. `0`: no limit.",
+        description="Quota of each tenant: bytes of files, open uploads and waiting calls. `0`: no limit.",
         json_schema_extra=TUNING,
     )
     max_enqueued_lines: int = Field(

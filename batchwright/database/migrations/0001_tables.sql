@@ -662,24 +662,27 @@ CREATE TABLE rolling_batches (
 -- A single call, which is a line of a rolling batch with its id as `custom_id`. The first answer counts: it changes
 -- the status, and no later answer does. There is no reference to batches: a call is stored before its batch.
 CREATE TABLE calls (
-    tenant     text        NOT NULL,
-    id         text        NOT NULL,
-    batch_id   text        NOT NULL,
-    endpoint   text        NOT NULL,
-    model      text        NOT NULL,
-    request    bytea       NOT NULL,               -- the body for the backend
-    notifies   boolean     NOT NULL,               -- true: its end is an event for webhooks
-    collected  boolean     NOT NULL DEFAULT false, -- true: it is in the input of its batch
-    status     text        NOT NULL DEFAULT 'queued'
+    tenant        text        NOT NULL,
+    id            text        NOT NULL,
+    batch_id      text        NOT NULL,
+    endpoint      text        NOT NULL,
+    model         text        NOT NULL,
+    request       bytea       NOT NULL,               -- the body for the backend
+    request_bytes bigint      NOT NULL GENERATED ALWAYS AS (octet_length(request)) STORED,
+    notifies      boolean     NOT NULL,               -- true: its end is an event for webhooks
+    collected     boolean     NOT NULL DEFAULT false, -- true: it is in the input of its batch
+    status        text        NOT NULL DEFAULT 'queued'
         CHECK (status IN ('queued', 'completed', 'incomplete', 'failed', 'cancelled')),
-    created_at timestamptz NOT NULL DEFAULT now(),
-    ended_at   timestamptz,
-    answer     bytea,                              -- a line as in an output or error file; null: none
+    created_at    timestamptz NOT NULL DEFAULT now(),
+    ended_at      timestamptz,
+    answer        bytea,                              -- a line as in an output or error file; null: none
     PRIMARY KEY (tenant, id)
 );
 CREATE INDEX calls_of_batch ON calls (tenant, batch_id, id);
 CREATE INDEX calls_by_end ON calls (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX calls_open ON calls (tenant, created_at) WHERE ended_at IS NULL;
+-- The sum of the bytes of a tenant's calls that wait for their batch is read from this index alone.
+CREATE INDEX calls_waiting ON calls (tenant) INCLUDE (request_bytes) WHERE NOT collected AND ended_at IS NULL;
 
 CREATE FUNCTION record_call_event() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -228,6 +228,17 @@ async def test_rolling_batches_are_in_no_list_and_in_no_quota_of_batches(any_dat
     assert row.order == a_rolling_order()
 
 
+async def test_calls_count_as_stored_bytes_until_they_are_in_a_file(any_database: Database) -> None:
+    calls, quotas, size = any_database.calls, any_database.quotas, len(a_call().request)
+    await opened(any_database, "resp_1", "resp_2", "resp_3")
+    await calls.cancel("t", "resp_3")
+    assert await quotas.stored("t") == 2 * size
+    assert not await quotas.admit_bytes("t", "file-1", 1, 2 * size)
+    assert await quotas.admit_bytes("t", "file-1", 1, 2 * size + 1)
+    await calls.collect("t", GROUP, "batch_1")
+    assert await quotas.stored("t") == 0
+
+
 async def test_the_row_of_a_rolling_batch_is_kept_for_two_days_only(any_database: Database) -> None:
     await opened(any_database)
     await any_database.batches.upsert(an_order("batch_2"))

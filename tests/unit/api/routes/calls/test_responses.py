@@ -228,6 +228,17 @@ async def test_a_tenant_with_too_many_calls_has_no_room(api: ApiFixture) -> None
     await created(api)
 
 
+async def test_a_tenant_whose_storage_is_full_has_no_room(api: ApiFixture) -> None:
+    await created(api)
+    size = await api.database.quotas.stored("default")
+    await api.database.quotas.change("default", {"stored_bytes": size}, NOW)
+    refused = await api.http.post(PATH, json=ASK)
+    assert (refused.status_code, error_of(refused).code) == (429, "rate_limit_exceeded")
+    assert refused.headers["x-should-retry"] == "false"
+    await api.database.quotas.change("default", {"stored_bytes": 2 * size}, NOW)
+    await created(api)
+
+
 @pytest.mark.parametrize("id", ["resp_x", "job_" + 32 * "0", "resp_" + 32 * "0"])
 async def test_an_unknown_call_is_not_found(api: ApiFixture, id: str) -> None:
     for response in (await api.http.get(f"{PATH}/{id}"), await api.http.post(f"{PATH}/{id}/cancel")):
