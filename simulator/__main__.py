@@ -66,6 +66,15 @@ def run(
         list[str] | None, typer.Option(help="MODEL:KIND[=SECONDS][*COUNT][@RATE]; repeatable.")
     ] = None,
     api_key: Annotated[str, typer.Option(help="Reject requests without this Bearer key.")] = "",
+    slots: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Requests that are processed at the same time; 0: any number. While all are taken, requests "
+            "with `X-Source: dispatcher` get 503, and others wait.",
+        ),
+    ] = 0,
+    direct_queue: Annotated[int, typer.Option(min=0, help="Requests that may wait for a slot.")] = 10,
     ledger: Annotated[bool, typer.Option(help="Record each request.")] = True,
 ) -> None:
     """Serve an OpenAI-compatible backend for the demo, tests and benchmarks."""
@@ -80,6 +89,8 @@ def run(
             output_jitter=output_jitter,
             dimensions=dimensions,
             api_key=api_key,
+            slots=slots,
+            direct_queue=direct_queue,
             faults=tuple(_fault(text) for text in fault or []),
             keep_entries=ledger,
         )

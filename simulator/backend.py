@@ -16,6 +16,9 @@ from batchwright.simulator.latency import Latency, random_factor
 from batchwright.simulator.ledger import Ledger, LedgerEntry
 from batchwright.simulator.prefix_cache import PrefixCache
 from batchwright.simulator.response_builder import build_response, response_cost
+from batchwright.simulator.slots import Slots
+
+DISPATCHER = "dispatcher"  # value of the header x-source of a dispatcher's requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +31,13 @@ class SimulatorOptions:
     output_jitter: float = 0.0
     dimensions: int = 8
     api_key: str = ""
+    slots: int = 0  # number of requests that are processed at the same time; 0 for no limit
+    direct_queue: int = 10  # number of direct callers that may wait for a slot
     faults: tuple[Fault, ...] = ()
     keep_entries: bool = True
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _PendingCall:
     """A request that has no response yet, with its ledger entry.
 
@@ -59,6 +64,7 @@ class SimulatedBackend:
         self.ledger = Ledger(keep_entries=options.keep_entries)
         self.faults = Faults(options.faults)
         self.jobs = JobEndpoints(self.ledger, self._handle_call)
+        self._slots = Slots(options.slots, options.direct_queue) if options.slots else None
         self._caches = {model: PrefixCache(options.cache_tokens) for model in options.models}
 
     def handle(self, exchange: HttpExchange) -> None:
@@ -107,7 +113,12 @@ class SimulatedBackend:
             return exchange.respond(
                 inference_error(request.path, 400, str(error), param=error.param, code=error.code)
             )
-        self._apply_fault(pending)
+        if self._slots is None:
+            return self._apply_fault(pending)
+        is_dispatched = request.header(b"x-source") == DISPATCHER
+        refusal = self._slots.enter(pending, partial(self._apply_fault, pending), is_dispatched=is_dispatched)
+        if refusal:
+            self._end(pending, inference_error(request.path, 503, refusal))
 
     def _apply_fault(self, pending: _PendingCall) -> None:
         """Respond to a request: as the request's fault demands if there is one, otherwise normally."""
@@ -187,7 +198,7 @@ class SimulatedBackend:
 
     def _finish(self, pending: _PendingCall, response: HttpResponse, damage: str | None) -> None:
         if damage == "cut":
-            self.ledger.end(pending.entry, pending.call.model, "cut")
+            self._leave(pending, "cut")
             return pending.exchange.cut(response)
         if damage == "truncated":
             response.body = response.body[: len(response.body) // 2]
@@ -198,18 +209,23 @@ class SimulatedBackend:
 
         `status` is how the ledger counts this end. If it is None, the HTTP status of the response is used.
         """
-        self.ledger.end(pending.entry, pending.call.model, status or str(response.status))
+        self._leave(pending, status or str(response.status))
         pending.exchange.respond(response)
 
     def _abort(self, pending: _PendingCall) -> None:
-        self.ledger.end(pending.entry, pending.call.model, "aborted")
+        self._leave(pending, "aborted")
         pending.exchange.abort()
 
     def _on_disconnect(self, pending: _PendingCall) -> None:
         pending.is_disconnected = True
         if pending.timer is not None:
             pending.timer.cancel()
-        self.ledger.end(pending.entry, pending.call.model, "disconnected")
+        self._leave(pending, "disconnected")
+
+    def _leave(self, pending: _PendingCall, status: str) -> None:
+        self.ledger.end(pending.entry, pending.call.model, status)
+        if self._slots is not None:
+            self._slots.leave(pending)
 
     def _after(self, pending: _PendingCall, seconds: float, then: partial[None]) -> None:
         pending.timer = asyncio.get_running_loop().call_later(seconds, then)

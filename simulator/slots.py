@@ -1,0 +1,54 @@
+"""Slots for requests that are processed at the same time, and the queue of direct callers.
+
+Requests of a dispatcher, which can send them elsewhere, never wait: they are refused while no slot is free.
+Direct callers wait in order. They get each slot that becomes free before the dispatcher does.
+"""
+
+from collections.abc import Callable
+
+
+class Slots:
+    def __init__(self, slots: int, max_waiting: int) -> None:
+        """Create slots that are all free.
+
+        Args:
+            slots: number of requests that are processed at the same time.
+            max_waiting: number of direct callers that may wait.
+        """
+        self._slots, self._max_waiting = slots, max_waiting
+        self._taken = set[object]()
+        self._waiting: dict[object, Callable[[], None]] = {}  # in the order in which they came
+
+    def enter(self, call: object, start: Callable[[], None], *, is_dispatched: bool) -> str:
+        """Call `start` once the request has a slot, possibly before this method returns.
+
+        Return why the request is refused; empty if it is not. `start` is then never called.
+
+        Args:
+            call: the request. Pass it to `leave` at its end, also if it still waits.
+            is_dispatched: True for a request of a dispatcher, False for one of a direct caller.
+        """
+        is_full = len(self._taken) >= self._slots
+        if is_dispatched and is_full:
+            return "GPU busy"
+        if is_full and len(self._waiting) >= self._max_waiting:
+            return "Queue full"
+        if is_full:
+            self._waiting[call] = start
+        else:
+            self._taken.add(call)
+            start()
+        return ""
+
+    def leave(self, call: object) -> None:
+        """End the wait of a request, or free its slot for the one that waits longest.
+
+        A second call for the same request has no effect.
+        """
+        self._waiting.pop(call, None)
+        self._taken.discard(call)
+        if self._waiting and len(self._taken) < self._slots:
+            first = next(iter(self._waiting))
+            start = self._waiting.pop(first)
+            self._taken.add(first)
+            start()
