@@ -86,42 +86,7 @@ class MemoryBatches(BatchesTable):
         mine = [waiting[key] for key in sorted(waiting) if key[:2] == (tenant, batch_id)]
         if row is None:
             return None
-        return self._with_forecast(row), [each for each in mine if each.until > at]
-
-    async def page(
-        self,
-        tenant: str,
-        *,
-        limit: int,
-        after: str | None,
-        filters: BatchFilters = NO_FILTERS,
-        before: str | None = None,
-    ) -> tuple[list[BatchRow], bool]:
-        rows = [row for row in self._rows.enter().batches.values() if row.order.tenant == tenant]
-        rows = [row for row in rows if row.order.policy.rolling is None]
-        rows.sort(key=lambda row: (row.order.created_at, row.order.batch_id), reverse=before is None)
-        rows = rows[position([row.order.batch_id for row in rows], before or after) :]
-        rows = [row for row in rows if _matches(row, filters)]
-        found = rows[:limit] if before is None else rows[:limit][::-1]
-        shown = [self._with_forecast(self._seen(row, in_list=True)) for row in found]
-        return shown, len(rows) > limit
-
-    async def count_live(self, tenant: str) -> int:
-        rows = [row for row in self._rows.enter().batches.values() if row.order.policy.rolling is None]
-        return sum(row.order.tenant == tenant and row.status in LIVE_STATES for row in rows)
-
-    async def fairness_key(self, tenant: str, at: datetime) -> str:
-        rows = [row for row in self._rows.enter().batches.values() if row.order.tenant == tenant]
-        rows.sort(key=lambda row: (row.order.created_at, row.order.batch_id), reverse=True)
-        for row in rows:
-            is_sending = row.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
-            if is_sending and row.cancel_requested_at is None and row.order.deadline > at:
-                return row.order.policy.fairness_key
-        stopped = (BatchStatus.CANCELLED, BatchStatus.EXPIRED)
-        for row in rows:
-            if row.status in stopped or row.cancel_requested_at is not None:
-                return fresh_fairness_key(tenant, row.order.batch_id)
-        return ""
+        return self.with_forecast(row), [each for each in mine if each.until > at]
 
     async def request_cancel(self, tenant: str, batch_id: str, at: datetime) -> BatchRow | None:
         row = self._rows.enter().batches.get((tenant, batch_id))
@@ -325,6 +290,7 @@ class MemoryBatchList(BatchList):
         before: str | None = None,
     ) -> tuple[list[BatchRow], bool]:
         rows = [row for row in self._rows.enter().batches.values() if row.order.tenant == tenant]
+        rows = [row for row in rows if row.order.policy.rolling is None]
         rows.sort(key=lambda row: (row.order.created_at, row.order.batch_id), reverse=before is None)
         rows = rows[position([row.order.batch_id for row in rows], before or after) :]
         rows = [row for row in rows if _matches(row, filters)]
@@ -333,7 +299,7 @@ class MemoryBatchList(BatchList):
         return shown, len(rows) > limit
 
     async def count_live(self, tenant: str) -> int:
-        rows = self._rows.enter().batches.values()
+        rows = [row for row in self._rows.enter().batches.values() if row.order.policy.rolling is None]
         return sum(row.order.tenant == tenant and row.status in LIVE_STATES for row in rows)
 
     async def fairness_key(self, tenant: str, at: datetime) -> str:

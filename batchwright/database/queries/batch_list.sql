@@ -64,7 +64,7 @@ ORDER BY b.created_at, b.id
 
 -- name: count_live
 SELECT count(*) FROM batches
-WHERE tenant = $1 AND status IN ('validating', 'in_progress', 'finalizing')
+WHERE tenant = $1 AND status IN ('validating', 'in_progress', 'finalizing') AND NOT rolling
 
 -- name: fairness
 -- Inputs of a new batch's fairness key: the key of the tenant's live batches, and its last stopped batch.
@@ -80,7 +80,7 @@ SELECT (SELECT coalesce(policy->>'fairness_key', '') FROM batches
 SELECT used->>'model' AS model, sum((used->>'requests')::bigint)::bigint AS requests,
        sum((used->>'output_tokens')::bigint)::bigint AS output_tokens
 FROM (SELECT model_usage FROM batches
-      WHERE tenant = $1 AND endpoint = $2 AND model_usage <> '[]'
+      WHERE tenant = $1 AND NOT rolling AND endpoint = $2 AND model_usage <> '[]'
       ORDER BY created_at DESC, id DESC LIMIT 100) latest, jsonb_array_elements(latest.model_usage) used
 WHERE used->>'model' = ANY($3::text[])
 GROUP BY 1

@@ -39,34 +39,10 @@ WHERE b.tenant = $1 AND b.id = $2
 -- name: lock
 SELECT id FROM batches WHERE tenant = $1 AND id = $2 FOR NO KEY UPDATE
 
--- name: count_live
-SELECT count(*) FROM batches
-WHERE tenant = $1 AND status IN ('validating', 'in_progress', 'finalizing') AND NOT rolling
-
--- name: fairness
--- Inputs of a new batch's fairness key: the key of the tenant's live batches, and its last stopped batch.
-SELECT (SELECT coalesce(policy->>'fairness_key', '') FROM batches
-        WHERE tenant = $1 AND status IN ('validating', 'in_progress') AND cancel_requested_at IS NULL
-          AND deadline > $2
-        ORDER BY created_at DESC, id DESC LIMIT 1) AS beside,
-       (SELECT id FROM batches
-        WHERE tenant = $1 AND (status IN ('cancelled', 'expired') OR cancel_requested_at IS NOT NULL)
-        ORDER BY created_at DESC, id DESC LIMIT 1) AS stopped
-
 -- name: request_cancel
 UPDATE batches SET cancel_requested_at = not_before($3, batches)
 WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'finalizing')
   AND cancel_requested_at IS NULL
-
--- name: output_history
-SELECT used->>'model' AS model, sum((used->>'requests')::bigint)::bigint AS requests,
-       sum((used->>'output_tokens')::bigint)::bigint AS output_tokens
-FROM (SELECT model_usage FROM batches
-      WHERE tenant = $1 AND NOT rolling AND endpoint = $2 AND model_usage <> '[]'
-      ORDER BY created_at DESC, id DESC LIMIT 100) latest, jsonb_array_elements(latest.model_usage) used
-WHERE used->>'model' = ANY($3::text[])
-GROUP BY 1
-HAVING sum((used->>'requests')::bigint) > 0
 
 -- name: set_max_cost
 UPDATE batches SET max_cost = $3::text::numeric

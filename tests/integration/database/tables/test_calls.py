@@ -11,7 +11,7 @@ from batchwright.contracts.retention import SWEEP_START
 from batchwright.contracts.webhook_events import CALL_EVENTS
 from batchwright.database.database import Database
 from batchwright.database.tables.calls import CallKey, CallLine
-from batchwright.database.tables.operator_batches import BatchFilters
+from batchwright.database.tables.operator_batches import OperatorBatchFilters
 from tests.integration.database.call_rows import GROUP, a_call, a_rolling_order
 from tests.integration.database.rows import START, after, an_order
 from tests.integration.database.webhook_rows import an_endpoint, create, types
@@ -212,9 +212,9 @@ async def test_a_call_is_in_progress_while_its_batch_is(any_database: Database) 
 async def test_rolling_batches_are_in_no_list_and_in_no_quota_of_batches(any_database: Database) -> None:
     await opened(any_database)
     await any_database.batches.upsert(an_order("batch_2"))
-    operators, filters = any_database.operator_batches, BatchFilters(START)
+    operators, filters = any_database.operator_batches, OperatorBatchFilters(START)
     for listed, more in (
-        await any_database.batches.page("t", limit=10, after=None),
+        await any_database.batch_list.page("t", limit=10, after=None),
         await operators.page(filters, limit=10, ascending=True, after=None),
         await operators.page(filters, limit=10, ascending=False, after=None),
     ):
@@ -222,7 +222,7 @@ async def test_rolling_batches_are_in_no_list_and_in_no_quota_of_batches(any_dat
     (count,) = await operators.counts(forecast_since=START, ended_since=START)
     assert count.batches == 1
     assert await operators.owner("batch_1") == "t"
-    assert await any_database.batches.count_live("t") == 1
+    assert await any_database.batch_list.count_live("t") == 1
     row = await any_database.batches.get("t", "batch_1")
     assert row is not None
     assert row.order == a_rolling_order()
