@@ -45,8 +45,9 @@ class ForecastCollector:
     """Forecasts when each live batch will be done, stores the forecasts, and shows them as metrics.
 
     All control workers compute the same forecasts, but only one of them stores them. That worker also sends a
-    forecast to the batch's workflow if it differs enough from the one last sent. The collector also stores
-    the speeds of models, because forecasts of new batches need them, and samples of the batches' progress.
+    forecast to the batch's workflow if it differs enough from the last forecast that was sent. The collector
+    also stores the speeds of models, which forecasts of new batches need, and samples of the batches'
+    progress.
     """
 
     def __init__(self, database: Database, metrics: Metrics, report: ForecastSignal) -> None:

@@ -28,7 +28,8 @@ class WebhookDeliveryWorkflow:
     async def run(self, order: DeliveryOrder) -> DeliveryResult:
         """Attempt the delivery until it succeeds, its endpoint is deleted or disabled, or 72 h have passed.
 
-        For a test event, these are 5 min. Return the number of attempts and the outcome of the last one.
+        A test event is attempted for only 5 min. Return the number of attempts and the outcome of the last
+        attempt.
         """
         period = TEST_RETRY_PERIOD if order.is_test else RETRY_PERIOD
         began, attempt = workflow.now(), 0

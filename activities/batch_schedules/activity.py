@@ -52,11 +52,11 @@ class BatchScheduling(ScheduleActivities):
 
     @activity.defn
     async def admit_scheduled_batch(self, run: ScheduledRun) -> ScheduledBatch:
-        """Check that the batch that is due now may be created, and return its order, or the reason if not.
+        """Check that the batch that is due now may be created. Return its order, or the reason against it.
 
-        The batch's id is derived from the run, so another attempt returns an order with the same id, and the
-        order in the batch's row if there is one. If the schedule was deleted in the database, but not in
-        Temporal, it is deleted there.
+        The batch's id is derived from the run, so another attempt returns an order with the same id. If the
+        batch has a row, the order in the row is returned. If the schedule was deleted in the database, but
+        not in Temporal, it is deleted there.
 
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.
@@ -111,7 +111,9 @@ class BatchScheduling(ScheduleActivities):
 
     @activity.defn
     async def end_of_scheduled_batch(self, order: BatchOrder) -> BatchStatus | None:
-        """Return the final status of a batch; None if its tenant has deleted it, because then it has ended.
+        """Return the final status of a batch; None if its tenant has deleted it.
+
+        Only an ended batch can be deleted.
 
         Raises (ApplicationError, by type):
             BatchLive: the batch has not ended; retried.

@@ -77,7 +77,7 @@ class ResultWriter:
         """Create a writer without results.
 
         Args:
-            answers: records the answers of calls once their results are stored; None if the lines are no
+            answers: records the answers of calls once their results are stored; None if the lines are not
                 calls.
         """
         self._storage, self._budget, self._metrics, self._names = storage, budget, metrics, names

@@ -15,7 +15,7 @@ _RECORD_SECONDS = 2.0
 class CallAnswers:
     """Records the answers of the calls of one rolling batch as soon as their results are stored.
 
-    If that fails, finalization records them later, because it records the answer of every call that has none.
+    If the recording fails, finalization records the answers later.
     """
 
     def __init__(self, calls: CallsTable, tenant: str) -> None:
@@ -23,7 +23,7 @@ class CallAnswers:
         self._failing = False
 
     async def record(self, lines: Sequence[bytes]) -> None:
-        """Record the answers in these lines of an output or error file. A failure is only logged."""
+        """Record the answers in these lines of an output or error file. If this fails, only log it."""
         try:
             async with asyncio.timeout(_RECORD_SECONDS):
                 await self._calls.answer(self._tenant, answers_of(lines))

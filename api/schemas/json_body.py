@@ -202,7 +202,7 @@ async def _read(
 ) -> bytes:
     """Return the body, of at most `most` bytes.
 
-    It can be read again, because the audit log and the route both need it.
+    The body can be read again, because the audit log and the route both need it.
     """
     if _SCOPE_BODY in request.scope:
         read: bytes = request.scope[_SCOPE_BODY]

@@ -49,9 +49,10 @@ class CallRequest(NamedTuple):
         id_prefix: beginning of the call's id.
         body: body for the backend, as JSON.
         window: time within which the call must have an answer.
-        notifies: True if its end is an event for webhooks; False if the client waits for it.
-        priority: priority of its line; None for the default.
-        webhook: an endpoint for the end of this call only; None for none. Its URL was checked.
+        notifies: True if the end of the call is an event for webhooks; False if the client waits for the
+            call.
+        priority: priority of the call's line; None for the default.
+        webhook: an endpoint, with a checked URL, for the end of this call only; None for no endpoint.
     """
 
     id_prefix: str
@@ -65,7 +66,7 @@ class CallRequest(NamedTuple):
 
 
 class SentKey(NamedTuple):
-    """An idempotency key, and the digest of the request that has it."""
+    """An idempotency key, and the digest of its request."""
 
     text: str
     fingerprint: str
@@ -89,7 +90,9 @@ class Calls:
     async def submit(
         self, request: CallRequest, tenant: str, caller: Caller, key: SentKey | None = None
     ) -> Call:
-        """Accept a call, and return it. With an idempotency key, a repeat returns the first request's call.
+        """Accept a call, and return it.
+
+        If an earlier request had the same idempotency key, return the call of the earlier request.
 
         Raises:
             ApiError: the tenant may not use the model or no backend serves it (404), too many calls of the
@@ -145,7 +148,8 @@ class Calls:
     async def _is_accepted(self, call: Call) -> bool:
         """Return True if a call of an earlier request has ended, or its batch was started.
 
-        Otherwise the earlier request was interrupted, and its call is removed.
+        If not, the earlier request was interrupted. Remove its call and return False. If the call cannot be
+        removed, because its batch has just collected it, return True.
         """
         if call.status.has_ended:
             return True
@@ -211,7 +215,7 @@ class Calls:
     async def _start(self, call: NewCall, order: BatchOrder) -> None:
         """Start the batch of a call, unless this process has started it already.
 
-        If it cannot be started, the call is removed, unless another process has started the batch.
+        If the batch cannot be started, remove the call, unless another process has started the batch.
         """
         try:
             await asyncio.shield(self._starting(order))

@@ -25,9 +25,9 @@ VARY = {"Vary": "Accept-Encoding"}  # header of all responses that may be compre
 
 
 def accepted_compression(request: Request, size: int | None = None) -> Compression | None:
-    """Return how to compress the response to a request; None to send it as it is.
+    """Return how to compress the response to a request; None to send it uncompressed.
 
-    Of the formats that the client accepts, zstd comes first, because it costs the least CPU.
+    If the client accepts several formats, zstd is preferred, because it costs the least CPU.
 
     Args:
         size: number of bytes of the uncompressed response; None if it is not known.
@@ -43,16 +43,17 @@ def accepted_compression(request: Request, size: int | None = None) -> Compressi
 
 
 def encoding_headers(compression: Compression | None) -> dict[str, str]:
-    """Return the headers of a response that is compressed this way, or not at all."""
+    """Return the headers of a response with this compression, or without compression."""
     return VARY if compression is None else {**VARY, "Content-Encoding": compression.value}
 
 
 async def encoded(
     first: bytes, rest: AsyncIterable[bytes], compression: Compression | None, *, flushes: bool = False
 ) -> AsyncGenerator[bytes]:
-    """Yield the body of a response: `first` and then `rest`, compressed unless `compression` is None.
+    """Yield the body of a response: `first`, followed by `rest`.
 
-    The compressor works in a thread, one piece at a time.
+    The body is compressed, unless `compression` is None. The compressor works in a thread, one piece at a
+    time.
 
     Args:
         flushes: True for a live stream. Then the client can expand each piece as soon as it arrives.

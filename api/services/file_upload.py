@@ -200,7 +200,7 @@ class FileUpload:
 
     @property
     def _expands(self) -> bool:
-        """True if a compressed file is expanded. In the profile `strict` it is refused, as OpenAI does."""
+        """True if a compressed file is expanded. The profile `strict` rejects compressed files."""
         return self._settings.profile is not Profile.STRICT and self._purpose in (None, "batch")
 
     @property

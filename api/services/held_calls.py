@@ -22,7 +22,7 @@ _PAUSE_PER_POLL_TIME = 9  # ratio of pause to poll, so that 10 % of the time is 
 class HeldCalls:
     """Held connections of this process. One query asks for all their calls together.
 
-    Without held connections, no queries are sent.
+    If there are no held connections, no queries are sent.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -79,7 +79,7 @@ class HeldCalls:
                 del self._ended[key]
 
     async def _poll(self) -> None:
-        """Watch the calls of all held connections until there is none."""
+        """Watch the calls of all held connections until no connection is held."""
         clock, failing = asyncio.get_running_loop().time, False
         while self._ended:
             began = clock()

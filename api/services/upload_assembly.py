@@ -111,7 +111,7 @@ def _file_row(upload: UploadRow, deps: ApiDependencies) -> FileRow:
 class _AssembledFile:
     """Writes the assembled file and checks it: its MD5 digest, its size, and the first line of a batch input.
 
-    The digest is that of the parts, even if the file is expanded.
+    Even if the file is expanded, the digest is computed from the parts.
     """
 
     def __init__(
@@ -127,17 +127,20 @@ class _AssembledFile:
 
     @property
     def extra_bytes(self) -> int:
-        """Number of bytes by which the file is larger than the upload, which counts for the quota already."""
+        """Number of bytes by which the file is larger than the upload.
+
+        The bytes of the upload already count for the quota.
+        """
         return max(self._bytes - self._upload.bytes, 0)
 
     def described(self, row: FileRow) -> FileRow:
-        """Return the row of the file with the size and the name of what was stored."""
+        """Return the row of the file with the size and the name of the stored content."""
         if not self._content.is_expanded:
             return row
         return row.model_copy(update={"bytes": self._bytes, "filename": expanded_name(row.filename)})
 
     async def add(self, piece: bytes, writer: ObjectWriter) -> None:
-        """Add the next bytes of the parts, and write what they are expanded to.
+        """Add the next bytes of the parts. Write them, expanded if the file is compressed.
 
         Raises:
             ApiError: the file is damaged or too large, or its first line is not JSON.

@@ -86,12 +86,15 @@ class Webhooks:
         return self._of_batch(await self._endpoints.insert_for_batch(made.row))
 
     async def create_for_call(self, spec: WebhookSpec, tenant: str, call_id: str) -> None:
-        """Create the endpoint of one call, without checking its URL. A repeated call creates no other one."""
+        """Create the endpoint of one call, without checking its URL. A repeated call changes nothing."""
         made = self._build(spec, tenant, webhook_id_of_call(call_id), call_id)
         await self._endpoints.insert_for_batch(made.row)
 
     async def secret_of_call(self, tenant: str, call_id: str) -> str | None:
-        """Return the secret of the endpoint of a call; None if it has no endpoint or cannot be read."""
+        """Return the secret of the endpoint of a call.
+
+        Return None if the call has no endpoint, or if the secret cannot be read.
+        """
         row = await self._endpoints.get(tenant, webhook_id_of_call(call_id))
         return None if row is None else self._of_batch(row).secret
 

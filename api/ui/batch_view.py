@@ -62,7 +62,7 @@ class ThroughputChart(NamedTuple):
 
     Attributes:
         path: outline of the chart as SVG path data. It is 1000 wide and 100 high.
-        peak: highest rate in lines per second. Its place is at the top of the chart.
+        peak: highest rate in lines per second. It is drawn at the top of the chart.
         average: average rate in lines per second.
         start: Unix time of the left edge.
         end: Unix time of the right edge.

@@ -69,7 +69,10 @@ class ScheduledRun(Message):
 
 
 class ScheduledBatch(Message):
-    """The order of a run's batch, or why there is no batch: a stable code, and a message for the tenant."""
+    """The order of a run's batch, or the reason why there is no batch.
+
+    The reason consists of a stable code and a message for the tenant.
+    """
 
     order: BatchOrder | None = None
     code: str = ""
@@ -77,7 +80,7 @@ class ScheduledBatch(Message):
 
 
 class RunRecord(Message):
-    """What became of a run, for the list of its schedule's runs."""
+    """Outcome of a run, for the list of its schedule's runs."""
 
     run: ScheduledRun
     batch: ScheduledBatch
@@ -99,7 +102,7 @@ class ScheduleActivities:
 
     @activity.defn
     async def admit_scheduled_batch(self, run: ScheduledRun) -> ScheduledBatch:
-        """Check that the batch that is due now may be created, and return its order, or the reason if not.
+        """Check that the batch that is due now may be created. Return its order, or the reason against it.
 
         A repeated call returns the order of the same batch. The batch has no row yet.
         """
@@ -119,6 +122,7 @@ class ScheduleActivities:
     async def end_of_scheduled_batch(self, order: BatchOrder) -> BatchStatus | None:
         """Return the final status of a batch; None if it was deleted.
 
-        While the batch is live, fail, so that Temporal retries. So waiting occupies no worker.
+        While the batch is live, the activity fails, and Temporal retries it. So no worker is occupied by
+        waiting.
         """
         raise NotImplementedError

@@ -18,8 +18,8 @@ class ResponseError(BaseModel):
 class JobObject(BaseModel):
     """A call that was submitted to the queue: in responses, and in the callback at its end.
 
-    `result` is the body of the backend's response. It is null in a callback if it is too large for one;
-    `result_omitted` is then True. Times are in Unix seconds.
+    `result` is the body of the backend's response. If it is too large for a callback, it is null there, and
+    `result_omitted` is True. Times are in Unix seconds.
     """
 
     job_id: str
@@ -33,7 +33,10 @@ class JobObject(BaseModel):
 
 
 class SubmittedJob(JobObject):
-    """A new job. `callback_secret` is the key of its callback's signatures; null if it has no callback."""
+    """A new job.
+
+    `callback_secret` is the key that signs the callback of the job; null if the job has no callback.
+    """
 
     callback_secret: str | None = None
 

@@ -46,7 +46,8 @@ class Call(Message):
     """A stored call. `notifies` is True if its client does not wait for it.
 
     `answer` is the line of an output or error file with the call's result. It is None until the call has
-    ended, and for a call that ended without a result; `error` then says why, if its batch has failed.
+    ended. It stays None if the call ended without a result. In this case, if the batch has failed, `error`
+    says why.
     """
 
     tenant: str
@@ -64,7 +65,7 @@ class Call(Message):
 
 
 class CallAnswer(Message):
-    """The result of a call: a line of an output or error file, and the status that it gives the call."""
+    """The result of a call: a line of an output or error file, and the resulting status of the call."""
 
     id: str
     status: CallStatus
@@ -72,9 +73,9 @@ class CallAnswer(Message):
 
 
 class RollingBatch(Message):
-    """How a rolling batch, whose lines are single calls, collects its lines.
+    """Settings of a rolling batch, whose lines are single calls.
 
-    Calls of `group` become its lines until it is about `open_seconds` old.
+    Calls of `group` become lines of the batch until it is about `open_seconds` old.
     """
 
     group: str

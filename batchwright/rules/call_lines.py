@@ -23,7 +23,7 @@ def call_line(call_id: str, endpoint: Endpoint, body: bytes) -> bytes:
 
 
 def edit_body(fields: dict[str, msgspec.Raw], without: Container[str] = (), **values: str) -> bytes:
-    """Return a JSON body without some of its fields, and with other values for some. The rest stays as it is.
+    """Return a JSON body with some fields left out or replaced. The rest stays unchanged.
 
     Args:
         fields: the fields of the body, each with its JSON text.

@@ -38,7 +38,7 @@ class CallResult(msgspec.Struct):
 
 
 class CallError(NamedTuple):
-    """Why a call failed. `status` is the status of the backend's response; 0 if there was none."""
+    """Reason why a call failed. `status` is the status of the backend's response; 0 without a response."""
 
     status: int
     code: str
@@ -74,7 +74,7 @@ def read_result(line: bytes) -> CallResult:
 
 
 def answers_of(lines: Iterable[bytes]) -> list[CallAnswer]:
-    """Return the answers that these lines of an output or error file are for their calls."""
+    """Return the answers for calls that these lines of an output or error file contain."""
     answers = list[CallAnswer]()
     for line in lines:
         result = read_result(line)
@@ -102,7 +102,7 @@ def success_of(call: Call) -> Response | None:
 
 
 def error_of(call: Call) -> CallError:
-    """Return why a call has failed or was cancelled."""
+    """Return the reason why a call has failed or was cancelled."""
     if call.answer is None:
         if call.status is CallStatus.CANCELLED:
             return CallError(0, "cancelled", "The call was cancelled.")

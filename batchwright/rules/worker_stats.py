@@ -134,7 +134,10 @@ class TrafficShare(NamedTuple):
 
 
 class OpenCircuit(NamedTuple):
-    """An open circuit breaker of a model at a backend. `workers` is the number of workers that have it."""
+    """An open circuit breaker of a model at a backend.
+
+    `workers` is the number of workers in which it is open.
+    """
 
     model: str
     backend: str

@@ -179,9 +179,9 @@ def _search_attributes(tenant: str) -> TypedSearchAttributes:
 
 
 def _unless_time_zone(error: RPCError) -> Exception:
-    """Return TimeZoneUnknown if Temporal rejects the time zone of a schedule, and otherwise the error itself.
+    """Return TimeZoneUnknown if Temporal rejects the time zone of a schedule; otherwise the error itself.
 
-    Other causes have the same status, such as a search attribute that is missing in the namespace.
+    Other errors have the same status, for example if a search attribute is missing in the namespace.
     """
     is_rejected = error.status is RPCStatusCode.INVALID_ARGUMENT
     return TimeZoneUnknown(error.message) if is_rejected and _ZONE.search(error.message) else error

@@ -49,8 +49,8 @@ class HostLookup(AbstractResolver):
         Only the present addresses are checked. The host may have other addresses later.
 
         Raises:
-            ValueError: the host has a forbidden address, or was not found. The message does not say which, or
-                a tenant could find out the names of the operator's hosts.
+            ValueError: the host has a forbidden address, or was not found. The message is the same in both
+                cases, because a tenant could otherwise find out the names of the operator's hosts.
         """
         host = parts.hostname or ""
         try:

@@ -29,8 +29,8 @@ MAX_BODY_BYTES_PER_TENANT = 128 * 1024 * 1024
 class CallBodies:
     """Reads the bodies of single calls, which may be as large as lines of batches.
 
-    It limits how many bytes of them this process holds: a body stays in memory until its call is accepted, or
-    as long as the connection of its call is held.
+    The number of bytes in memory is limited, over all bodies of this process. A body stays in memory until
+    its call is accepted, or as long as the connection of its call is held.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -67,7 +67,7 @@ def nested(fields: Mapping[str, msgspec.Raw], name: str) -> Fields:
     """Return the fields of an object in the field `name`.
 
     Raises:
-        ApiError: the field is missing or is no object.
+        ApiError: the field is missing or is not an object.
     """
     if name not in fields:
         raise missing_parameter(name)
@@ -103,7 +103,7 @@ def text(fields: Mapping[str, msgspec.Raw], name: str, prefix: str = "") -> str 
 
 
 def sent_key(request: Request, fields: Fields) -> SentKey | None:
-    """Return the idempotency key of a call and the digest of its request; None if it has no key."""
+    """Return the idempotency key of a call and the digest of its request; None if the request has no key."""
     key = idempotency_key_of(request)
     if key is None:
         return None
@@ -112,7 +112,7 @@ def sent_key(request: Request, fields: Fields) -> SentKey | None:
 
 
 def model_of(fields: Mapping[str, msgspec.Raw], settings: Settings) -> str:
-    """Return the model of a call, which is the default model of the settings if the body names none.
+    """Return the model of a call. If the body names no model, return the default model of the settings.
 
     Raises:
         ApiError: the body names no model, and there is no default; or the name is not valid.

@@ -49,11 +49,11 @@ class FlexCalls:
     async def answer(self, request: Request, call: CallRequest, fields: Fields) -> Call | None:
         """Submit a call, wait for its end, and return it. Return None if the client has disconnected.
 
-        If the wait ends early and there is no idempotency key, nobody could fetch the answer, so the call is
-        cancelled.
+        If the wait ends early and the call has no idempotency key, the client could not fetch the answer. The
+        call is then cancelled.
 
         Args:
-            fields: the fields of the request's body, which an idempotency key stands for.
+            fields: the fields of the request's body. Their digest is stored with the idempotency key.
 
         Raises:
             ApiError: as in `Calls.submit`, or there is no room for the connection (429), or the process is

@@ -40,7 +40,8 @@ _RAW_DEFAULTS = {name: _raw(value) for name, value in _DEFAULTS.items()}
 def response_body(call: Call, profile: Profile) -> bytes:
     """Return the response of a call as JSON.
 
-    It has the fields of the backend's response if there is one. Otherwise it has those of the request.
+    If the backend has responded, the result has the fields of its response. Otherwise it has the fields of
+    the request.
     """
     fields = _answered_fields(call)
     if fields is None:

@@ -105,7 +105,7 @@ class ResponseRoutes:
         return self._shown(await self._calls.get(tenant, id))
 
     async def cancel(self, request: Request, response_id: str) -> Response:
-        """Cancel a response that has not ended. It is not sent if it was not sent yet."""
+        """Cancel a response that has not ended. If its request was not sent yet, it is never sent."""
         tenant, id = tenant_of(request, self._settings), _checked(response_id)
         return self._shown(await self._calls.cancel(tenant, id))
 

@@ -28,7 +28,7 @@ class CallKey(NamedTuple):
 class StoredCall(NamedTuple):
     """A call that was stored: the id of its batch, and the order of this batch while it is open.
 
-    `order` is None if the call was stored before, and its batch takes no more calls.
+    If the call was stored before and its batch accepts no further calls, `order` is None.
     """
 
     batch_id: str
@@ -42,17 +42,17 @@ class CallLine(NamedTuple):
 
 
 class CallsTable(Protocol):
-    """Single calls. The first answer of a call counts: an ended call does not change any more."""
+    """Single calls. Only the first answer of a call counts: an ended call no longer changes."""
 
     async def insert(self, call: NewCall) -> StoredCall | None:
-        """Store a call as a line of the open rolling batch of its group. A repeat changes nothing.
+        """Store a call as a line of the open rolling batch of its group. A repeated call changes nothing.
 
-        Return None without storing it if no batch of the group is open.
+        If no batch of the group is open, store nothing and return None.
         """
         ...
 
     async def open(self, group: str, order: BatchOrder) -> None:
-        """Let the batch of `order` take the calls of a group, unless another batch already does."""
+        """Let the batch of `order` collect the calls of a group, unless another batch already does this."""
         ...
 
     async def withdraw(self, tenant: str, id: str) -> bool:
@@ -60,15 +60,15 @@ class CallsTable(Protocol):
         ...
 
     async def collect(self, tenant: str, group: str, batch_id: str) -> None:
-        """Fix the calls that are the lines of a batch. No call is stored for the batch any more."""
+        """Fix which calls are the lines of a batch. From then on, no further call is stored for the batch."""
         ...
 
     def collected(self, tenant: str, batch_id: str) -> AsyncIterator[CallLine]:
-        """Yield the calls of a batch that `collect` has fixed, sorted by id. They are the same each time."""
+        """Yield the calls of a batch that `collect` has fixed, sorted by id, the same calls each time."""
         ...
 
     async def get(self, tenant: str, id: str) -> Call | None:
-        """Return a call; None if there is none, or if it ended more than ANSWER_LIFETIME ago."""
+        """Return a call; None if there is no such call, or if it ended more than ANSWER_LIFETIME ago."""
         ...
 
     async def count_open(self, tenant: str) -> int:
@@ -84,7 +84,7 @@ class CallsTable(Protocol):
         ...
 
     async def answer(self, tenant: str, answers: Sequence[CallAnswer]) -> None:
-        """End the calls that these answers are for. Calls that have ended already do not change."""
+        """End calls with these answers. Calls that have ended already do not change."""
         ...
 
     async def cancel(self, tenant: str, id: str) -> None:
@@ -92,7 +92,7 @@ class CallsTable(Protocol):
         ...
 
     async def ended(self, keys: Collection[CallKey]) -> list[CallKey]:
-        """Return those of the calls, which may be of several tenants, that have ended."""
+        """Return the given calls that have ended. The calls may belong to several tenants."""
         ...
 
     async def count_old(self, before: datetime) -> int:
@@ -100,7 +100,7 @@ class CallsTable(Protocol):
         ...
 
     async def remove_old(self, before: datetime, limit: int) -> int:
-        """Delete calls that ended at the time `before` or earlier. Return how many.
+        """Delete calls that ended at the time `before` or earlier. Return the number of deleted calls.
 
         Calls that were stored by then, but whose batch was never started, are deleted as well.
         """

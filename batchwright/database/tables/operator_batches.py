@@ -66,7 +66,7 @@ class OperatorBatches(Protocol):
     ) -> tuple[list[BatchRow], bool]:
         """Return at most `limit` batches, sorted by id (the order of creation), and True if more follow.
 
-        Rolling batches, which would be most, are left out.
+        Rolling batches are left out, because there are very many of them.
 
         Args:
             ascending: True for oldest first, False for newest first.

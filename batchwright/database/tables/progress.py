@@ -89,8 +89,8 @@ class ProgressTable(Protocol):
     async def sample(self, at: datetime) -> None:
         """Add a sample with the time `at` to each batch in progress whose latest sample is old enough.
 
-        The interval is ten seconds for a young batch, and a fortieth of the age of an older one. So several
-        control workers may sample, and a batch of a day has 260 samples.
+        The interval is a fortieth of the age of the batch, but at least ten seconds. So several control
+        workers may call this, and a batch of a day has 260 samples.
         """
         ...
 

@@ -77,8 +77,8 @@ class SchedulesTable(Protocol):
     async def update(self, row: ScheduleRow) -> ScheduleRow | None:
         """Replace all fields of a schedule except `created_at`, and return the schedule with its new version.
 
-        Also return None, and change nothing, if the stored version is not `row.version`: then another change
-        came first.
+        If the stored version is not `row.version`, another change came first. Then change nothing and return
+        None.
         """
         ...
 

@@ -65,7 +65,7 @@ class Expander:
         self._received = self._lines = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the bytes that follow from the next piece `data`, in pieces of at most 1 MiB.
+        """Yield the expanded bytes of the next piece `data`, in pieces of at most 1 MiB.
 
         The caller must consume the iterator before it calls another method.
 
@@ -112,7 +112,7 @@ class _Member(Protocol):
     """One gzip member or one zstd frame."""
 
     def expand(self, data: bytes) -> Iterator[bytes]:
-        """Yield the bytes that follow from `data`, up to the end of the member."""
+        """Yield the expanded bytes of `data`, up to the end of the member."""
         ...
 
     @property

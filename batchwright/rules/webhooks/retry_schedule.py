@@ -15,7 +15,7 @@ _MAX_DOUBLINGS = 20  # far beyond the longest pause
 
 
 def is_last_attempt(elapsed: timedelta, period: timedelta = RETRY_PERIOD) -> bool:
-    """Return True if an attempt is the last one, because it begins `period` or more after the first one.
+    """Return True if an attempt is the last one, because it begins `period` or more after the first attempt.
 
     `elapsed` is the time from the beginning of the first attempt to the beginning of this attempt.
     """
