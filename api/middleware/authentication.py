@@ -23,7 +23,8 @@ from batchwright.telemetry.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 RECHECK_SECONDS = 30.0
-_FOLLOWED = ("/x/events", "/x/results")  # responses that last for as long as clients follow a batch
+# Responses that last as long as clients follow a batch, or whose connection may be held for a call.
+_LASTING = ("/x/events", "/x/results", "/v1/responses", "/v1/chat/completions")
 # Probes, scrapes and the API description show no tenant data. All other paths require authentication.
 PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"})
 
@@ -32,8 +33,8 @@ class AuthenticationMiddleware:
     """Rejects requests that fail authentication, and stores the tenant of accepted requests.
 
     The tenant is stored in the ASGI scope. Requests for `PUBLIC_PATHS` and callbacks of backends are not
-    checked, and get no tenant. Callers that follow a batch are checked again every `RECHECK_SECONDS`, so that
-    a stream ends soon after its key was revoked.
+    checked, and get no tenant. Callers that follow a batch or wait for a call are checked again every
+    `RECHECK_SECONDS`, so that a stream or a wait ends soon after its key was revoked.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class AuthenticationMiddleware:
                 return await error_response(error)(scope, receive, send)
             except (DatabaseUnavailable, IssuerUnavailable) as error:
                 return await unavailable_response(error)(scope, receive, send)
-            if scope["path"].endswith(_FOLLOWED):
+            if scope["path"].endswith(_LASTING):
                 return await self._follow(scope, receive, send)
         await self._app(scope, receive, send)
 

@@ -3,17 +3,22 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, MutableMapping
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 import pytest
 from openai import RateLimitError
 
+from batchwright.api.auth import key_cache
+from batchwright.api.middleware import authentication
 from batchwright.api.routes.calls import bodies
 from batchwright.api.services import held_calls
+from batchwright.contracts.calls import CallStatus
 from batchwright.contracts.errors import LineCode
 from batchwright.database.errors import DatabaseUnavailable
 from tests.fakes.api import ApiFixture, error_of, open_api, open_own_api
+from tests.fakes.api_keys import create_key
 from tests.fakes.calls import answer, fail
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
@@ -141,6 +146,23 @@ async def test_a_stopping_process_sends_its_clients_away(
         call = await api.database.calls.get("default", last_id(api))
         assert call is not None
         assert call.status.value == status
+
+
+@pytest.mark.parametrize(("path", "body"), [(CHAT, ASK), (RESPONSES, ASK_RESPONSE)])
+async def test_the_wait_for_a_call_ends_when_its_key_is_revoked(
+    monkeypatch: pytest.MonkeyPatch, path: str, body: object
+) -> None:
+    monkeypatch.setattr(authentication, "RECHECK_SECONDS", 0)
+    monkeypatch.setattr(key_cache, "CACHE_SECONDS", 0)
+    monkeypatch.setattr(held_calls, "_CHECK_SECONDS", 0.01)
+    async with open_api(auth="api_key") as api:
+        key = await create_key(api.database, "blue")
+        request = await sent(api, path, body, {"Authorization": f"Bearer {key.text}"})
+        await api.database.api_keys.revoke(key.prefix, datetime.now(UTC))
+        assert (await request).status_code == 499
+        call = await api.database.calls.get("blue", last_id(api))
+        assert call is not None
+        assert call.status is CallStatus.CANCELLED
 
 
 async def test_the_bodies_of_held_calls_have_a_limit_for_a_tenant_and_for_all(
