@@ -29,8 +29,11 @@ COPY simulator ./simulator
 COPY starter ./starter
 COPY worker ./worker
 COPY workflows ./workflows
+# uv records when this folder changed, which is different in each build.
 RUN --mount=type=cache,target=/root/.cache/uv \
-    uv sync --locked --no-default-groups --no-editable
+    uv sync --locked --no-default-groups --no-editable && \
+    sed -i '/uv_cache.json/d' /opt/batchwright/lib/python*/site-packages/batchwright-*.dist-info/RECORD && \
+    rm /opt/batchwright/lib/python*/site-packages/batchwright-*.dist-info/uv_cache.json
 
 FROM python:3.11.15-slim-trixie@sha256:db3ff2e1800a8581e2c48a27c3995339d47bdf046da21c7627accd3d51053a93
 LABEL org.opencontainers.image.title="batchwright" \

@@ -1,7 +1,7 @@
 """The commands of the Dockerfile, run without Docker, install a program that works."""
 
 import os
-import shlex
+import re
 import shutil
 import subprocess
 import sys
@@ -75,6 +75,12 @@ def test_data_files_are_installed(installed: Path) -> None:
         }
 
 
+def test_no_file_says_when_the_image_was_built(installed: Path) -> None:
+    [about] = installed.glob("lib/python*/site-packages/batchwright-*.dist-info")
+    assert not (about / "uv_cache.json").exists()
+    assert "uv_cache.json" not in (about / "RECORD").read_text()
+
+
 def test_packages_for_tests_or_the_embedded_stack_are_not_installed(installed: Path) -> None:
     [packages] = installed.glob("lib/python*/site-packages")
     names = {each.name for each in distributions(path=[str(packages)])}
@@ -94,9 +100,11 @@ def _copy(instruction: Instruction, source: Path) -> None:
 
 def _run(instruction: Instruction, source: Path, environment: Path) -> None:
     # A cache is a mount of the builder's; here uv's own is used.
-    words = [word for word in shlex.split(instruction.text) if not word.startswith("--mount=")]
-    uv, *arguments = words
-    assert uv == "uv"
+    command = re.sub(r"--mount=\S+", "", instruction.text).replace("/opt/batchwright", str(environment))
     variables = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
-    chosen = {"UV_PROJECT_ENVIRONMENT": str(environment), "UV_PYTHON": sys.executable}
-    fetched([UV, *arguments], cwd=source, environment=variables | chosen)
+    chosen = {
+        "UV_PROJECT_ENVIRONMENT": str(environment),
+        "UV_PYTHON": sys.executable,
+        "PATH": f"{Path(UV).parent}:{os.environ['PATH']}",
+    }
+    fetched(["bash", "-euc", command], cwd=source, environment=variables | chosen)
