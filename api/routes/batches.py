@@ -102,7 +102,7 @@ class BatchRoutes:
             methods=["POST"],
             response_model=BatchObject,
             openapi_extra=batch_body_spec(self._deps.settings.profile),
-            responses=error_responses(409),
+            responses=error_responses(403, 409),
             dependencies=[Depends(idempotency_key_parameter)],
         )
         router.add_api_route(
