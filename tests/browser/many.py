@@ -2,8 +2,7 @@
 
 import json
 
-import asyncpg
-
+from batchwright.database.pool import open_connection_pool
 from tests.e2e.stack import Stack
 
 _FILES = """
@@ -26,26 +25,26 @@ async def multiply(stack: Stack, batch: str, lines: int, batches: int) -> None:
     The lines are copies of the one in its input and output file. Each copy of the row is a second older than
     the one before.
     """
-    connection = await asyncpg.connect(stack.now.postgres)
+    connections = await open_connection_pool(stack.now.postgres, size=1, patience_seconds=10)
     try:
-        for id, key in await connection.fetch(_FILES, batch):
+        for id, key in await connections.fetch(_FILES, batch):
             file = stack.objects / key
             line = json.dumps(json.loads(file.read_bytes()))
             copies = "".join(_copy(line, number) for number in range(lines)).encode()
             file.write_bytes(copies)
-            await connection.execute("UPDATE files SET bytes = $2 WHERE id = $1", id, len(copies))
-        await connection.execute(_COUNT, batch, lines)
+            await connections.execute("UPDATE files SET bytes = $2 WHERE id = $1", id, len(copies))
+        await connections.execute(_COUNT, batch, lines)
         for table, id in (("batches", "id"), ("batch_tags", "batch_id")):
             changed = {id: "'batch_' || md5(n::text)", "created_at": "created_at - n * interval '1 second'"}
-            columns = [name for (name,) in await connection.fetch(_COLUMNS, table)]
+            columns = [name for (name,) in await connections.fetch(_COLUMNS, table)]
             values = ", ".join(changed.get(name, name) for name in columns)
-            await connection.execute(
+            await connections.execute(
                 f"INSERT INTO {table} ({', '.join(columns)}) SELECT {values} "
                 f"FROM {table}, generate_series(1, {batches}) n WHERE {id} = $1",
                 batch,
             )
     finally:
-        await connection.close()
+        await connections.close()
 
 
 def _copy(line: str, number: int) -> str:

@@ -144,7 +144,7 @@ class _GzipMember(_Member):
 
 class _ZstdFrame(_Member):
     def __init__(self) -> None:
-        options = {zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG}
+        options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG}
         self._expander = zstd.ZstdDecompressor(options=options)
 
     def expand(self, data: bytes) -> Iterator[bytes]:

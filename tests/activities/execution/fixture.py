@@ -31,7 +31,13 @@ from batchwright.contracts.registry import GatewayConfig, ModelConfig
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import SliceProgress
 from batchwright.database.tables.batch_snapshots import BatchKey
-from batchwright.database.tables.progress import BatchSpending, ProgressTable, SettledLines, SliceKey
+from batchwright.database.tables.progress import (
+    BatchSpending,
+    ProgressSample,
+    ProgressTable,
+    SettledLines,
+    SliceKey,
+)
 from batchwright.inference.circuit_breaker import CircuitBreaker
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.registry import retry_policy_of
@@ -203,6 +209,12 @@ class ProgressLog(ProgressTable):
         is_reached = self.caps[batch].cap <= amount
         self.caps[batch] = self.caps[batch]._replace(is_ending=is_reached)
         return is_reached
+
+    async def sample(self, at: datetime) -> None:
+        return None
+
+    async def samples(self, tenant: str, batch_id: str) -> list[ProgressSample]:
+        return []
 
 
 class ExecutionFixture:
