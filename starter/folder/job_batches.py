@@ -11,6 +11,7 @@ from uuid import uuid4
 from batchwright.contracts.batch import RerunKind
 from batchwright.contracts.openai import BatchStatus, Endpoint
 from batchwright.contracts.openai_objects import BatchObject
+from batchwright.rules.input.compression import compression_of
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.folder.errors import JobFailed
 from batchwright.starter.folder.job_files import JobDirectory, JobFile, JobRecord, printable
@@ -133,7 +134,9 @@ class JobBatches:
         if is_prompt and not job.exists(JobFile.INPUT):
             write_request(job, self._options.model)
         with job.open(JobFile.INPUT) as file:
-            if problem := start_problem(file.read(START_BYTES), JobFile.INPUT):
+            start = file.read(START_BYTES)
+            is_compressed = compression_of(start) is not None  # the API expands it
+            if not is_compressed and (problem := start_problem(start, JobFile.INPUT)):
                 raise JobFailed(problem)
             size, _ = _version(file)
         record = JobRecord(

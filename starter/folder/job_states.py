@@ -17,7 +17,7 @@ from batchwright.starter.folder.job_files import JobDirectory, JobFile
 
 _LOCK = ".lock"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-_SUFFIX = ".jsonl"
+_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 _STAGED = ".dropped-"
 
 
@@ -106,7 +106,7 @@ class JobFolder:
         return free
 
     def dropped_files(self) -> Iterator[tuple[State | None, os.DirEntry[str]]]:
-        """Yield the dropped files: files `*.jsonl` in the folder itself, and files beside the queued jobs.
+        """Yield the dropped files: inputs in the folder itself, and all files beside the queued jobs.
 
         The first item is the state whose directory contains the file; None for the folder itself. Hidden
         files are not yielded. A symbolic link is yielded as a file.
@@ -115,7 +115,7 @@ class JobFolder:
             with os.scandir(self._fds[place]) as entries:
                 found = sorted(entries, key=lambda entry: _natural(entry.name))
             for entry in found:
-                is_hidden, is_input = entry.name.startswith("."), entry.name.endswith(_SUFFIX)
+                is_hidden, is_input = entry.name.startswith("."), entry.name.endswith(_SUFFIXES)
                 if not is_hidden and (is_input or place) and not entry.is_dir(follow_symlinks=False):
                     yield place, entry
 
@@ -126,7 +126,8 @@ class JobFolder:
             FileExistsError: the directory still contains an earlier file of this name, which could not be
                 published.
         """
-        writing, staged = self._fds[State.WRITING], f"{_STAGED}{file.removesuffix(_SUFFIX)}"
+        suffix = next((each for each in _SUFFIXES if file.endswith(each)), "")
+        writing, staged = self._fds[State.WRITING], f"{_STAGED}{file.removesuffix(suffix)}"
         with suppress(FileExistsError):  # a crash has left it, or its file cannot be published
             os.mkdir(staged, dir_fd=writing)
         fd = os.open(staged, _DIRECTORY, dir_fd=writing)

@@ -26,9 +26,10 @@ _NOBODY = 65534
         (b"", "empty"),
         (b"a,b\n1,2\n", "Must be .jsonl"),
         (b"\xff\xfe{\x00", "UTF-16"),
-        (gzip.compress(LINE.encode()), "compressed with gzip"),
+        (b"PK\x03\x04", "compressed with zip"),
+        (gzip.compress(LINE.encode())[:-3], "cannot be expanded: the file ends too early"),
     ],
-    ids=["empty", "csv", "utf-16", "gzip"],
+    ids=["empty", "csv", "utf-16", "zip", "cut gzip"],
 )
 def test_a_file_that_is_no_jsonl_is_moved_to_failed_with_the_reason(
     jobs: Jobs, content: bytes, reason: str

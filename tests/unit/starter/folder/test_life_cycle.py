@@ -1,9 +1,11 @@
 """The life cycle of a job: the directory that it is in, its files there, and the messages to the user."""
 
+import gzip
 import json
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -15,6 +17,7 @@ from batchwright.contracts.batch import ModelCounts
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.openai import BatchStatus, Endpoint, ValidationError
 from batchwright.rules.ids import request_id
+from batchwright.rules.input.compression import zstd
 from batchwright.rules.results.output_lines import error_line
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.folder import dropped_files, job_batches, job_runner
@@ -40,6 +43,23 @@ def test_a_dropped_file_is_run_and_its_results_are_written_beside_it(jobs: Jobs)
     assert jobs.read("output/rivers/input.jsonl") == prompt_line("a", "hi")
     assert "answer to hi" in jobs.read("output/rivers/output.jsonl")
     assert not runner.has_failures
+
+
+@pytest.mark.parametrize(
+    ("ending", "pack"), [("jsonl.gz", gzip.compress), ("jsonl.zst", zstd.compress)], ids=["gzip", "zstd"]
+)
+def test_a_compressed_file_is_run_and_kept_as_it_is(
+    jobs: Jobs, ending: str, pack: Callable[[bytes], bytes]
+) -> None:
+    packed = pack(prompt_line("a", "hi").encode())
+    jobs.drop(f"rivers.{ending}", packed)
+    with jobs.runner() as runner:
+        runner.round()
+        jobs.answer()
+        assert runner.round()
+    assert jobs.states() == {"rivers": "output"}
+    assert (jobs.path / "output" / "rivers" / "input.jsonl").read_bytes() == packed
+    assert "answer to hi" in jobs.read("output/rivers/output.jsonl")
 
 
 def test_a_job_is_in_one_state_at_a_time_and_an_unknown_one_in_none(jobs: Jobs) -> None:
