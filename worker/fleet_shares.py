@@ -21,7 +21,7 @@ _REFRESH_SECONDS = 2.0
 _JOIN_SECONDS = 0.25  # pause between refreshes until this worker has read its own heartbeat
 
 
-class WorkerList(Protocol):
+class Heartbeats(Protocol):
     async def heartbeats(self, max_age: timedelta) -> Sequence[WorkerHeartbeat]: ...
 
 
@@ -50,7 +50,7 @@ class FleetShares:
     def __init__(
         self,
         worker_id: str,
-        workers: WorkerList,
+        workers: Heartbeats,
         backends: Backends,
         queue_of: Callable[[str], str],
         set_shares: Callable[[Mapping[str, int], Mapping[str, Rates]], None],

@@ -32,7 +32,7 @@ class JobObject(BaseModel):
     completed_at: int | None = None
 
 
-class SubmittedJob(JobObject):
+class NewJobObject(JobObject):
     """A new job.
 
     `callback_secret` is the key that signs the callback of the job; null if the job has no callback.

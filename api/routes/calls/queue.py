@@ -22,7 +22,7 @@ from batchwright.api.schemas.webhooks import WebhookSpec
 from batchwright.api.services.calls import CallRequest, Calls
 from batchwright.api.services.idempotency import idempotency_key_parameter
 from batchwright.api.services.webhooks import Webhooks
-from batchwright.contracts.call_objects import JobObject, SubmittedJob
+from batchwright.contracts.call_objects import JobObject, NewJobObject
 from batchwright.contracts.openai import Endpoint
 from batchwright.contracts.webhook_events import CALL_EVENTS
 from batchwright.rules.call_lines import edit_body
@@ -58,7 +58,7 @@ class QueueRoutes:
             "/submit",
             self.submit,
             methods=["POST"],
-            response_model=SubmittedJob,
+            response_model=NewJobObject,
             openapi_extra=json_body_spec(_SubmitBody),
             responses=error_responses(404, 409, 429),
             dependencies=[Depends(idempotency_key_parameter)],

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from batchwright.api.audit_log.recorder import TenantAct, act_of
 from batchwright.contracts.anthropic import MessageErrorObject, RelaxedMessageBatchObject
-from batchwright.contracts.call_objects import SubmittedJob
+from batchwright.contracts.call_objects import NewJobObject
 from batchwright.contracts.schedule_objects import ScheduleObject
 from batchwright.contracts.webhook_objects import DeliveryObject, WebhookObject
 from batchwright.rules.api_keys import ApiKey, Scope, is_granted
@@ -305,7 +305,7 @@ async def belongings(api: ApiFixture, key: ApiKey) -> Ids:
     message_batch = read(messages, RelaxedMessageBatchObject).id
     response = await client.responses.create(model="llama", input="a", background=True)
     job: dict[str, object] = {"model": "llama", "payload": {"messages": []}}
-    submitted = read(await api.http.post("/queue/submit", json=job, headers=headers), SubmittedJob)
+    submitted = read(await api.http.post("/queue/submit", json=job, headers=headers), NewJobObject)
     own = {"own_upload": upload.id, "own_webhook": id}
     template = {"input_file_id": file.id, "endpoint": "/v1/chat/completions"}
     scheduled = {"cron": "0 2 * * *", "batch": template}
