@@ -6,7 +6,7 @@ from typing import Annotated, Never
 import typer
 from typer.core import TyperGroup
 
-from batchwright.process import run_and_exit
+from batchwright.process import collect_rarely, run_and_exit
 from batchwright.starter.lazy_commands import LazyCommand
 
 # These commands pass their options on to the process, which also prints the help.
@@ -131,6 +131,7 @@ def batchwright(
 
 
 def main() -> Never:
+    collect_rarely()
     run_and_exit(lambda: app(prog_name="batchwright"))
 
 

@@ -25,6 +25,7 @@ from batchwright.contracts.operator_objects import (
     StatsObject,
 )
 from batchwright.starter.client import Client, window_body
+from batchwright.starter.options import api_client
 
 _RATES = "/admin/rates"
 _QUOTAS = "/admin/quotas"
@@ -184,3 +185,10 @@ class OperatorClient:
         """Context manager that yields the response with the export, whose body are JSON lines."""
         with self._client.streamed(f"{_AUDIT_LOG}/export?{QueryParams(dict(query))}") as response:
             yield response
+
+
+@contextmanager
+def operator_client(url: str | None, tenant: str | None) -> Generator[OperatorClient]:
+    """Context manager like `api_client`, but it yields a client for operator routes."""
+    with api_client(url, tenant) as client:
+        yield OperatorClient(client)

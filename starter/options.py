@@ -8,7 +8,6 @@ import typer
 
 from batchwright.settings import Settings, SettingsError, load
 from batchwright.starter.client import Client, ClientError
-from batchwright.starter.operator_client import OperatorClient
 from batchwright.starter.output import stop
 
 
@@ -75,13 +74,6 @@ def api_client(url: str | None, tenant: str | None) -> Generator[Client]:
             yield client
     except ClientError as error:
         stop(str(error))
-
-
-@contextmanager
-def operator_client(url: str | None, tenant: str | None) -> Generator[OperatorClient]:
-    """Context manager like `api_client`, but it yields a client for operator routes."""
-    with api_client(url, tenant) as client:
-        yield OperatorClient(client)
 
 
 @contextmanager

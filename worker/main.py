@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import gc
 import logging
 import sys
 from collections.abc import Sequence
@@ -74,8 +73,5 @@ def parse_options(arguments: Sequence[str] | None = None) -> WorkerOptions:
 def run() -> Never:
     """Parse the options of the process, run `main`, and end the process with the code that `main` returns."""
     options = parse_options()
-    # A request creates hundreds of short-lived objects and no cycles; the default would collect every few
-    # requests.
-    gc.set_threshold(50_000, 20, 100)
     memory.return_large_blocks(memory.glibc_malloc())
     run_and_exit(lambda: main(options))

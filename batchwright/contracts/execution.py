@@ -6,7 +6,6 @@ limited time. If lines are left, the next attempt is a new turn, which continues
 """
 
 from datetime import datetime
-from enum import StrEnum
 from typing import Self
 
 from temporalio import activity
@@ -166,16 +165,6 @@ class ModelRunResult(Message):
     over_cap: bool = False
     completed: int = 0
     failed: int = 0
-
-
-class ActivityState(StrEnum):
-    """State of an activity that has not ended."""
-
-    QUEUED = "queued"  # until a worker takes it
-    RUNNING = "running"
-    WAITING = "waiting"  # until its next attempt
-    STOPPING = "stopping"  # it runs, and its cancellation was requested
-    PAUSED = "paused"  # in Temporal, by an operator
 
 
 class ExecutionActivities:

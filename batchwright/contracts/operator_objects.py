@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, JsonValue
 
-from batchwright.contracts.execution import ActivityState
+from batchwright.contracts.activity_state import ActivityState
 from batchwright.contracts.job_config import JobConfig, ModelKind
 from batchwright.contracts.openai import AdmissionPolicy, BatchStatus, GroupKind, OverQuota, Quota
 from batchwright.contracts.openai_objects import BatchObject

@@ -15,7 +15,8 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverse
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
-from batchwright.contracts.execution import ActivityState, ExecutionActivities, SliceRequest
+from batchwright.contracts.activity_state import ActivityState
+from batchwright.contracts.execution import ExecutionActivities, SliceRequest
 from batchwright.temporal.codec import PayloadDecryptionError
 
 _RPC_TIMEOUT = timedelta(seconds=10)

@@ -11,8 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 from urllib.parse import SplitResult
 
-from aiohttp.abc import AbstractResolver, ResolveResult
-
 from batchwright.rules.webhooks.addresses import Address, Network, check_address
 
 # A worker makes 50 attempts at once, each for at most 15 s. A silent name server occupies a thread for up to
@@ -21,27 +19,20 @@ _THREADS = 100
 _LOOKUP_SECONDS = 5.0
 
 
-class HostLookup(AbstractResolver):
-    """Resolver for aiohttp that uses the system's name servers, without a cache."""
+class HostLookup:
+    """Looks up addresses at the system's name servers, without a cache."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="webhook-hosts")
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
+    async def addresses(self, host: str, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[Address]:
         """Return the addresses of a host. Raises OSError if the host has none."""
-        return [
-            ResolveResult(
-                hostname=host,
-                host=str(address),
-                port=port,
-                family=socket.AF_INET6 if address.version == 6 else socket.AF_INET,
-                proto=socket.IPPROTO_TCP,
-                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
-            )
-            for address in await self._addresses(host, family)
-        ]
+
+        def look_up() -> list[Address]:
+            found = socket.getaddrinfo(host, None, family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+            return [ip_address(str(each[4][0]).partition("%")[0]) for each in found]
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
 
     async def check_host(self, parts: SplitResult, allowed: Sequence[Network]) -> None:
         """Check that all addresses of a URL's host are public or in one of the `allowed` networks.
@@ -55,19 +46,12 @@ class HostLookup(AbstractResolver):
         host = parts.hostname or ""
         try:
             async with asyncio.timeout(_LOOKUP_SECONDS):
-                addresses = await self._addresses(host, socket.AF_UNSPEC)
+                addresses = await self.addresses(host)
             for address in addresses:
                 check_address(address, allowed)
         except (OSError, ValueError):  # TimeoutError is an OSError, and UnicodeError is a ValueError
             problem = "was not found, or has an address that is not a public one"
             raise ValueError(f"its host {host} {problem}") from None
 
-    async def close(self) -> None:
+    def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-    async def _addresses(self, host: str, family: socket.AddressFamily) -> list[Address]:
-        def look_up() -> list[Address]:
-            found = socket.getaddrinfo(host, None, family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-            return [ip_address(str(each[4][0]).partition("%")[0]) for each in found]
-
-        return await asyncio.get_running_loop().run_in_executor(self._threads, look_up)

@@ -13,6 +13,7 @@ from ipaddress import ip_address
 from typing import NamedTuple
 
 import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
 
 from batchwright.rules.webhooks.addresses import Network, check_address, check_url
 from batchwright.webhooks.host_lookup import HostLookup
@@ -77,7 +78,7 @@ class WebhookSender:
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
-        await self._lookup.close()
+        self._lookup.close()
 
     async def _send(self, url: str, headers: Mapping[str, str], body: bytes) -> SendResult:
         sent = {**headers, "content-type": "application/json", "user-agent": _USER_AGENT}
@@ -103,7 +104,7 @@ class WebhookSender:
                 ssl=self._tls,
                 force_close=True,  # an endpoint may be replaced behind its name at any time
                 use_dns_cache=False,
-                resolver=self._lookup,
+                resolver=_Resolver(self._lookup),
                 socket_factory=self._open_socket,
             )
             self._session = aiohttp.ClientSession(
@@ -128,6 +129,31 @@ class WebhookSender:
         opened = socket.socket(family, kind, protocol)
         opened.setblocking(False)
         return opened
+
+
+class _Resolver(AbstractResolver):
+    """Resolver for aiohttp that looks up hosts with `lookup`, which its owner closes."""
+
+    def __init__(self, lookup: HostLookup) -> None:
+        self._lookup = lookup
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        return [
+            ResolveResult(
+                hostname=host,
+                host=str(address),
+                port=port,
+                family=socket.AF_INET6 if address.version == 6 else socket.AF_INET,
+                proto=socket.IPPROTO_TCP,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for address in await self._lookup.addresses(host, family)
+        ]
+
+    async def close(self) -> None:
+        pass
 
 
 def _reason(error: Exception) -> str:

@@ -104,3 +104,13 @@ def test_a_closed_pipe_prints_no_error() -> None:
     finally:
         os.close(writing)
     assert (ended.returncode, ended.stderr) == (120, "")
+
+
+@pytest.mark.parametrize(
+    ("module", "library"), [("starter.commands.batches.control", "temporalio"), ("api.main", "aiohttp")]
+)
+def test_the_start_of_a_process_does_not_wait_for_a_library_that_it_does_not_need(
+    module: str, library: str
+) -> None:
+    ran = run(f"import sys, batchwright.{module}; print({library!r} in sys.modules)")
+    assert ran.stdout == "False\n"

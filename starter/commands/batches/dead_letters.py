@@ -7,7 +7,8 @@ import typer
 from batchwright.contracts.operator_objects import (
     DeadLetterRetryPage,
 )
-from batchwright.starter.options import Json, Tenant, Url, operator_client
+from batchwright.starter.operator_client import operator_client
+from batchwright.starter.options import Json, Tenant, Url
 from batchwright.starter.output import (
     ExitCode,
     column_table,

@@ -14,7 +14,8 @@ from batchwright.contracts.operator_objects import (
 )
 from batchwright.starter.commands.fleet import holds
 from batchwright.starter.commands.fleet.audit_log import audit_log
-from batchwright.starter.options import BatchId, Json, Tenant, Url, operator_client
+from batchwright.starter.operator_client import operator_client
+from batchwright.starter.options import BatchId, Json, Tenant, Url
 from batchwright.starter.output import (
     batch_table,
     column_table,

@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from batchwright.contracts.operator_objects import HoldList
-from batchwright.starter.options import Json, Tenant, Url, operator_client
+from batchwright.starter.operator_client import operator_client
+from batchwright.starter.options import Json, Tenant, Url
 from batchwright.starter.output import (
     column_table,
     escaped,

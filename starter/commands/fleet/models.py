@@ -13,13 +13,13 @@ from batchwright.contracts.operator_objects import (
 )
 from batchwright.starter.client import ClientError
 from batchwright.starter.commands.fleet.overview import show_models
+from batchwright.starter.operator_client import operator_client
 from batchwright.starter.options import (
     Json,
     JsonLine,
     Tenant,
     Url,
     explain_unknown_model,
-    operator_client,
     stop_unknown_model,
 )
 from batchwright.starter.output import column_table, escaped, print_json, stderr, stdout, stop

@@ -1,6 +1,7 @@
 """`batchwright stats`: requests of the fleet by backend and by model."""
 
-from batchwright.starter.options import Json, Tenant, Url, operator_client
+from batchwright.starter.operator_client import operator_client
+from batchwright.starter.options import Json, Tenant, Url
 from batchwright.starter.output import column_table, escaped, print_json, stdout
 
 

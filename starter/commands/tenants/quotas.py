@@ -10,7 +10,8 @@ from batchwright.contracts.openai import AdmissionPolicy, OverQuota
 from batchwright.contracts.operator_objects import DefaultQuotas, QuotaList, QuotaObject
 from batchwright.rules.quotas import MAX_QUOTA
 from batchwright.starter.commands.tenants.budget_output import checked_cost
-from batchwright.starter.options import Json, Tenant, Url, operator_client
+from batchwright.starter.operator_client import operator_client
+from batchwright.starter.options import Json, Tenant, Url
 from batchwright.starter.output import column_table, escaped, print_json, stderr, stdout, stop
 
 _DEFAULT = "default"

@@ -11,8 +11,9 @@ from temporalio.worker import Worker
 
 from batchwright.api.temporal_gateway import RunMissing, TemporalClientGateway
 from batchwright.contracts import search_attributes, temporal_names
+from batchwright.contracts.activity_state import ActivityState
 from batchwright.contracts.batch import BatchOrder, BatchResult
-from batchwright.contracts.execution import ActivityState, ModelRun, SliceRequest, SliceResult
+from batchwright.contracts.execution import ModelRun, SliceRequest, SliceResult
 from batchwright.contracts.openai import Endpoint
 from batchwright.rules.ids import new_batch_id
 from batchwright.settings import load

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchwright.api.__main__ import main, parse_arguments
+from batchwright.api.main import main, parse_arguments
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.contracts.execution import ActivityState
+from batchwright.contracts.activity_state import ActivityState
 from batchwright.contracts.ingestion import IngestResult, ModelShare
 from batchwright.contracts.openai import BatchStatus, Usage
 from batchwright.contracts.temporal_names import model_run_id

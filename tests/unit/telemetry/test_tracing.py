@@ -73,7 +73,7 @@ def test_without_a_collector_the_sdk_is_not_even_imported() -> None:
     # FastAPI imports OpenTelemetry's API, which does nothing by itself; workers do not even import that.
     code = (
         "import sys, batchwright.worker.main; assert 'opentelemetry' not in sys.modules;"
-        "import batchwright.api.__main__; print('opentelemetry.sdk' in sys.modules)"
+        "import batchwright.api.main; print('opentelemetry.sdk' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "False\n"

@@ -211,13 +211,13 @@ async def test_a_refused_host_does_not_say_if_it_exists(host: str) -> None:
     reason = f"^its host {host} was not found, or has an address that is not a public one$"
     with pytest.raises(ValueError, match=reason):
         await lookup.check_host(urlsplit(f"https://{host}/"), [])
-    await lookup.close()
+    lookup.close()
 
 
 async def test_a_host_in_an_allowed_network_passes() -> None:
     lookup = HostLookup()
     await lookup.check_host(urlsplit("http://localhost/"), LOOPBACK)
-    await lookup.close()
+    lookup.close()
 
 
 async def test_name_servers_that_are_silent_for_all_attempts_do_not_delay_other_lookups(
@@ -233,12 +233,12 @@ async def test_name_servers_that_are_silent_for_all_attempts_do_not_delay_other_
     monkeypatch.setattr(socket, "getaddrinfo", slow)
     lookup = HostLookup()
     # So many hang if 50 attempts end after 15 s, and their lookups after 30 s.
-    silent = [asyncio.create_task(lookup.resolve("silent.example")) for _ in range(99)]
+    silent = [asyncio.create_task(lookup.addresses("silent.example")) for _ in range(99)]
     try:
         async with asyncio.timeout(10):
-            assert await lookup.resolve("other.example")
+            assert await lookup.addresses("other.example")
         assert not any(task.done() for task in silent)
     finally:
         answer.set()
         await asyncio.gather(*silent)
-        await lookup.close()
+        lookup.close()

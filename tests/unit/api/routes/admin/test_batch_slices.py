@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import pytest
 
 from batchwright.api.dependencies import now
+from batchwright.contracts.activity_state import ActivityState
 from batchwright.contracts.batch import ModelCounts
-from batchwright.contracts.execution import ActivityState
 from batchwright.contracts.ingestion import IngestResult, ModelShare
 from batchwright.contracts.operator_objects import BatchSlicesObject
 from batchwright.contracts.temporal_names import model_run_id
