@@ -36,7 +36,7 @@ async def multiply(stack: Stack, batch: str, lines: int, batches: int) -> None:
         await connections.execute(_COUNT, batch, lines)
         for table, id in (("batches", "id"), ("batch_tags", "batch_id")):
             changed = {id: "'batch_' || md5(n::text)", "created_at": "created_at - n * interval '1 second'"}
-            columns = [name for (name,) in await connections.fetch(_COLUMNS, table)]
+            columns = [str(name) for (name,) in await connections.fetch(_COLUMNS, table)]
             values = ", ".join(changed.get(name, name) for name in columns)
             await connections.execute(
                 f"INSERT INTO {table} ({', '.join(columns)}) SELECT {values} "

@@ -103,7 +103,7 @@ def test_every_route_and_schema_is_on_a_page() -> None:
     assert "| `next` | [Name](http-schemas.md#name) or null |\n" in described
 
 
-def _paths(entries: list[dict[str, Any]]) -> list[str]:
+def _paths(entries: Any) -> list[str]:
     found: list[str] = []
     for value in (value for entry in entries for value in entry.values()):
         found += _paths(value) if isinstance(value, list) else [str(value)]
