@@ -12,7 +12,7 @@ from openai.types import Batch
 from pydantic import BaseModel
 
 from batchwright.api.routes.admin.budget_groups import BudgetGroupObject
-from batchwright.contracts.execution import ActivityState
+from batchwright.contracts.activity_state import ActivityState
 from batchwright.contracts.openai import Profile, Quota
 from batchwright.contracts.openai_objects import BatchObject, EstimateObject
 from batchwright.contracts.operator_objects import (

@@ -9,7 +9,7 @@ import pytest
 from openai import AsyncOpenAI, NotFoundError
 from openai.types import Batch
 
-from batchwright.contracts.execution import ActivityState
+from batchwright.contracts.activity_state import ActivityState
 from batchwright.contracts.openai_objects import BatchObject
 from batchwright.contracts.operator_objects import BatchSlicesObject, OperatorBatch
 from tests.clients import http_client
