@@ -16,6 +16,7 @@ _FOR_APPLICATIONS = {
     "receive-webhooks.md",
     "rerun-a-batch.md",
     "schedules.md",
+    "send-single-calls.md",
     "submit-a-batch.md",
     "use-a-folder.md",
     "use-the-anthropic-clients.md",
