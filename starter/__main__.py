@@ -29,6 +29,8 @@ COMMANDS = (
     LazyCommand("dlq", "batches.dead_letters:dlq", "List, retry and delete dead letters."),
     LazyCommand("results", "batches.results:results", "Print the output lines of a batch in input order."),
     LazyCommand("validate", "batches.validate:validate", "Check FILE as the input of a batch, offline."),
+    LazyCommand("render", "batches.render:render", "Make requests from TEMPLATE and the rows of TABLE."),
+    LazyCommand("collect", "batches.collect:collect", "Join the results of batches to the rows of TABLE."),
     LazyCommand("folder", "batches.folder:folder", "Run files that are dropped into DIR as batches."),
     LazyCommand(
         "admin",

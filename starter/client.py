@@ -18,6 +18,8 @@ from batchwright.contracts.openai_objects import (
     EstimateObject,
     FileObject,
 )
+from batchwright.contracts.operator_objects import LimitsObject
+from batchwright.rules.input.parts import PartLimits
 
 _Body = Mapping[str, object]
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -158,6 +160,11 @@ class Client:
     def change_max_cost(self, batch_id: str, max_cost: str | None) -> BatchObject:
         """Change the cap on the cost of a batch in progress, and return the batch. None removes the cap."""
         return self.call("POST", _batch_path(batch_id, "/x/max_cost"), BatchObject, {"max_cost": max_cost})
+
+    def part_limits(self) -> PartLimits:
+        """Return what one batch may have at most."""
+        limits = self.call("GET", "/v1/x/limits", LimitsObject)
+        return PartLimits(limits.max_lines, limits.max_batch_file_bytes)
 
     def delete_file(self, file_id: str) -> DeletedFile:
         return self.call("DELETE", f"/v1/files/{quote(file_id, safe='')}", DeletedFile)

@@ -6,13 +6,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from batchwright.rules.input.parts import GROUP_PREFIX
 from batchwright.settings import Settings, SettingsError, load
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.output import stop
 
 
-def _checked_batch_id(text: str) -> str:
-    """Return `text` if it has the form of a batch id. Otherwise end the command with an error."""
+def _checked_id(text: str) -> str:
+    """Return `text` if it has the form of an id. Otherwise end the command with an error."""
     if not text.strip():
         stop("The batch id is empty: use the id that `submit` printed; `batchwright list` shows all ids.")
     if not text.replace("_", "").replace("-", "").isalnum():
@@ -20,10 +21,39 @@ def _checked_batch_id(text: str) -> str:
     return text
 
 
+def _checked_batch_id(text: str) -> str:
+    """Return `text` if it has the form of the id of one batch. Otherwise end the command with an error."""
+    if text.startswith(GROUP_PREFIX):
+        stop(f"{text} is several batches: use the id of one, which `batchwright status {text}` shows.")
+    return _checked_id(text)
+
+
+def _checked_ids(texts: list[str]) -> list[str]:
+    return [_checked_id(text) for text in texts]
+
+
 BatchId = Annotated[
     str,
     typer.Argument(
         metavar="ID", help="Id of the batch, batch_...", show_default=False, callback=_checked_batch_id
+    ),
+]
+BatchOrGroup = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="Id of the batch, batch_..., or of a group, group_...",
+        show_default=False,
+        callback=_checked_id,
+    ),
+]
+BatchesOrGroups = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="ID",
+        help="Ids of ended batches, batch_..., or of groups, group_...",
+        show_default=False,
+        callback=_checked_ids,
     ),
 ]
 Url = Annotated[

@@ -110,6 +110,11 @@ def stop(message: str, code: ExitCode = ExitCode.USAGE) -> NoReturn:
     raise typer.Exit(int(code))
 
 
+def discard_stdout() -> None:
+    """Discard what is printed from now on. Call this when the reader has closed the pipe, as `head` does."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes to it at exit, too
+
+
 def print_json(value: BaseModel) -> None:
     """Print `value` as one line of JSON. Fields that were not given when `value` was created are left out.
 

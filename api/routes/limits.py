@@ -48,6 +48,8 @@ async def limits_of(deps: ApiDependencies, tenant: str, key_id: str = "") -> Lim
             for found in groups
             for limit in _budget(found.limit, found.used)
         ],
+        max_lines=deps.settings.max_lines,
+        max_batch_file_bytes=deps.settings.max_batch_file_bytes,
         models=None if own.models is None else sorted(own.models),
         weight=deps.settings.weight_of(tenant) if own.weight is None else own.weight,
         max_in_flight=own.max_in_flight,

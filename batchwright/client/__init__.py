@@ -14,7 +14,8 @@ if find_spec("openai") is None:
 from batchwright.client.async_batches import AsyncBatches, AsyncJob
 from batchwright.client.batches import Batches, Job
 from batchwright.client.requests import Request, table
-from batchwright.client.results import LineError, RequestFailed, Result, ResultsMissing
+from batchwright.client.results import RequestFailed, Result, ResultsMissing
+from batchwright.rules.results.line_results import LineError
 
 __all__ = [
     "AsyncBatches",

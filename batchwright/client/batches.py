@@ -27,7 +27,7 @@ from batchwright.client.requests import (
     custom_id_of,
     retry_body,
 )
-from batchwright.client.results import STATUSES, InputOrder, Result, Status, parse_result
+from batchwright.client.results import STATUSES, InputOrder, Result, Status
 
 
 class Batches:
@@ -208,7 +208,7 @@ class Job:
         with self._open(path, order.parameters(status), RESULTS_TIMEOUT_SECONDS) as pieces:
             for piece in pieces:
                 for line in lines.feed(piece):
-                    result = parse_result(line, status)
+                    result = Result.parse(line, failed=status == "failed")
                     if not order.is_taken(result):
                         yield result
 

@@ -1,12 +1,12 @@
 """Requests of a batch: from a list or a table to the lines of an input file, and back to their custom ids."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, NamedTuple, TypeVar
 from uuid import uuid4
 
 import msgspec
 
+from batchwright.rules.input.request_lines import request_line
 from batchwright.rules.json_text import replace_lone_surrogates
 
 MAX_BYTES_IN_MEMORY = 16 * 1024 * 1024  # of an input file; a larger one is written to a temporary file
@@ -71,8 +71,7 @@ class Submission:
             if custom_id in ids:
                 raise ValueError(f"The custom id {custom_id!r} occurs twice; each request needs its own.")
             ids[custom_id] = None
-            line = {"custom_id": custom_id, "method": "POST", "url": endpoint, "body": body}
-            file.write(json.dumps(line, allow_nan=False, separators=(",", ":")).encode() + b"\n")
+            file.write(request_line(custom_id, endpoint, body))
         if not ids:
             raise ValueError("There are no requests; a batch needs at least one.")
         file.seek(0)

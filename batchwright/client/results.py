@@ -1,31 +1,17 @@
 """Results of a batch, and their merge from the two files of results into input order."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 import msgspec
 import openai
 from openai.types import Batch
 
-from batchwright.rules.json_text import replace_lone_surrogates
-from batchwright.rules.results.error_tally import line_error
+from batchwright.rules.results.line_results import LineError, LineResult
 
 Status = Literal["completed", "failed"]  # the lines of the output file, and those of the error file
 STATUSES: tuple[Status, Status] = ("completed", "failed")
 _Model = TypeVar("_Model", bound=openai.BaseModel)
-
-
-class LineError(msgspec.Struct, frozen=True):
-    """Reason why a line failed.
-
-    Attributes:
-        code: error code of the API, or `http_` and the status with which the backend answered.
-        message: message of the API or the backend, cut to 300 characters.
-    """
-
-    code: str
-    message: str
 
 
 class RequestFailed(Exception):
@@ -52,28 +38,10 @@ class ResultsMissing(Exception):
         self.batch = batch
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """Result of one request.
+class Result(LineResult):
+    """Result of one request, with `response` as a type of the official client."""
 
-    Attributes:
-        id: `batch_req_...` id of the line.
-        custom_id: custom id of the request.
-        status_code: HTTP status with which the backend answered; None if there was no answer.
-        error: why the request failed; None if it completed.
-        content: body of the backend's response as JSON, without line breaks; empty if there is none.
-    """
-
-    id: str
-    custom_id: str
-    status_code: int | None
-    error: LineError | None
-    content: bytes
-
-    @property
-    def body(self) -> object:
-        """Parsed body of the backend's response, usually a dict; None if the backend did not answer."""
-        return msgspec.json.decode(self.content) if self.content else None
+    __slots__ = ()
 
     def response(self, model: type[_Model]) -> _Model:
         """Return the response as a model of the official client, such as `openai.types.chat.ChatCompletion`.
@@ -98,32 +66,6 @@ def as_model(model: type[_Model], data: bytes) -> _Model:
     fields = msgspec.json.decode(data, type=dict[str, object])
     # Names with an underscore are parameters of `construct`. A backend must not set them.
     return model.construct(None, **{name: value for name, value in fields.items() if name[:1] != "_"})
-
-
-class _Response(msgspec.Struct):
-    status_code: int
-    body: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _Line(msgspec.Struct):
-    id: str
-    custom_id: str
-    response: _Response | None
-
-
-_DECODER = msgspec.json.Decoder(_Line)
-
-
-def parse_result(line: bytes, status: Status) -> Result:
-    """Return the result in a line of the output file (`completed`) or of the error file (`failed`)."""
-    found = _DECODER.decode(replace_lone_surrogates(line))
-    error = None
-    if status == "failed":
-        counted = line_error(line)
-        error = LineError(counted.code, counted.example.message)
-    if found.response is None:
-        return Result(found.id, found.custom_id, None, error, b"")
-    return Result(found.id, found.custom_id, found.response.status_code, error, bytes(found.response.body))
 
 
 class InputOrder:

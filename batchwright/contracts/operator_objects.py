@@ -36,6 +36,8 @@ class LimitsObject(BaseModel):
         description="budgets that are shared: with all tenants of the organization, with all keys of the "
         "calling key's team and user"
     )
+    max_lines: int = Field(description="requests that a batch may have")
+    max_batch_file_bytes: int = Field(description="bytes that an input file may have")
     models: list[str] | None = Field(description="models that may be used; null allows every model")
     weight: float = Field(description="share of the workers, relative to the weights of other tenants")
     max_in_flight: int | None = Field(

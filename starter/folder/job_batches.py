@@ -1,17 +1,16 @@
 """Batches of jobs. Each batch is created exactly once, and is found again after a crash."""
 
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import BinaryIO
 from uuid import uuid4
 
-from batchwright.contracts.batch import RerunKind
 from batchwright.contracts.openai import BatchStatus, Endpoint
 from batchwright.contracts.openai_objects import BatchObject
 from batchwright.rules.input.compression import compression_of
+from batchwright.starter.batch_groups import whole_input_batches
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.folder.errors import JobFailed
 from batchwright.starter.folder.job_files import JobDirectory, JobFile, JobRecord, printable
@@ -21,7 +20,6 @@ from batchwright.starter.output import error_text
 
 DENIED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)  # the caller's key is wrong, not the job
 METADATA_KEY = "folder_job"
-_PAGE = 100  # batches in a list
 _CHANGED = (
     "input.jsonl was changed while it was read. Write inputs under another name, and rename them to *.jsonl "
     "when they are complete."
@@ -152,24 +150,9 @@ class JobBatches:
         """Return the id of the newest batch that runs the whole input of a job; None if there is none.
 
         The job's key in the metadata identifies its batches, because the API forgets idempotency keys after a
-        day. Batches that rerun another batch have the same metadata. A batch that resumes another batch has
-        the results of all lines, so it is included. A batch that retries failed lines has an input with only
-        these lines, so it is left out.
+        day.
         """
-        batches = list(self._batches_of(key))
-        origins = ((batch.input_file_id, batch.x_batchwright.origin) for batch in batches)
-        partial = {input_id for input_id, origin in origins if origin and origin.kind is RerunKind.RETRY}
-        return next((batch.id for batch in batches if batch.input_file_id not in partial), None)
-
-    def _batches_of(self, key: str) -> Iterator[BatchObject]:
-        """Yield the batches with this key in their metadata, newest first."""
-        query: dict[str, str | int] = {f"metadata[{METADATA_KEY}]": key, "limit": _PAGE}
-        while True:
-            page = self._client.batches(query)
-            yield from page.data
-            if not page.has_more or page.last_id is None:
-                return
-            query["after"] = page.last_id
+        return next((batch.id for batch in whole_input_batches(self._client, METADATA_KEY, key)), None)
 
     def _create(self, job: JobDirectory, record: JobRecord) -> str:
         """Upload the input of a job, create its batch, and return the id of the batch.

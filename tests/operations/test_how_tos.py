@@ -37,6 +37,7 @@ FOLLOWED = [
     Followed("data-in-place.md"),
     Followed("python-client.md"),
     Followed("send-single-calls.md", here={"https://app.example/done": "http://127.0.0.1:9099/hook"}),
+    Followed("tables.md"),
     Followed("use-a-folder.md"),
     Followed("run-with-compose.md"),
     Followed("deduplicate-requests.md", python=_FILE),

@@ -10,10 +10,12 @@ import typer
 
 from batchwright.contracts.openai import BatchStatus
 from batchwright.contracts.openai_objects import BatchObject
+from batchwright.starter.batch_groups import batches_exit_code, batches_of, print_batches
 from batchwright.starter.client import Client
-from batchwright.starter.commands.batches.watch import follow
+from batchwright.starter.commands.batches.watch import follow, follow_all
 from batchwright.starter.options import (
     BatchId,
+    BatchOrGroup,
     Interval,
     Json,
     Tenant,
@@ -30,6 +32,7 @@ from batchwright.starter.output import (
     print_json,
     stderr,
     stdout,
+    stop,
 )
 
 _TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
@@ -47,15 +50,15 @@ MaxCost = Annotated[
 ]
 
 
-def status(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+def status(batch_id: BatchOrGroup, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Show one batch.
 
     Exits with 0 completed, 1 failed, expired or cancelled, 2 not finished yet.
     """
     with api_client(url, tenant) as client:
-        batch = client.batch(batch_id)
-    _print(batch, json)
-    raise typer.Exit(int(exit_code(batch.status)))
+        batches = batches_of(client, batch_id)
+    print_batches(batch_id, batches, json)
+    raise typer.Exit(int(batches_exit_code(batches)))
 
 
 def list_batches(
@@ -114,7 +117,7 @@ def list_batches(
 
 
 def cancel(
-    batch_id: BatchId,
+    batch_id: BatchOrGroup,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until it has ended; exit 0 if it was cancelled.")
     ] = False,
@@ -123,13 +126,22 @@ def cancel(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Cancel a batch; results so far are kept."""
+    """Cancel a batch; results so far are kept.
+
+    Batches of a group that have ended already stay as they are.
+    """
     with api_client(url, tenant) as client:
-        batch = client.cancel(batch_id)
+        batches = batches_of(client, batch_id, complete=False)
+        if len(batches) == 1:
+            batches = [client.cancel(batches[0].id)]
+        elif all(each.status.is_terminal for each in batches):
+            stop(f"All batches of {batch_id} have ended already.")
+        else:
+            batches = [each if each.status.is_terminal else client.cancel(each.id) for each in batches]
         if wait:
-            batch = follow(client, batch, interval=interval, silent=json)
-    _print(batch, json)
-    if wait and batch.status is not BatchStatus.CANCELLED:
+            batches = follow_all(client, batches, interval=interval, silent=json)
+    print_batches(batch_id, batches, json)
+    if wait and not any(each.status is BatchStatus.CANCELLED for each in batches):
         raise typer.Exit(int(ExitCode.FAILED))
 
 

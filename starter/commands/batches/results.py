@@ -1,26 +1,27 @@
 """`batchwright results`: prints the output or error lines of a batch, even while the batch runs."""
 
-import os
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, BinaryIO, NoReturn, Protocol
 
 import typer
 
 from batchwright.contracts.openai_objects import BatchObject
-from batchwright.starter.client import ClientError
-from batchwright.starter.options import BatchId, Tenant, Url, api_client
-from batchwright.starter.output import ExitCode, exit_code, stderr, stop
+from batchwright.starter.batch_groups import batches_exit_code, batches_of
+from batchwright.starter.client import Client, ClientError
+from batchwright.starter.options import BatchOrGroup, Tenant, Url, api_client
+from batchwright.starter.output import ExitCode, discard_stdout, exit_code, stderr, stop
 
 _OUTAGE_SECONDS = 60.0
 _ID = slice(len('{"id":"'), len('{"id":"batch_req_') + 32)  # position of the id in a result line
 
 
 def results(
-    batch_id: BatchId,
+    batch_id: BatchOrGroup,
     errors: Annotated[bool, typer.Option("--errors", help="Print the failed lines.")] = False,
     follow: Annotated[
         bool, typer.Option("--follow", help="Print results as they come, until the batch has ended.")
@@ -33,18 +34,28 @@ def results(
 ) -> None:
     """Print the output lines of a batch in input order."""
     with api_client(url, tenant) as client:
-        batch = client.batch(batch_id)
+        batches = batches_of(client, batch_id)
         if follow:
+            lines = (follow_results(client, batch.id, failed=errors) for batch in batches)
             try:
-                _write(follow_results(client, batch_id, failed=errors), output)
+                _write(chain.from_iterable(lines), output)
             except KeyboardInterrupt:
                 stop(f"{batch_id} continues.", ExitCode.UNFINISHED)
-            raise typer.Exit(int(exit_code(client.batch(batch_id).status)))
-        file_id = batch.error_file_id if errors else batch.output_file_id
-        if file_id is None:
-            return _explain_absence(batch, errors)
-        with client.content(file_id) as pieces:
-            _write(pieces, output)
+            raise typer.Exit(int(batches_exit_code([client.batch(batch.id) for batch in batches])))
+        if len(batches) > 1:
+            for batch in batches:
+                require_files(batch)
+        files = [batch.error_file_id if errors else batch.output_file_id for batch in batches]
+        if not any(files):
+            return _explain_absence(batches[0], errors)
+        _write(_contents(client, files), output)
+
+
+def _contents(client: Client, file_ids: Iterable[str | None]) -> Iterator[bytes]:
+    for file_id in file_ids:
+        if file_id is not None:
+            with client.content(file_id) as pieces:
+                yield from pieces
 
 
 class ResultSource(Protocol):
@@ -100,7 +111,8 @@ def _has_files(batch: BatchObject) -> bool:
     return batch.status.is_terminal and not batch.x_batchwright.files_pending
 
 
-def _explain_absence(batch: BatchObject, errors: bool) -> NoReturn:
+def require_files(batch: BatchObject) -> None:
+    """End the command with an error if the batch has not ended, or its files are not written yet."""
     if not batch.status.is_terminal:
         stop(
             f"{batch.id} is {batch.status.value}; wait with `batchwright watch {batch.id}`.",
@@ -112,6 +124,10 @@ def _explain_absence(batch: BatchObject, errors: bool) -> NoReturn:
             "available. Try again later.",
             ExitCode.UNFINISHED,
         )
+
+
+def _explain_absence(batch: BatchObject, errors: bool) -> NoReturn:
+    require_files(batch)
     if errors and batch.request_counts.failed == 0 and not batch.errors:
         stderr().print(f"No line of {batch.id} failed.")
         raise typer.Exit(int(exit_code(batch.status)))
@@ -126,8 +142,7 @@ def _write(pieces: Iterator[bytes], output: Path | None) -> None:
         with output.open("wb") as file:
             _copy(pieces, file)
     except BrokenPipeError:
-        # The reader closed the pipe, as in `results ID | head`. Python must not write to it at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_stdout()
     except OSError as error:
         stop(f"{output} cannot be written: {error.strerror or error}.")
 

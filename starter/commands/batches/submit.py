@@ -3,20 +3,27 @@
 import os
 import shutil
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated, BinaryIO
+from typing import Annotated, BinaryIO, NamedTuple
 from uuid import uuid4
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from batchwright.contracts.batch import MAX_PRIORITY, MIN_PRIORITY
-from batchwright.contracts.openai_objects import FileObject
+from batchwright.contracts.openai_objects import BatchObject, FileObject
+from batchwright.rules.input.parts import group_id
+from batchwright.starter.batch_groups import batches_exit_code, print_batches
 from batchwright.starter.client import Client, ClientError
-from batchwright.starter.commands.batches.watch import follow
+from batchwright.starter.commands.batches.submit_group import (
+    GroupSubmission,
+    divided_input,
+    print_webhook_secret,
+)
+from batchwright.starter.commands.batches.watch import follow, follow_all
 from batchwright.starter.input_format import format_problem
 from batchwright.starter.options import Interval, Json, Tenant, Url, Wait, api_client, key_value_pairs
 from batchwright.starter.output import (
@@ -118,27 +125,40 @@ def submit(
     if estimate:
         return _show_estimate(file, endpoint, json, url, tenant)
     with api_client(url, tenant) as client:
-        with _explain_how_to_repeat(key):
-            uploaded = upload_input(client, file, key)
-            # The file must be kept for a repeated command, because the API has stored it under the key.
-            with delete_unless_used(client, uploaded) if idempotency_key is None else nullcontext():
-                batch = client.create(
-                    file_id=uploaded.id,
-                    endpoint=endpoint,
-                    window=window,
-                    metadata=pairs,
-                    deduplicate=deduplicate,
-                    priority=priority,
-                    max_cost=max_cost,
-                    webhook=webhook,
-                    start_at=int(start_at) if start_at and start_at.isdecimal() else start_at,
-                    headers=headers,
-                    idempotency_key=key,
-                )
+
+        def create(file_id: str, metadata: dict[str, str] | None, key: str) -> BatchObject:
+            return client.create(
+                file_id=file_id,
+                endpoint=endpoint,
+                window=window,
+                metadata=metadata,
+                deduplicate=deduplicate,
+                priority=priority,
+                max_cost=max_cost,
+                webhook=webhook,
+                start_at=int(start_at) if start_at and start_at.isdecimal() else start_at,
+                headers=headers,
+                idempotency_key=key,
+            )
+
+        with _input_file(file) as content:
+            parts = divided_input(client, file, content.file, max_cost)
+            if len(parts) > 1:
+                given = [endpoint, window, pairs, deduplicate, priority, webhook, start_at, headers]
+                group = group_id(content.file, given, idempotency_key or "")
+                submission = GroupSubmission(client, file, content.file, parts, group)
+                batches = submission.run(create, pairs, may_have_ended=idempotency_key is not None)
+                if wait:
+                    batches = follow_all(client, batches, interval=interval, silent=json)
+                return _print_group(group, batches, wait, json)
+            with _explain_how_to_repeat(key):
+                uploaded = _upload(client, file, content, key)
+                # The file must be kept for a repeated command, because the API has stored it under the key.
+                with delete_unless_used(client, uploaded) if idempotency_key is None else nullcontext():
+                    batch = create(uploaded.id, pairs, key)
         hook = batch.x_batchwright.webhook  # only this response has its secret
-        if hook is not None and not json:
-            secret = hook.secret or "unreadable, so rotate it"
-            stderr().print(f"Webhook {hook.id}, secret: {secret}", markup=False)
+        if not json:
+            print_webhook_secret(batch)
         if wait:
             stderr().print(f"Created {batch.id}.", style="dim", markup=False)
             batch = follow(client, batch, interval=interval, silent=json)
@@ -152,6 +172,16 @@ def submit(
         stderr().print(f"Follow it with `batchwright watch {batch.id}`.", style="dim")
     if wait:
         raise typer.Exit(int(exit_code(batch.status)))
+
+
+def _print_group(group: str, batches: Sequence[BatchObject], wait: bool, json: bool) -> None:
+    if wait or json:
+        print_batches(group, batches, json)
+    else:
+        print(group)
+        stderr().print(f"Follow all of it with `batchwright watch {group}`.", style="dim")
+    if wait:
+        raise typer.Exit(int(batches_exit_code(batches)))
 
 
 def _show_estimate(file: Path, endpoint: str, json: bool, url: str | None, tenant: str | None) -> None:
@@ -211,17 +241,25 @@ def delete_unless_used(client: Client, uploaded: FileObject) -> Generator[None]:
 
 def upload_input(client: Client, path: Path, key: str) -> FileObject:
     """Upload the input of a batch. A repeated call with the same `key` returns the file of the first call."""
+    with _input_file(path) as content:
+        return _upload(client, path, content, key)
+
+
+class _Content(NamedTuple):
+    """An open input file, which is seekable, and its size in bytes."""
+
+    file: BinaryIO
+    size: int
+
+
+def _upload(client: Client, path: Path, content: _Content, key: str) -> FileObject:
+    shown = sys.stderr.isatty() and content.size >= _SHOWN_FROM_BYTES
+    columns = (TextColumn("uploading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    progress = Progress(*columns, console=stderr(), transient=True, disable=not shown)
+    content.file.seek(0)
     try:
-        if why := format_problem(path):
-            stop(why)
-        with path.open("rb") as opened, _with_size(opened) as (file, size):
-            shown = sys.stderr.isatty() and size >= _SHOWN_FROM_BYTES
-            columns = (TextColumn("uploading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-            progress = Progress(*columns, console=stderr(), transient=True, disable=not shown)
-            with progress, progress.wrap_file(file, size) as shown_file:
-                return client.upload(shown_file, path.name, idempotency_key=key)
-    except OSError as error:
-        stop(f"{path} cannot be read: {error.strerror or error}.")
+        with progress, progress.wrap_file(content.file, content.size) as shown_file:
+            return client.upload(shown_file, path.name, idempotency_key=key)
     except ClientError as error:
         if not error.is_rejected:
             raise
@@ -230,16 +268,20 @@ def upload_input(client: Client, path: Path, key: str) -> FileObject:
 
 
 @contextmanager
-def _with_size(file: BinaryIO) -> Generator[tuple[BinaryIO, int]]:
-    """Context manager that yields the input file and its size in bytes.
+def _input_file(path: Path) -> Generator[_Content]:
+    """Context manager that opens an input file. If it is a pipe, a temporary copy of it is yielded instead.
 
-    If `file` is a pipe, a temporary copy of it is yielded instead.
+    If the file cannot be read or has a wrong format, the command ends with an error.
     """
-    if file.seekable():
-        yield file, os.fstat(file.fileno()).st_size
-        return
-    with TemporaryFile() as whole:
-        shutil.copyfileobj(file, whole)
-        size = whole.tell()
-        whole.seek(0)
-        yield whole, size
+    try:
+        if why := format_problem(path):
+            stop(why)
+        with path.open("rb") as file:
+            if file.seekable():
+                yield _Content(file, os.fstat(file.fileno()).st_size)
+                return
+            with TemporaryFile() as whole:
+                shutil.copyfileobj(file, whole)
+                yield _Content(whole, whole.tell())
+    except OSError as error:
+        stop(f"{path} cannot be read: {error.strerror or error}.")

@@ -1,7 +1,7 @@
 """`batchwright watch`: shows the progress of a batch until it has ended."""
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from http import HTTPStatus
 
@@ -11,23 +11,20 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from batchwright.contracts.openai_objects import BatchObject
+from batchwright.starter.batch_groups import batches_exit_code, batches_of, print_batches
 from batchwright.starter.client import Client, ClientError
-from batchwright.starter.options import BatchId, Interval, Json, Tenant, Url, api_client
+from batchwright.starter.options import BatchOrGroup, Interval, Json, Tenant, Url, api_client
 from batchwright.starter.output import (
     ExitCode,
-    batch_table,
     cost_text,
     count_text,
     done_in_text,
     escaped,
-    exit_code,
     failure_text,
     forecast_text,
-    print_json,
     start_forecast_text,
     status_markup,
     stderr,
-    stdout,
     stop,
     waiting_text,
 )
@@ -37,7 +34,7 @@ _NAME_WIDTH = 30
 
 
 def watch(
-    batch_id: BatchId,
+    batch_id: BatchOrGroup,
     interval: Interval = 1.0,
     json: Json = False,
     url: Url = None,
@@ -45,12 +42,24 @@ def watch(
 ) -> None:
     """Show the progress of a batch until it has ended."""
     with api_client(url, tenant) as client:
-        batch = follow(client, client.batch(batch_id), interval=interval, silent=json)
-    if json:
-        print_json(batch)
-    else:
-        stdout().print(batch_table(batch))
-    raise typer.Exit(int(exit_code(batch.status)))
+        batches = follow_all(client, batches_of(client, batch_id), interval=interval, silent=json)
+    print_batches(batch_id, batches, json)
+    raise typer.Exit(int(batches_exit_code(batches)))
+
+
+def follow_all(
+    client: Client, batches: Sequence[BatchObject], *, interval: float, silent: bool = False
+) -> list[BatchObject]:
+    """Show the progress of the batches of a group, one after another, until all have ended. Return them.
+
+    Args and errors are those of `follow`.
+    """
+    ended = list[BatchObject]()
+    for number, batch in enumerate(batches, 1):
+        if len(batches) > 1 and not silent:
+            stderr().print(f"Part {number} of {len(batches)}: {batch.id}", style="dim", markup=False)
+        ended.append(follow(client, batch, interval=interval, silent=silent))
+    return ended
 
 
 def follow(client: Client, batch: BatchObject, *, interval: float, silent: bool = False) -> BatchObject:

@@ -1,0 +1,146 @@
+"""Divide an input that is too large for one batch into parts, each of which becomes a batch of one group.
+
+The batches of a group have the group's id and their own number in their metadata, so a group needs no record
+of its own.
+"""
+
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO, NamedTuple
+
+import msgspec
+
+from batchwright.rules.input.digest_set import DigestSet
+from batchwright.rules.input.line_splitter import InputLine, LineSplitter
+from batchwright.rules.json_text import replace_lone_surrogates
+
+GROUP_KEY = "batchwright_group"
+PART_KEY = "batchwright_part"
+GROUP_PREFIX = "group_"
+_PIECE_BYTES = 1024 * 1024
+
+
+class PartLimits(NamedTuple):
+    """What one batch may have at most."""
+
+    lines: int
+    file_bytes: int
+
+
+class InputPart(NamedTuple):
+    """Whole lines of an input file, from the byte `start` to the byte `end`."""
+
+    start: int
+    end: int
+
+
+class DuplicateCustomId(ValueError):
+    """Two lines of an input have the same custom id. The message names the second line."""
+
+
+def divide(file: IO[bytes], limits: PartLimits) -> list[InputPart]:
+    """Return the parts of an input file, as few as the limits allow. Blank lines between parts are left out.
+
+    A line that is larger than a batch may be is a part of its own. The file is read from its beginning.
+
+    Raises:
+        DuplicateCustomId: there are several parts, and a custom id occurs twice: the API compares only the
+            ids of one batch.
+    """
+    parts, ids = list[InputPart](), DigestSet()
+    start, end, count = 0, 0, 0
+    size = file.seek(0, io.SEEK_END)
+    duplicate: InputLine | None = None
+    for line in _lines(file, limits.file_bytes):
+        line_end = min(line.offset + line.length, size)
+        if count and (count >= limits.lines or line_end - start > limits.file_bytes):
+            parts.append(InputPart(start, end))
+            start, count = line.offset, 0
+        end, count = line_end, count + 1
+        custom_id = _custom_id_of(line)
+        if custom_id is not None and not ids.add(custom_id.encode()):
+            duplicate = duplicate or line
+    parts.append(InputPart(start, end) if parts else InputPart(0, size))
+    if duplicate is not None and len(parts) > 1:
+        raise DuplicateCustomId(f"Line {duplicate.number:,} has a custom id that an earlier line has.")
+    return parts
+
+
+def group_id(file: IO[bytes], creation: Sequence[object], key: str) -> str:
+    """Return the id of the group of an input: equal for the same content, creation and key.
+
+    Args:
+        creation: what else decides how the batches are created; JSON values.
+        key: idempotency key; empty for none.
+    """
+    file.seek(0)
+    digest = hashlib.file_digest(file, "sha256")  # pyright: ignore[reportArgumentType]: only its readinto is used
+    digest.update(json.dumps([creation, key], sort_keys=True).encode())
+    return f"{GROUP_PREFIX}{digest.hexdigest()[:32]}"
+
+
+def part_metadata(metadata: Mapping[str, str] | None, group: str, number: int, count: int) -> dict[str, str]:
+    """Return the metadata of part `number`, from 1, of a group of `count` parts."""
+    return {**(metadata or {}), GROUP_KEY: group, PART_KEY: f"{number}/{count}"}
+
+
+def part_number(metadata: Mapping[str, str] | None) -> tuple[int, int]:
+    """Return the number of a batch in its group, from 1, and the number of parts of the group.
+
+    Raises:
+        ValueError: the metadata is not that of a part.
+    """
+    number, _, count = (metadata or {}).get(PART_KEY, "").partition("/")
+    return int(number), int(count)
+
+
+class PartFile(io.RawIOBase):
+    """The bytes of one part as a file. It reads from `file`, and leaves it open."""
+
+    def __init__(self, file: IO[bytes], part: InputPart) -> None:
+        self._file, self._part = file, part
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        size = self._part.end - self._part.start
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: size}[whence]
+        return self._at
+
+    def readinto(self, buffer: "memoryview[int]") -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        start = self._part.start + self._at
+        self._file.seek(start)
+        data = self._file.read(min(len(buffer), max(self._part.end - start, 0)))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+class _InputLine(msgspec.Struct):
+    custom_id: str
+
+
+_DECODER = msgspec.json.Decoder(_InputLine)
+
+
+def _custom_id_of(line: InputLine) -> str | None:
+    """Return the custom id of a line; None for a line without a valid one, which the API reports."""
+    try:
+        return None if line.data is None else _DECODER.decode(replace_lone_surrogates(line.data)).custom_id
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+
+
+def _lines(file: IO[bytes], max_line_bytes: int) -> Iterable[InputLine]:
+    splitter = LineSplitter(max_line_bytes)
+    file.seek(0)
+    while piece := file.read(_PIECE_BYTES):
+        yield from splitter.feed(piece)
+    yield from splitter.finish()

@@ -1,0 +1,122 @@
+"""Groups of batches: the parts of an input that is too large for one batch, found by their metadata."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.table import Table
+
+from batchwright.contracts.batch import RerunKind
+from batchwright.contracts.openai_objects import BatchObject, BatchPage, RequestCounts
+from batchwright.rules.input.parts import GROUP_KEY, GROUP_PREFIX, part_number
+from batchwright.starter.client import Client, ClientError
+from batchwright.starter.output import (
+    ExitCode,
+    batch_table,
+    count_text,
+    exit_code,
+    print_json,
+    property_table,
+    status_markup,
+    stdout,
+)
+
+_PAGE = 100  # batches in a list
+
+
+def batches_of(client: Client, id: str, *, complete: bool = True) -> list[BatchObject]:
+    """Return the batches of a group in the order of their parts, or the batch with this id.
+
+    Args:
+        complete: False for a group that may lack parts, because the command that submits it was interrupted.
+
+    Raises:
+        ClientError: there is no such batch or group, a part has no batch, or a call to the API failed.
+    """
+    if not id.startswith(GROUP_PREFIX):
+        return [client.batch(id)]
+    parts = parts_of(client, id)
+    if not parts:
+        raise ClientError(f"There is no group {id}; `batchwright list` shows batches.", is_rejected=True)
+    _, count = part_number(next(iter(parts.values())).metadata)
+    if complete and len(parts) < count:
+        missing = ", ".join(str(number) for number in range(1, count + 1) if number not in parts)
+        raise ClientError(
+            f"{id} has no batch for part {missing} of {count}: repeat the `submit` command, which adds it."
+        )
+    return list(parts.values())
+
+
+def parts_of(client: Client, group: str) -> dict[int, BatchObject]:
+    """Return the batches of a group by the number of their part, in ascending order.
+
+    Of a batch that was resumed, the newest resumption is returned.
+    """
+    found: dict[int, BatchObject] = {}
+    for batch in whole_input_batches(client, GROUP_KEY, group):
+        found.setdefault(part_number(batch.metadata)[0], batch)
+    return dict(sorted(found.items()))
+
+
+def whole_input_batches(client: Client, key: str, value: str) -> Iterator[BatchObject]:
+    """Yield the batches with this pair in their metadata that run a whole input, newest first.
+
+    Batches that rerun another batch have the same metadata. A batch that resumes another one has the results
+    of all lines, so it is included. A batch that retries failed lines has an input with only these lines, so
+    it is left out.
+    """
+    batches = list(_batches_with(client, key, value))
+    origins = ((batch.input_file_id, batch.x_batchwright.origin) for batch in batches)
+    partial = {input_id for input_id, origin in origins if origin and origin.kind is RerunKind.RETRY}
+    return (batch for batch in batches if batch.input_file_id not in partial)
+
+
+def _batches_with(client: Client, key: str, value: str) -> Iterator[BatchObject]:
+    query: dict[str, str | int] = {f"metadata[{key}]": value, "limit": _PAGE}
+    while True:
+        page = client.batches(query)
+        yield from page.data
+        if not page.has_more or page.last_id is None:
+            return
+        query["after"] = page.last_id
+
+
+def print_batches(id: str, batches: Sequence[BatchObject], json: bool) -> None:
+    """Print the batch, or a group: its sums and a line for each part. As JSON, a group is a list."""
+    if not id.startswith(GROUP_PREFIX):
+        if json:
+            print_json(batches[0])
+        else:
+            stdout().print(batch_table(batches[0]))
+    elif json:
+        page = BatchPage(
+            data=list(batches), first_id=batches[0].id, last_id=batches[-1].id, has_more=False, object="list"
+        )
+        print_json(page)
+    else:
+        stdout().print(_group_table(id, batches))
+
+
+def batches_exit_code(batches: Sequence[BatchObject]) -> ExitCode:
+    """Return the code that says most: unfinished, then failed, then completed."""
+    codes = {exit_code(batch.status) for batch in batches}
+    order = (ExitCode.UNFINISHED, ExitCode.FAILED)
+    return next((code for code in order if code in codes), ExitCode.COMPLETED)
+
+
+def _group_table(group: str, batches: Sequence[BatchObject]) -> Table:
+    table = property_table()
+    counts = [batch.request_counts for batch in batches]
+    total = RequestCounts(
+        total=sum(each.total for each in counts),
+        completed=sum(each.completed for each in counts),
+        failed=sum(each.failed for each in counts),
+    )
+    tokens = [batch.usage for batch in batches]
+    used = sum(each.input_tokens for each in tokens), sum(each.output_tokens for each in tokens)
+    table.add_row("group", group)
+    table.add_row("settled", count_text(total))
+    if any(used):
+        table.add_row("tokens", f"{used[0]:,} in, {used[1]:,} out")
+    for number, batch in enumerate(batches, 1):
+        table.add_row(f"part {number}", batch.id)
+        table.add_row("", f"{status_markup(batch)}, {count_text(batch.request_counts)}")
+    return table

@@ -1,0 +1,99 @@
+"""Submits an input that is too large for one batch as a group of batches."""
+
+from collections.abc import Callable, Mapping, Sequence
+from io import BufferedReader
+from pathlib import Path
+from typing import BinaryIO
+
+from batchwright.contracts.openai_objects import BatchObject
+from batchwright.rules.input.parts import DuplicateCustomId, InputPart, PartFile, divide, part_metadata
+from batchwright.starter.batch_groups import parts_of
+from batchwright.starter.client import Client, ClientError
+from batchwright.starter.output import program_name, stderr, stop
+
+# Creates a batch from the id of a file, with this metadata and this idempotency key.
+CreateBatch = Callable[[str, dict[str, str] | None, str], BatchObject]
+
+
+def divided_input(client: Client, path: Path, file: BinaryIO, max_cost: str | None) -> list[InputPart]:
+    """Return the parts of an input, each as large as one batch of the API may be at most.
+
+    If there are several, and `max_cost` caps the cost of one batch, the command ends with an error.
+    """
+    try:
+        parts = divide(file, client.part_limits())
+        if len(parts) > 1 and max_cost is not None:
+            stop(f"{path} needs {len(parts):,} batches, and --max-cost is the cap of one: divide the file.")
+        return parts
+    except DuplicateCustomId as error:
+        stop(f"{path} is too large for one batch, and {str(error)[:1].lower()}{str(error)[1:]}")
+
+
+def print_webhook_secret(batch: BatchObject) -> None:
+    """Print the secret of a batch's own webhook, which only the response of the creation has."""
+    hook = batch.x_batchwright.webhook
+    if hook is not None:
+        secret = hook.secret or "unreadable, so rotate it"
+        stderr().print(f"Webhook {hook.id}, secret: {secret}", markup=False)
+
+
+class GroupSubmission:
+    """Creates a batch for each part of an input.
+
+    The id of the group is made from the content and the options, and each part has an idempotency key of the
+    group and its number. So a command that was interrupted can be repeated: it creates only what is missing.
+    """
+
+    def __init__(
+        self, client: Client, path: Path, file: BinaryIO, parts: Sequence[InputPart], group: str
+    ) -> None:
+        self._client, self._path, self._file = client, path, file
+        self._parts, self._group = parts, group
+
+    def run(
+        self, create: CreateBatch, metadata: Mapping[str, str] | None, *, may_have_ended: bool
+    ) -> list[BatchObject]:
+        """Create the batches of parts that have none, and return the batches of all parts.
+
+        If all batches exist and have ended, end the command with an error, unless `may_have_ended`.
+
+        Raises:
+            ClientError: a part could not be uploaded or its batch not created. The message says how to
+                continue.
+        """
+        found, count = parts_of(self._client, self._group), len(self._parts)
+        if not may_have_ended and len(found) == count and all(b.status.is_terminal for b in found.values()):
+            stop(
+                f"{self._path} was submitted already as {self._group}, which has ended; "
+                f"`{program_name()} status {self._group}` shows it. To submit it again, add "
+                "--idempotency-key with any new key."
+            )
+        before = f", {len(found):,} of which exist already" if found else ""
+        stderr().print(
+            f"{self._path} is too large for one batch. It becomes {count:,} batches{before}: {self._group}.",
+            markup=False,
+        )
+        for number, part in enumerate(self._parts, 1):
+            if number not in found:
+                found[number] = self._create(create, metadata, number, part)
+                print_webhook_secret(found[number])
+        return [found[number] for number in range(1, count + 1)]
+
+    def _create(
+        self, create: CreateBatch, metadata: Mapping[str, str] | None, number: int, part: InputPart
+    ) -> BatchObject:
+        count, key = len(self._parts), f"{self._group}-{number}"
+        name = f"{self._path.stem}-{number}-of-{count}.jsonl"
+        try:
+            with BufferedReader(PartFile(self._file, part)) as file:
+                uploaded = self._client.upload(file, name, idempotency_key=key)
+            return create(uploaded.id, part_metadata(metadata, self._group, number, count), key)
+        except ClientError as error:
+            others = f" The parts before it run as {self._group}." if number > 1 else ""
+            raise ClientError(
+                f"Part {number} of {count} was not submitted: {error}{others} Repeat the command to submit "
+                f"what is missing{f', or cancel {self._group}' if others else ''}.",
+                is_transient=error.is_transient,
+                is_rejected=error.is_rejected,
+                code=error.code,
+            ) from None

@@ -1,0 +1,119 @@
+"""Reads and writes Parquet files with pyarrow, which is installed with `batchwright[tables]`."""
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from batchwright.starter.tables.errors import TableError
+from batchwright.starter.tables.reading import Row, Table, in_chunks, readable
+
+try:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+except ModuleNotFoundError:
+    raise TableError("Parquet files need pyarrow: pip install 'batchwright[tables]'.") from None
+
+_ROWS_AT_ONCE = 1_000
+
+
+class ParquetTable:
+    """Parquet file. Values have the Python types that pyarrow gives them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def columns(self) -> list[str]:
+        return self.schema().names
+
+    def rows(self) -> Generator[Row]:
+        with self._opened() as file, self._explained():
+            for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE):
+                yield from batch.to_pylist()
+
+    def schema(self) -> pa.Schema:
+        """Return the types of the columns.
+
+        Raises:
+            TableError: the file cannot be read.
+        """
+        with self._opened() as file:
+            return file.schema_arrow
+
+    @contextmanager
+    def _opened(self) -> Generator[pq.ParquetFile]:
+        with readable(self.path), self.path.open("rb") as opened:
+            with self._explained():
+                file = pq.ParquetFile(opened)
+            names = file.schema_arrow.names
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise TableError(f"{self.path} has two columns with the name {twice!r}; rename one.")
+            with file:
+                yield file
+
+    @contextmanager
+    def _explained(self) -> Generator[None]:
+        try:
+            yield
+        except pa.ArrowException as error:
+            raise TableError(f"{self.path} is not a readable Parquet file: {error}.") from None
+
+
+class ParquetWriter:
+    """Writes rows to a Parquet file, used as a context manager.
+
+    Args:
+        table: source of the rows, whose columns come first.
+        added: further columns and their Python types, `str` or `int`.
+
+    Raises:
+        TableError: the rows have values that do not fit into one type for each column.
+    """
+
+    def __init__(self, path: Path, table: Table, added: Sequence[tuple[str, type]]) -> None:
+        self._path, self._rows = path, list[Row]()
+        fields = [pa.field(name, pa.int64() if kind is int else pa.string()) for name, kind in added]
+        self._schema = pa.schema([*_schema_of(table), *fields])
+        self._writer = pq.ParquetWriter(path, self._schema)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._flush()
+        finally:
+            self._writer.close()
+
+    def write(self, row: Row) -> None:
+        self._rows.append(row)
+        if len(self._rows) >= _ROWS_AT_ONCE:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self._schema))
+        self._rows.clear()
+
+
+def _schema_of(table: Table) -> pa.Schema:
+    """Return types that fit the rows of a table: its own, or those of all its values, which are read."""
+    if isinstance(table, ParquetTable):
+        return table.schema()
+    columns = table.columns()
+    empty = pa.schema([pa.field(name, pa.null()) for name in columns])
+    try:
+        return pa.unify_schemas([empty, *_schemas(table.rows(), columns)], promote_options="permissive")
+    except pa.ArrowException as error:
+        why = "its values do not fit into one type for each column"
+        raise TableError(f"{table.path} cannot be written as Parquet: {why} ({error}).") from None
+
+
+def _schemas(rows: Iterator[Row], columns: list[str]) -> Iterator[pa.Schema]:
+    for chunk in in_chunks(rows, _ROWS_AT_ONCE):
+        yield pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in chunk]).schema

@@ -1,0 +1,166 @@
+"""Reads the rows of CSV, JSONL and Parquet files, one after another, in bounded memory."""
+
+import csv
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
+
+from batchwright.starter.tables.errors import RowError, TableError
+
+if TYPE_CHECKING:
+    from _csv import Reader  # the module `csv` has no name for it
+
+Row = dict[str, object]
+FORMATS = ".csv, .jsonl or .parquet"
+_SAMPLED_ROWS = 10_000
+MAX_ROW_BYTES = 64 * 1024 * 1024
+_Item = TypeVar("_Item")
+
+
+class Table(Protocol):
+    """Rows of a file, as mappings from column to value. They can be read any number of times.
+
+    Both methods raise TableError if the file cannot be read or has a wrong format.
+    """
+
+    @property
+    def path(self) -> Path: ...
+
+    def columns(self) -> list[str]:
+        """Return the names of all columns, in the order of the file."""
+        ...
+
+    def rows(self) -> Generator[Row]:
+        """Yield the rows in the order of the file."""
+        ...
+
+
+def open_table(path: Path) -> Table:
+    """Return the table in a file, whose format is that of its suffix.
+
+    Raises:
+        TableError: the suffix is unknown, or it is `.parquet` and pyarrow is not installed.
+    """
+    match path.suffix.lower():
+        case ".csv":
+            return CsvTable(path)
+        case ".jsonl" | ".ndjson":
+            return JsonlTable(path)
+        case ".parquet":
+            from batchwright.starter.tables.parquet import ParquetTable  # needs pyarrow, which is optional
+
+            return ParquetTable(path)
+        case _:
+            raise TableError(f"{path} has no suffix of a table: its name must end with {FORMATS}.")
+
+
+@contextmanager
+def readable(path: Path) -> Generator[None]:
+    """Context manager that turns an OSError about the file `path` into a TableError."""
+    try:
+        yield
+    except OSError as error:
+        raise TableError(f"{path} cannot be read: {error.strerror or error}.") from None
+
+
+class CsvTable:
+    """CSV file with a header, in UTF-8. All values are text. Blank lines are no rows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def columns(self) -> list[str]:
+        with self._opened() as (columns, _):
+            return columns
+
+    def rows(self) -> Generator[Row]:
+        with self._opened() as (columns, reader):
+            number = 1
+            while (values := self._next(reader, number)) is not None:
+                if not values:
+                    continue
+                if len(values) != len(columns):
+                    counts = f"it has {len(values):,} fields, but the header has {len(columns):,}"
+                    raise RowError(self.path, number, f"{counts} (line {reader.line_num:,}).")
+                yield dict(zip(columns, values, strict=True))
+                number += 1
+
+    @contextmanager
+    def _opened(self) -> Generator[tuple[list[str], "Reader"]]:
+        csv.field_size_limit(MAX_ROW_BYTES)
+        with readable(self.path), self.path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            columns = self._next(reader, 0)
+            if not columns:
+                raise TableError(f"{self.path} has no header: its first line must have the columns' names.")
+            twice = next((name for name in columns if columns.count(name) > 1), None)
+            if twice is not None:
+                raise TableError(f"{self.path} has two columns with the name {twice!r}; rename one.")
+            yield columns, reader
+
+    def _next(self, reader: "Reader", number: int) -> list[str] | None:
+        """Return the fields of the next line, row `number`; None after the last one."""
+        try:
+            return next(reader, None)
+        except UnicodeDecodeError:
+            why = f"{self.path} is not UTF-8 text; `iconv -f latin1 -t utf-8` converts Latin-1, for example."
+            raise TableError(why) from None
+        except csv.Error as error:
+            why = f"{error} (line {reader.line_num:,})."
+            raise RowError(self.path, number, why) if number else TableError(f"{self.path}: {why}") from None
+
+
+class JsonlTable:
+    """File with a JSON object in each line. Rows may have different columns. Blank lines are no rows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def columns(self) -> list[str]:
+        return list(dict.fromkeys(name for row in self.rows() for name in row))
+
+    def rows(self) -> Generator[Row]:
+        number, decode = 1, msgspec.json.Decoder(Row).decode
+        with readable(self.path), self.path.open("rb") as file:
+            while line := file.readline(MAX_ROW_BYTES + 1):
+                if len(line) > MAX_ROW_BYTES:
+                    raise RowError(self.path, number, f"it has more than {MAX_ROW_BYTES:,} bytes.")
+                if content := line.removeprefix(b"\xef\xbb\xbf").strip():
+                    yield self._decoded(decode, content, number)
+                    number += 1
+
+    def _decoded(self, decode: Callable[[bytes], Row], line: bytes, number: int) -> Row:
+        try:
+            return decode(line)
+        except msgspec.ValidationError:
+            raise RowError(self.path, number, "it is not a JSON object.") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise RowError(self.path, number, f"it is not valid JSON: {error}.") from None
+
+
+def most_repeated_first(table: Table) -> list[str]:
+    """Return the names of the columns, those whose values repeat most in the first 10,000 rows first.
+
+    Prompts that name columns in this order share long beginnings, which backends cache.
+    """
+    values: dict[str, set[int]] = {}
+    for row in islice(table.rows(), _SAMPLED_ROWS):
+        for name, value in row.items():
+            values.setdefault(name, set()).add(hash(repr(value)))
+    return sorted(values, key=lambda name: len(values[name]))
+
+
+def in_chunks(items: Iterator[_Item], size: int) -> Iterator[list[_Item]]:
+    """Yield the items in lists of `size`; the last one may be shorter."""
+    chunk = list[_Item]()
+    for item in items:
+        chunk.append(item)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

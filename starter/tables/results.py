@@ -1,0 +1,157 @@
+"""Results of batches by custom id, on disk, as columns that are added to a table."""
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from typing import NamedTuple
+
+import msgspec
+
+from batchwright.rules.json_text import replace_lone_surrogates, storable
+from batchwright.rules.results.line_results import LineResult
+from batchwright.rules.results.token_usage import tokens_of
+
+NO_RESULT = "no_result"  # error code of a row that has no line in the results
+_CREATE = """CREATE TABLE results (
+    custom_id TEXT PRIMARY KEY, answer TEXT, status_code INTEGER, error_code TEXT, error_message TEXT,
+    input_tokens INTEGER, output_tokens INTEGER
+) WITHOUT ROWID"""
+# A batch that retries the failed lines of another one replaces its results, in any order of the two.
+_ADD = """INSERT INTO results VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (custom_id) DO UPDATE SET answer = excluded.answer, status_code = excluded.status_code,
+    error_code = excluded.error_code, error_message = excluded.error_message,
+    input_tokens = excluded.input_tokens, output_tokens = excluded.output_tokens
+WHERE excluded.error_code IS NULL OR results.error_code IS NOT NULL"""
+_FIND = """SELECT answer, status_code, error_code, error_message, input_tokens, output_tokens
+FROM results WHERE custom_id = ?"""
+
+
+class ResultColumns(NamedTuple):
+    """Columns that are added to a row.
+
+    Attributes:
+        answer: text that the model generated, or the whole response as JSON if it has no such text; None if
+            the request failed.
+        status_code: HTTP status with which the backend answered; None if there was no answer.
+        error_code: why the request failed, as in the batch's `errors_summary`; None if it completed.
+        error_message: message for the error code.
+        input_tokens: as the backend counted them; 0 if it did not.
+    """
+
+    answer: str | None
+    status_code: int | None
+    error_code: str | None
+    error_message: str | None
+    input_tokens: int | None
+    output_tokens: int | None
+
+
+COLUMNS: list[tuple[str, type]] = [
+    ("answer", str),
+    ("status_code", int),
+    ("error_code", str),
+    ("error_message", str),
+    ("input_tokens", int),
+    ("output_tokens", int),
+]
+MISSING = ResultColumns(None, None, NO_RESULT, "The batch has no result for this row.", None, None)
+
+
+class ResultsByCustomId:
+    """Results by custom id, in a temporary file that the operating system deletes."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+
+    def __len__(self) -> int:
+        return self._database.execute("SELECT count(*) FROM results").fetchone()[0]
+
+    def add(self, results: Iterable[LineResult]) -> None:
+        """Add results. Of several results for an id, the last completed one wins, else the last one."""
+        self._database.executemany(_ADD, ((storable(each.custom_id), *_columns(each)) for each in results))
+
+    def find(self, custom_id: str) -> ResultColumns | None:
+        found = self._database.execute(_FIND, (storable(custom_id),)).fetchone()
+        return None if found is None else ResultColumns(*found)
+
+    def examples(self) -> list[str]:
+        """Return a few custom ids."""
+        return [id for (id,) in self._database.execute("SELECT custom_id FROM results LIMIT 3")]
+
+
+@contextmanager
+def results_by_custom_id() -> Iterator[ResultsByCustomId]:
+    """Context manager that yields an empty store of results."""
+    with closing(sqlite3.connect("", isolation_level=None)) as database:  # "" is a temporary file
+        database.execute("PRAGMA journal_mode = OFF")
+        database.execute("PRAGMA synchronous = OFF")
+        database.execute(_CREATE)
+        yield ResultsByCustomId(database)
+
+
+def _columns(result: LineResult) -> ResultColumns:
+    if result.error is not None:
+        error = result.error
+        return ResultColumns(None, result.status_code, error.code, error.message, None, None)
+    tokens = tokens_of(result.content)
+    answer = answer_text(result.content)
+    return ResultColumns(answer, result.status_code, None, None, tokens.input_tokens, tokens.output_tokens)
+
+
+class _Message(msgspec.Struct):
+    content: str
+
+
+class _Choice(msgspec.Struct):
+    message: _Message | None = None
+    text: str | None = None
+
+
+class _Part(msgspec.Struct):
+    type: str
+    text: str = ""
+
+
+class _Item(msgspec.Struct):
+    content: list[_Part] = []
+
+
+class _Choices(msgspec.Struct):
+    choices: list[_Choice]
+
+
+class _Items(msgspec.Struct):
+    output: list[_Item]
+
+
+class _Parts(msgspec.Struct):
+    content: list[_Part]
+
+
+_BODIES = msgspec.json.Decoder(_Choices), msgspec.json.Decoder(_Items), msgspec.json.Decoder(_Parts)
+
+
+def answer_text(content: bytes) -> str:
+    """Return the text that the model generated: of a chat, a completion, a response or a message.
+
+    If the response has no text, for example because it has embeddings or calls of tools, return its JSON.
+    """
+    content = replace_lone_surrogates(content)
+    for decoder in _BODIES:
+        try:
+            return _text_of(decoder.decode(content)) or content.decode()
+        except (msgspec.MsgspecError, RecursionError):
+            continue
+    return content.decode()
+
+
+def _text_of(body: _Choices | _Items | _Parts) -> str | None:
+    match body:
+        case _Choices(choices=[first, *_]):
+            return first.text if first.message is None else first.message.content
+        case _Items(output=items):
+            return "".join(part.text for item in items for part in item.content)
+        case _Parts(content=parts):
+            return "".join(part.text for part in parts)
+        case _:
+            return None

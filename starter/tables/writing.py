@@ -1,0 +1,115 @@
+"""Writes tables as CSV, JSONL or Parquet."""
+
+import csv
+import os
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import msgspec
+
+from batchwright.starter.output import discard_stdout
+from batchwright.starter.tables.errors import TableError
+from batchwright.starter.tables.reading import FORMATS, Row, Table
+
+
+class RowWriter(Protocol):
+    def write(self, row: Row) -> None: ...
+
+
+@contextmanager
+def output_file(path: Path | None) -> Generator[BinaryIO]:
+    """Context manager that yields the file to write. It replaces `path` at the end, if all was written.
+
+    Args:
+        path: the file; None for the standard output. Pipes and devices are written directly.
+
+    Raises:
+        TableError: the file cannot be written.
+    """
+    if path is None:
+        try:
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            discard_stdout()
+        return
+    with written(path) as target, target.open("wb") as file:
+        yield file
+
+
+@contextmanager
+def written(path: Path) -> Generator[Path]:
+    """Context manager that yields a path beside `path` for the new content, which replaces it at the end.
+
+    If the block raises an error, the file `path` stays as it was.
+
+    Raises:
+        TableError: the file cannot be written.
+    """
+    target = path if path.exists() and not path.is_file() else path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        try:
+            yield target
+            if target is not path:
+                target.replace(path)
+        finally:
+            if target is not path:
+                target.unlink(missing_ok=True)
+    except OSError as error:
+        raise TableError(f"{path} cannot be written: {error.strerror or error}.") from None
+
+
+@contextmanager
+def table_writer(path: Path, table: Table, added: Sequence[tuple[str, type]]) -> Generator[RowWriter]:
+    """Context manager that yields a writer of rows, in the format of the suffix of `path`.
+
+    Args:
+        table: source of the rows, whose columns come first.
+        added: further columns and their Python types, `str` or `int`.
+
+    Raises:
+        TableError: the suffix is unknown, the file cannot be written, or pyarrow is needed and missing.
+    """
+    match path.suffix.lower():
+        case ".csv":
+            columns = [*table.columns(), *(name for name, _ in added)]
+            with written(path) as target, target.open("w", encoding="utf-8", newline="") as file:
+                yield _CsvWriter(csv.writer(file), columns)
+        case ".jsonl" | ".ndjson":
+            with output_file(path) as file:
+                yield _JsonlWriter(file)
+        case ".parquet":
+            from batchwright.starter.tables.parquet import ParquetWriter  # needs pyarrow, which is optional
+
+            with written(path) as target, ParquetWriter(target, table, added) as writer:
+                yield writer
+        case _:
+            raise TableError(f"{path} has no suffix of a table: its name must end with {FORMATS}.")
+
+
+class _JsonlWriter:
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, row: Row) -> None:
+        self._file.write(msgspec.json.encode(row) + b"\n")
+
+
+class _CsvWriter:
+    """Writes text as it is, null as an empty field, and other values as JSON without its quotes."""
+
+    def __init__(self, file: "csv.Writer", columns: list[str]) -> None:
+        self._file, self._columns = file, columns
+        file.writerow(columns)
+
+    def write(self, row: Row) -> None:
+        self._file.writerow([_csv_text(row.get(name)) for name in self._columns])
+
+
+def _csv_text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else msgspec.json.encode(value).decode().strip('"')

@@ -1,0 +1,178 @@
+"""`batchwright collect`: the results of batches as columns of the table of their requests."""
+
+import csv
+import io
+import json
+from collections.abc import Generator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from batchwright.contracts.errors import LineCode
+from batchwright.contracts.openai import BatchStatus
+from batchwright.rules.results.output_lines import error_line, result_line
+from batchwright.starter.tables.results import answer_text
+from tests.unit.starter.cli import Cli, served
+
+Rows = list[dict[str, object]]
+ADDED = ["answer", "status_code", "error_code", "error_message", "input_tokens", "output_tokens"]
+
+
+def parquet_file(path: Path, rows: Rows | list[dict[str, str]]) -> None:
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def chat(custom_id: str, text: str) -> bytes:
+    usage = {"prompt_tokens": 5, "completion_tokens": 2}
+    body = {"choices": [{"message": {"role": "assistant", "content": text}}], "usage": usage}
+    return line(custom_id, 200, body)
+
+
+def line(custom_id: str, status: int, body: object) -> bytes:
+    sent = json.dumps(body).encode()
+    return result_line("batch_req_1", custom_id, status_code=status, backend_request_id="", body=sent) + b"\n"
+
+
+def read(path: Path) -> Rows:
+    match path.suffix:
+        case ".csv":
+            return [dict(row) for row in csv.DictReader(io.StringIO(path.read_bytes().decode()))]
+        case ".jsonl":
+            return [json.loads(text) for text in path.read_text().splitlines()]
+        case _:
+            return pq.read_table(path).to_pylist()
+
+
+@pytest.fixture(scope="module")
+def cli() -> Generator[Cli]:
+    with served() as running:
+        yield running
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "cities.csv"
+    path.write_text('id,city\nr,"Rome\nand more"\np,Paris\no,Oslo\nx,X\n')
+    return path
+
+
+def ended(cli: Cli, folder: Path, output: bytes | None, error: bytes | None) -> str:
+    """Return the id of an ended batch with these files."""
+    batch_id = cli.submitted(folder).order.batch_id
+    cli.end(batch_id, output=output, error=error)
+    return batch_id
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_rows_get_their_results_in_the_order_of_the_table(cli: Cli, table: Path, suffix: str) -> None:
+    failed = line("o", 400, {"error": {"message": "Too long."}}) + error_line(
+        "batch_req_2", "x", LineCode.BATCH_EXPIRED, "Late."
+    )
+    batch_id = ended(cli, table.parent, chat("p", "Tower") + chat("r", 'Ruins, \n"pasta"'), failed)
+    output = table.with_name(f"out{suffix}")
+    collected = cli.run("collect", batch_id, str(table), "-o", str(output), "--id", "id")
+    rows = read(output)
+    assert collected.exit_code == 1
+    assert "2 rows with an answer, 2 without (1 http_400, 1 batch_expired)." in collected.stderr
+    assert [row["id"] for row in rows] == ["r", "p", "o", "x"]
+    assert list(rows[0]) == ["id", "city", *ADDED]
+    assert (rows[0]["city"], rows[0]["answer"]) == ("Rome\nand more", 'Ruins, \n"pasta"')
+    assert [str(rows[0][name] or "") for name in ADDED[1:]] == ["200", "", "", "5", "2"]
+    assert [str(rows[2][name] or "") for name in ADDED] == ["", "400", "http_400", "Too long.", "", ""]
+    assert [str(rows[3][name] or "") for name in ADDED] == ["", "", "batch_expired", "Late.", "", ""]
+
+
+def test_results_of_a_retry_replace_failed_ones(cli: Cli, table: Path) -> None:
+    good = b"".join(chat(name, f"first {name}") for name in "rpo")
+    first = ended(cli, table.parent, good, line("x", 500, {}))
+    second = ended(cli, table.parent, chat("x", "second x"), line("p", 500, {}))
+    output = table.with_name("out.csv")
+    for batches in ([first, second], [second, first]):
+        collected = cli.run("collect", *batches, str(table), "-o", str(output), "--id", "id")
+        assert collected.exit_code == 0, collected.stderr
+        assert [row["answer"] for row in read(output)] == ["first r", "first p", "first o", "second x"]
+
+
+def test_types_of_parquet_columns_stay(cli: Cli, tmp_path: Path) -> None:
+    rows: Rows = [{"n": 1, "tags": ["a"]}, {"n": None, "tags": []}]
+    parquet_file(tmp_path / "in.parquet", rows)
+    batch_id = ended(cli, tmp_path, chat("row-1", "one"), None)
+    output = tmp_path / "out.parquet"
+    collected = cli.run("collect", batch_id, str(tmp_path / "in.parquet"), "-o", str(output))
+    assert (collected.exit_code, "1 no_result" in collected.stderr) == (1, True)
+    assert (
+        pq.read_schema(output).field("tags").type
+        == pq.read_schema(tmp_path / "in.parquet").field("tags").type
+    )
+    assert [(row["n"], row["tags"], row["error_code"]) for row in read(output)] == [
+        (1, ["a"], None), (None, [], "no_result"),
+    ]  # fmt: skip
+
+
+def test_rows_of_a_jsonl_table_may_have_different_columns(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"a": 1}\n{"b": {"c": [1]}, "a": 2.5}\n')
+    batch_id = ended(cli, tmp_path, chat("row-1", "one") + chat("row-2", "two"), None)
+    for suffix, expected in ((".csv", ["", '{"c":[1]}']), (".parquet", [None, {"c": [1]}])):
+        output = tmp_path / f"out{suffix}"
+        assert cli.run("collect", batch_id, str(tmp_path / "in.jsonl"), "-o", str(output)).exit_code == 0
+        assert [row["b"] for row in read(output)] == expected
+
+
+def test_a_batch_that_runs_is_not_collected(cli: Cli, table: Path) -> None:
+    batch_id = cli.submitted(table.parent).order.batch_id
+    output = table.with_name("out.csv")
+    early = cli.run("collect", batch_id, str(table), "-o", str(output))
+    assert (early.exit_code, f"batchwright watch {batch_id}" in early.stderr) == (2, True)
+    assert not output.exists()
+
+
+def test_results_of_another_table_are_refused(cli: Cli, table: Path) -> None:
+    batch_id = ended(cli, table.parent, chat("p", "Tower"), None)
+    output = table.with_name("out.csv")
+    wrong = cli.run("collect", batch_id, str(table), "-o", str(output))
+    assert (wrong.exit_code, output.exists()) == (3, False)
+    assert "No row of" in wrong.stderr
+    assert "their custom ids are p. Is --id right?" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("header", "output", "message"),
+    [
+        ("id,answer", "out.csv", "has a column 'answer' already"),
+        ("id,a", "out.txt", "its name must end with"),
+    ],
+)
+def test_an_output_that_is_not_possible_is_refused(
+    cli: Cli, tmp_path: Path, header: str, output: str, message: str
+) -> None:
+    (tmp_path / "in.csv").write_text(f"{header}\np,1\n")
+    batch_id = ended(cli, tmp_path, chat("p", "Tower"), None)
+    refused = cli.run(
+        "collect", batch_id, str(tmp_path / "in.csv"), "-o", str(tmp_path / output), "--id", "id"
+    )
+    assert (refused.exit_code, message in refused.stderr) == (3, True)
+
+
+def test_a_batch_that_failed_says_why(cli: Cli, table: Path) -> None:
+    batch_id = cli.submitted(table.parent).order.batch_id
+    cli.end(batch_id, BatchStatus.FAILED)
+    output = table.with_name("out.csv")
+    assert cli.run("collect", batch_id, str(table), "-o", str(output)).exit_code == 1
+    assert {row["error_code"] for row in read(output)} == {"no_result"}
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"choices": [{"text": "a completion"}]}, "a completion"),
+        ({"output": [{"type": "reasoning"}, {"content": [{"type": "output_text", "text": "a"}]}]}, "a"),
+        ({"content": [{"type": "text", "text": "a "}, {"type": "text", "text": "message"}]}, "a message"),
+        ({"data": [{"embedding": [0.5]}]}, '{"data": [{"embedding": [0.5]}]}'),
+        ({"choices": [{"message": {"content": None}}]}, '{"choices": [{"message": {"content": null}}]}'),
+        ({"choices": []}, '{"choices": []}'),
+    ],
+)
+def test_the_answer_is_the_text_of_any_endpoint(body: object, text: str) -> None:
+    assert answer_text(json.dumps(body).encode()) == text

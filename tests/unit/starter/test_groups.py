@@ -1,0 +1,198 @@
+"""Inputs that are too large for one batch: `submit` makes a group, and other commands accept its id."""
+
+import json
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from batchwright.contracts.openai import BatchStatus
+from batchwright.database.records import BatchRow
+from batchwright.rules.input.parts import PartLimits
+from batchwright.starter.client import Client
+from tests.unit.starter.cli import LINE, Cli, served
+from tests.unit.starter.test_collect import chat
+
+
+@pytest.fixture(scope="module")
+def cli() -> Generator[Cli]:
+    with served() as running:
+        yield running
+
+
+@pytest.fixture
+def small(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Commands of an API whose batches have at most two lines."""
+    monkeypatch.setattr(Client, "part_limits", lambda _: PartLimits(lines=2, file_bytes=1_000_000))
+    return cli
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "input.jsonl"
+    path.write_text("".join(LINE.replace('"a"', f'"{tmp_path.name}-{number}"') for number in range(5)))
+    return path
+
+
+def rows(cli: Cli, group: str) -> list[BatchRow]:
+    """Return the batches of a group in the order of their creation."""
+    batches = cli.api.database.rows.batches.values()
+    found = [row for row in batches if (row.order.metadata or {}).get("batchwright_group") == group]
+    return sorted(found, key=lambda row: row.order.batch_id)
+
+
+def contents(cli: Cli, group: str) -> list[bytes]:
+    files = cli.api.database.rows.files
+    ids = [row.order.input_file_id for row in rows(cli, group)]
+    return [cli.api.storage.objects[files["default", id].storage_key] for id in ids]
+
+
+def submitted(cli: Cli, file: Path, *options: str) -> str:
+    result = cli.run("submit", str(file), *options)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout.strip()
+
+
+def test_an_input_that_is_too_large_becomes_a_group(small: Cli, file: Path) -> None:
+    result = small.run("submit", str(file), "--window", "2h", "--metadata", "team=red")
+    group = result.stdout.strip()
+    assert group.startswith("group_")
+    assert f"is too large for one batch. It becomes 3 batches: {group}." in result.stderr
+    assert b"".join(contents(small, group)) == file.read_bytes()
+    parts = rows(small, group)
+    assert [(row.order.metadata or {})["batchwright_part"] for row in parts] == ["1/3", "2/3", "3/3"]
+    assert {(row.order.completion_window, (row.order.metadata or {})["team"]) for row in parts} == {
+        ("2h", "red")
+    }
+
+
+def test_the_limits_of_a_batch_are_those_of_the_api(cli: Cli) -> None:
+    with Client(cli.url) as client:
+        assert client.part_limits() == PartLimits(lines=50_000, file_bytes=200 * 1024 * 1024)
+
+
+def test_an_input_that_fits_stays_one_batch(small: Cli, file: Path) -> None:
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:2]) + "\n\n")
+    assert submitted(small, file).startswith("batch_")
+
+
+@pytest.mark.parametrize("lost", range(1, 7))
+def test_a_repeated_command_creates_only_what_is_missing(
+    small: Cli, file: Path, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    """The API handles the request, and the command is killed before it sees the response."""
+    send, count = httpx.Client.send, 0
+
+    def killed(client: httpx.Client, request: httpx.Request, **options: Any) -> httpx.Response:
+        nonlocal count
+        response = send(client, request, **options)
+        count += request.method == "POST"
+        if request.method == "POST" and count == lost:
+            raise KeyboardInterrupt
+        return response
+
+    with monkeypatch.context() as patch:
+        patch.setattr(httpx.Client, "send", killed)
+        assert small.run("submit", str(file)).exit_code != 0
+    files = len(small.api.database.rows.files)
+    group = submitted(small, file)
+    assert len(rows(small, group)) == 3
+    assert b"".join(contents(small, group)) == file.read_bytes()
+    assert len(small.api.database.rows.files) - files == 3 - (lost + 1) // 2
+    assert submitted(small, file) == group
+    assert len(rows(small, group)) == 3
+
+
+def test_a_group_that_has_ended_is_not_submitted_again_without_a_new_key(small: Cli, file: Path) -> None:
+    group = submitted(small, file)
+    for row in rows(small, group):
+        small.end(row.order.batch_id, output=b"{}\n")
+    again = small.run("submit", str(file))
+    assert (again.exit_code, again.stdout) == (3, "")
+    assert f"was submitted already as {group}, which has ended" in again.stderr
+    other = submitted(small, file, "--idempotency-key", "second")
+    assert other != group
+    assert submitted(small, file, "--idempotency-key", "second") == other
+
+
+def test_a_part_that_is_refused_is_named(small: Cli, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    send = httpx.Client.send
+
+    def refusing(client: httpx.Client, request: httpx.Request, **options: Any) -> httpx.Response:
+        if request.headers.get("Idempotency-Key", "").endswith("-2"):
+            return httpx.Response(429, json={"error": {"message": "Too many."}}, request=request)
+        return send(client, request, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(httpx.Client, "send", refusing)
+        refused = small.run("submit", str(file))
+    assert refused.exit_code == 3
+    assert "Part 2 of 3 was not submitted: Too many. The parts before it run as group_" in refused.stderr
+    group = refused.stderr.split(" run as ")[1].split(".")[0]
+    incomplete = small.run("status", group)
+    assert (incomplete.exit_code, "has no batch for part 2, 3 of 3" in incomplete.stderr) == (3, True)
+    assert small.run("cancel", group).exit_code == 0
+    assert submitted(small, file) == group
+
+
+def test_options_that_need_one_batch_are_refused(small: Cli, file: Path) -> None:
+    capped = small.run("submit", str(file), "--max-cost", "5")
+    assert (capped.exit_code, "needs 3 batches" in capped.stderr) == (3, True)
+    file.write_text(LINE * 3)
+    repeated = small.run("submit", str(file))
+    assert (repeated.exit_code, "line 2 has a custom id that an earlier line has" in repeated.stderr) == (
+        3,
+        True,
+    )
+    retried = small.run("retry", "group_1")
+    assert (retried.exit_code, "is several batches" in retried.stderr) == (3, True)
+    unknown = small.run("watch", "group_1")
+    assert (unknown.exit_code, "There is no group group_1" in unknown.stderr) == (3, True)
+
+
+def test_status_shows_the_sums_and_each_part(small: Cli, file: Path) -> None:
+    group = submitted(small, file)
+    first, second, third = (row.order.batch_id for row in rows(small, group))
+    small.end(first, output=b"{}\n")
+    shown = small.run("status", group)
+    assert (shown.exit_code, group in shown.stdout, "1,200 in, 34 out" in shown.stdout) == (2, True, True)
+    assert all(id in shown.stdout for id in (first, second, third))
+    listed = json.loads(small.run("status", group, "--json").stdout)
+    assert [(batch["id"], batch["status"]) for batch in listed["data"]] == [
+        (first, "completed"), (second, "validating"), (third, "validating"),
+    ]  # fmt: skip
+    for id in (second, third):
+        small.end(id, BatchStatus.EXPIRED if id == third else BatchStatus.COMPLETED, output=b"{}\n")
+    assert small.run("status", group).exit_code == 1
+
+
+def test_results_of_a_group_are_those_of_its_parts_in_their_order(
+    small: Cli, file: Path, tmp_path: Path
+) -> None:
+    group = submitted(small, file)
+    ids = [row.order.batch_id for row in rows(small, group)]
+    outputs = [b"".join(chat(f"row-{n}", f"answer {n}") for n in part) for part in ((1, 2), (3, 4), (5,))]
+    for id, output in list(zip(ids, outputs, strict=True))[:2]:
+        small.end(id, output=output)
+    assert small.run("results", group).exit_code == 2
+    small.end(ids[2], output=outputs[2])
+    assert small.run("results", group).stdout_bytes == b"".join(outputs)
+    assert small.run("watch", group).exit_code == 0
+    (tmp_path / "table.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(5)))
+    collected = small.run("collect", group, str(tmp_path / "table.csv"), "-o", str(tmp_path / "out.jsonl"))
+    answers = [json.loads(line)["answer"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert (collected.exit_code, answers) == (0, [f"answer {n}" for n in range(1, 6)])
+
+
+def test_cancel_stops_the_parts_that_run(small: Cli, file: Path) -> None:
+    group = submitted(small, file)
+    first, *others = (row.order.batch_id for row in rows(small, group))
+    small.end(first, output=b"{}\n")
+    cancelled = json.loads(small.run("cancel", group, "--json").stdout)
+    assert [batch["status"] for batch in cancelled["data"]] == ["completed", "cancelling", "cancelling"]
+    for id in others:
+        small.end(id, BatchStatus.CANCELLED)
+    again = small.run("cancel", group)
+    assert (again.exit_code, "have ended already" in again.stderr) == (3, True)

@@ -1,0 +1,194 @@
+"""`batchwright render`: requests from a template and a table, and what it says about wrong input."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner, Result
+
+from batchwright.starter.__main__ import app
+from batchwright.starter.tables import templates
+from tests.unit.starter.test_collect import parquet_file
+
+ROWS = [{"id": "p", "city": "Paris", "n": "1"}, {"id": "r", "city": 'The "Rome"', "n": "007"}]
+TEMPLATE = {
+    "model": "llama",
+    "max_tokens": "{{ n | int }}",
+    "messages": [{"role": "user", "content": "What is {{ city }} known for?\n"}],
+    "user": "{{ n }}",
+}
+
+
+def render(folder: Path, template: object, table: str, *options: str) -> Result:
+    (folder / "prompt.json").write_text(template if isinstance(template, str) else json.dumps(template))
+    return CliRunner().invoke(app, ["render", str(folder / "prompt.json"), str(folder / table), *options])
+
+
+@pytest.fixture(params=["cities.csv", "cities.jsonl", "cities.parquet"])
+def cities(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Name of a table with the same rows, in each format."""
+    path = tmp_path / request.param
+    match path.suffix:
+        case ".csv":
+            path.write_text('\ufeffid,city,n\r\np,Paris,1\r\n\r\nr,"The ""Rome""",007\r\n')
+        case ".jsonl":
+            path.write_text("\n\n".join(json.dumps(row) for row in ROWS))
+        case _:
+            parquet_file(path, ROWS)
+    return path.name
+
+
+def test_each_row_becomes_a_request(tmp_path: Path, cities: str) -> None:
+    rendered = render(tmp_path, TEMPLATE, cities, "--id", "id", "--endpoint", "/v1/completions")
+    first, second = map(json.loads, rendered.stdout.splitlines())
+    assert (first["custom_id"], first["method"], first["url"]) == ("p", "POST", "/v1/completions")
+    assert second["custom_id"] == "r"
+    assert second["body"] == {
+        "model": "llama",
+        "max_tokens": 7,
+        "messages": [{"role": "user", "content": 'What is The "Rome" known for?\n'}],
+        "user": "007",
+    }
+
+
+def test_a_string_that_is_one_expression_keeps_the_type_of_its_value(tmp_path: Path) -> None:
+    row = {"a": [1, {"b": None}], "text": "x", "row": "mine"}
+    (tmp_path / "table.jsonl").write_text(json.dumps(row))
+    template = {
+        "list": " {{- a -}} ",
+        "null": "{{ a[1].b }}",
+        "name": "{{ row['row'] }}",
+        "both": "{{ a[0] }}{{ text }}",
+    }
+    body = json.loads(render(tmp_path, template, "table.jsonl").stdout)["body"]
+    assert body == {"list": [1, {"b": None}], "null": None, "name": "mine", "both": "1x"}
+
+
+def test_rows_have_numbers_as_custom_ids(tmp_path: Path, cities: str) -> None:
+    output = tmp_path / "requests.jsonl"
+    rendered = render(tmp_path, TEMPLATE, cities, "-o", str(output))
+    assert [json.loads(line)["custom_id"] for line in output.read_text().splitlines()] == ["row-1", "row-2"]
+    assert (rendered.exit_code, rendered.stdout) == (0, "")
+    assert "Wrote 2 requests" in rendered.stderr
+
+
+def test_columns_are_in_the_order_of_repetition(tmp_path: Path) -> None:
+    lines = (f"review {n},shop {n % 2},product {n % 5}" for n in range(20))
+    (tmp_path / "table.csv").write_text("\n".join(["review,shop,product", *lines]))
+    template = {"prompt": "{% for name in columns %}{{ name }}: {{ row[name] }}\n{% endfor %}"}
+    first = json.loads(render(tmp_path, template, "table.csv").stdout.splitlines()[0])
+    assert first["body"]["prompt"] == "shop: shop 0\nproduct: product 0\nreview: review 0\n"
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ({"a": ["{{ country }}"]}, "row 1: a[0]: there is no column 'country'; the columns are id, city, n."),
+        ({"a": {"b": "In {{ country }}"}}, "row 1: a.b: there is no column 'country'"),
+        ({"a": "{{ city.size.x }}"}, "row 1: a: 'str object' has no attribute 'size'."),
+        ({"a": "{{ 1 // (n | int - 7) }}"}, "row 2: a: integer division or modulo by zero"),
+        ({"a": "{{ city + 1 }}"}, "row 1: a: can only concatenate str"),
+        ({"a": "{% for x in range(10**9) %}x{% endfor %}"}, "row 1: a: Range too big."),
+        ({"a": "{{ city * 10**9 }}"}, "row 1: a: the result has more than 10,485,760 characters."),
+        ({"a": "{{ 10**(10**10) }}"}, "row 1: a: the result has more than 10,485,760 characters."),
+        ({"a": "{{ city.__class__.__mro__ }}"}, "row 1: a: access to attribute '__class__'"),
+        ({"a": "{% include '/etc/passwd' %}"}, "row 1: a: no loader"),
+        ({"a": "x{{ none }}"}, "row 1: a: a value is null; write, for example, `{{ name or '' }}`."),
+        ({"a": "{{ range }}"}, "row 1: the request is not JSON"),
+    ],
+)  # fmt: skip
+def test_a_row_that_cannot_be_rendered_is_named(
+    tmp_path: Path, template: object, message: str, cities: str
+) -> None:
+    output = tmp_path / "requests.jsonl"
+    output.write_text("of an earlier run")
+    rendered = render(tmp_path, template, cities, "-o", str(output))
+    assert f"{tmp_path / cities}, {message}" in rendered.stderr
+    assert (rendered.exit_code, output.read_text()) == (1, "of an earlier run")
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("body", ["", "{% set ns.x = y %}", "text"])
+def test_an_endless_template_is_stopped_at_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    monkeypatch.setattr(templates, "MAX_ROW_SECONDS", 0.05)
+    loops = "{% set ns = namespace() %}" + "".join(f"{{% for {name} in range(99999) %}}" for name in "xyz")
+    (tmp_path / "table.csv").write_text("a\nfine\n")
+    rendered = render(tmp_path, {"p": loops + body + "{% endfor %}" * 3}, "table.csv")
+    assert rendered.exit_code == 1
+    assert "row 1: " in rendered.stderr
+    assert "has not ended after 0.05 s" in rendered.stderr or "more than 10,485,760" in rendered.stderr
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ('{"a": ', "is not a template: it is not valid JSON"),
+        ('{"a": 1, "a": 2}', "it has the key 'a' twice"),
+        ("[1]", "it must be a JSON object"),
+        ({"a": "{% if %}"}, "prompt.json: a: Expected an expression"),
+        ({"a": "{{ city | nope }}"}, "prompt.json: a: No filter named 'nope'"),
+        ({"a": "{{ 1 / 0 }} {{ city }}"}, "division by zero"),
+    ],
+)
+def test_a_wrong_template_is_refused(tmp_path: Path, template: object, message: str) -> None:
+    (tmp_path / "cities.csv").write_text("city\nParis\n")
+    rendered = render(tmp_path, template, "cities.csv")
+    assert (rendered.exit_code in (1, 3), rendered.stdout) == (True, "")
+    assert message in rendered.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message", "code"),
+    [
+        ("t.csv", b"a,b\n1,2\n3\n", "row 2: it has 1 fields, but the header has 2 (line 3).", 1),
+        ("t.csv", b'a,b\n1,"2\n', "row 1: unexpected end of data (line 2).", 1),
+        ("t.csv", b"a,a\n1,2\n", "has two columns with the name 'a'", 3),
+        ("t.csv", b"", "has no header", 3),
+        ("t.csv", b"a\n", "has no rows", 3),
+        ("t.csv", b"a\n\xff\n", "is not UTF-8 text", 3),
+        ("t.jsonl", b'{"a": 1}\n\n{"a": \n', "row 2: it is not valid JSON", 1),
+        ("t.jsonl", b"[1]\n", "row 1: it is not a JSON object.", 1),
+        ("t.parquet", b"PAR1", "is not a readable Parquet file", 3),
+        ("t.xlsx", b"PK", "its name must end with .csv, .jsonl or .parquet.", 3),
+    ],
+)
+def test_a_wrong_table_is_refused(tmp_path: Path, name: str, content: bytes, message: str, code: int) -> None:
+    (tmp_path / name).write_bytes(content)
+    rendered = render(tmp_path, {"a": "{{ a }}"}, name)
+    assert message in rendered.stderr
+    assert rendered.exit_code == code
+
+
+def test_a_missing_table_and_a_missing_folder_are_reported(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a\n1\n")
+    missing = render(tmp_path, {"a": 1}, "nothing.csv")
+    assert (missing.exit_code, "nothing.csv cannot be read: No such file" in missing.stderr) == (3, True)
+    elsewhere = render(tmp_path, {"a": 1}, "t.csv", "-o", str(tmp_path / "no" / "requests.jsonl"))
+    assert (elsewhere.exit_code, "cannot be written" in elsewhere.stderr) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("id\np\nr\np\n", "row 3: column 'id' has 'p', as row 1 has; each row needs its own."),
+        ("city\nParis\n", "row 1: there is no column 'id', which --id names; the columns are city."),
+        ('id,x\n"",1\n', "row 1: column 'id' has '', but a custom id is a text or an integer."),
+    ],
+)
+def test_custom_ids_are_checked(tmp_path: Path, rows: str, message: str) -> None:
+    (tmp_path / "t.csv").write_text(rows)
+    rendered = render(tmp_path, {"a": 1}, "t.csv", "--id", "id")
+    assert (rendered.exit_code, message in rendered.stderr) == (1, True)
+
+
+def test_parquet_is_read_in_pieces(tmp_path: Path) -> None:
+    table = pa.table({"n": list(range(3_000)), "text": [None, "x", "y"] * 1_000})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=700)
+    rendered = render(tmp_path, {"n": "{{ n }}", "text": "{{ text }}"}, "t.parquet")
+    bodies = [json.loads(line)["body"] for line in rendered.stdout.splitlines()]
+    assert [body["n"] for body in bodies] == list(range(3_000))
+    assert [body["text"] for body in bodies[:3]] == [None, "x", "y"]
