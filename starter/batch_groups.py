@@ -6,7 +6,7 @@ from rich.table import Table
 
 from batchwright.contracts.batch import RerunKind
 from batchwright.contracts.openai_objects import BatchObject, BatchPage, RequestCounts
-from batchwright.rules.input.parts import GROUP_KEY, GROUP_PREFIX, part_number
+from batchwright.rules.input.parts import GROUP_KEY, GROUP_PREFIX, FoundBatch, part_number, whole_input_ids
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.output import (
     ExitCode,
@@ -57,16 +57,15 @@ def parts_of(client: Client, group: str) -> dict[int, BatchObject]:
 
 
 def whole_input_batches(client: Client, key: str, value: str) -> Iterator[BatchObject]:
-    """Yield the batches with this pair in their metadata that run a whole input, newest first.
+    """Yield the batches with this pair in their metadata that run a whole input, newest first."""
+    batches = {batch.id: batch for batch in _batches_with(client, key, value)}
+    found = [FoundBatch(batch.id, batch.input_file_id, _is_retry(batch)) for batch in batches.values()]
+    return (batches[id] for id in whole_input_ids(found))
 
-    Batches that rerun another batch have the same metadata. A batch that resumes another one has the results
-    of all lines, so it is included. A batch that retries failed lines has an input with only these lines, so
-    it is left out.
-    """
-    batches = list(_batches_with(client, key, value))
-    origins = ((batch.input_file_id, batch.x_batchwright.origin) for batch in batches)
-    partial = {input_id for input_id, origin in origins if origin and origin.kind is RerunKind.RETRY}
-    return (batch for batch in batches if batch.input_file_id not in partial)
+
+def _is_retry(batch: BatchObject) -> bool:
+    origin = batch.x_batchwright.origin
+    return origin is not None and origin.kind is RerunKind.RETRY
 
 
 def _batches_with(client: Client, key: str, value: str) -> Iterator[BatchObject]:

@@ -11,8 +11,8 @@ if find_spec("openai") is None:
         "batchwright.client needs the official client: pip install 'batchwright[client]'.", name="openai"
     )
 
-from batchwright.client.async_batches import AsyncBatches, AsyncJob
-from batchwright.client.batches import Batches, Job
+from batchwright.client.async_batches import AsyncBatches, AsyncJob, AsyncJobGroup
+from batchwright.client.batches import Batches, Job, JobGroup
 from batchwright.client.requests import Request, table
 from batchwright.client.results import RequestFailed, Result, ResultsMissing
 from batchwright.rules.results.line_results import LineError
@@ -20,8 +20,10 @@ from batchwright.rules.results.line_results import LineError
 __all__ = [
     "AsyncBatches",
     "AsyncJob",
+    "AsyncJobGroup",
     "Batches",
     "Job",
+    "JobGroup",
     "LineError",
     "Request",
     "RequestFailed",

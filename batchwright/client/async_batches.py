@@ -19,11 +19,14 @@ from batchwright.client.connection import (
     batch_path,
     has_ended,
 )
+from batchwright.client.groups import BatchPage, group_query, is_group, parts_of_group, summed
 from batchwright.client.requests import (
     MAX_BYTES_IN_MEMORY,
+    BatchLimits,
     Body,
     Request,
     Submission,
+    Upload,
     custom_id_of,
     retry_body,
 )
@@ -54,7 +57,8 @@ class AsyncBatches:
     ) -> "AsyncJob":
         """Upload requests as an input file, create a batch from it, and return its job.
 
-        A request that the official client repeats creates no second file and no second batch.
+        A request that the official client repeats creates no second file and no second batch. Requests that
+        are too many or too large for one batch become a group of batches, whose job is a `AsyncJobGroup`.
 
         Args:
             requests: bodies, or `Request`s with custom ids, or a `table`. A body gets the custom id
@@ -72,22 +76,40 @@ class AsyncBatches:
         """
         with SpooledTemporaryFile(MAX_BYTES_IN_MEMORY) as file:
             submission = Submission(requests, endpoint, file, idempotency_key)
-            uploaded = await self._client.files.create(
-                file=("requests.jsonl", file), purpose="batch", extra_headers=submission.headers
-            )
-        body = submission.creation(uploaded.id, completion_window, metadata, x_batchwright)
-        batch = await self._client.post(
-            "/batches", cast_to=Batch, body=body, options={"headers": submission.headers}
+            limits = await self._client.get("/x/limits", cast_to=BatchLimits)
+            uploads, group = submission.uploads(limits, completion_window, metadata, x_batchwright)
+            jobs = [await self._create(upload) for upload in uploads]
+        return AsyncJobGroup(group, jobs) if group else jobs[0]
+
+    async def _create(self, upload: Upload) -> "AsyncJob":
+        headers = upload.headers
+        uploaded = await self._client.files.create(
+            file=("requests.jsonl", upload.file), purpose="batch", extra_headers=headers
         )
-        return AsyncJob(self._client, batch, submission.custom_ids)
+        body = {"input_file_id": uploaded.id, **upload.creation}
+        batch = await self._client.post("/batches", cast_to=Batch, body=body, options={"headers": headers})
+        return AsyncJob(self._client, batch, upload.custom_ids)
 
     async def job(self, batch_id: str) -> "AsyncJob":
-        """Return the job of an existing batch, however it was created.
+        """Return the job of an existing batch, however it was created, or that of a group of batches.
 
         Raises:
             openai.NotFoundError: there is no such batch.
+            LookupError: there is no such group, or some of its parts have no batch.
         """
+        if is_group(batch_id):
+            jobs = [AsyncJob(self._client, batch) for batch in await self._parts(batch_id)]
+            return AsyncJobGroup(batch_id, jobs)
         return AsyncJob(self._client, await self._client.batches.retrieve(batch_id))
+
+    async def _parts(self, group: str) -> list[Batch]:
+        found = list[Batch]()
+        while True:
+            query = group_query(group, found[-1].id if found else None)
+            page = await self._client.get("/batches", cast_to=BatchPage, options={"params": query})
+            found += page.data
+            if not page.has_more:
+                return parts_of_group(group, found)
 
 
 class AsyncJob:
@@ -108,7 +130,7 @@ class AsyncJob:
         """Id of the batch."""
         return self.batch.id
 
-    async def follow(self) -> AsyncIterator[Batch]:
+    async def follow(self) -> AsyncGenerator[Batch]:
         """Yield the batch now and after each change, until it has ended and its files are written."""
         last = None
         async with aclosing(self._beats()) as beats:
@@ -123,7 +145,7 @@ class AsyncJob:
             pass
         return self.batch
 
-    async def results(self) -> AsyncIterator[Result]:
+    async def results(self) -> AsyncGenerator[Result]:
         """Yield the result of each line in input order, completed or failed, as soon as it is settled.
 
         A line that is not settled holds back the results after it. The iterator ends with the batch.
@@ -245,3 +267,54 @@ class AsyncJob:
         )
         async with stream:
             yield stream.response.aiter_bytes()
+
+
+class AsyncJobGroup(AsyncJob):
+    """A group of batches to follow as one job: the parts of an input that is too large for one batch.
+
+    Attributes:
+        batch: sums over the group, as the API has shown its batches last. Its id is that of the group.
+        jobs: jobs of the parts, in the order of the requests.
+    """
+
+    def __init__(self, group: str, jobs: "list[AsyncJob]") -> None:
+        self.jobs, self._group = jobs, group
+        self.batch = self._summed()
+
+    async def follow(self) -> AsyncGenerator[Batch]:
+        """Yield the sums now and after changes, until all batches have ended and their files are written.
+
+        The batches are followed one after another.
+        """
+        for job in self.jobs:
+            async with aclosing(job.follow()) as batches:
+                async for _ in batches:
+                    self.batch = self._summed()
+                    yield self.batch
+
+    async def wait(self) -> Batch:
+        """Wait until all batches have ended and their files are written. Return the sums."""
+        async for _ in self.follow():
+            pass
+        return self.batch
+
+    async def results(self) -> AsyncGenerator[Result]:
+        """Yield the result of each line in the order of the requests, as `AsyncJob.results` does."""
+        for job in self.jobs:
+            async with aclosing(job.results()) as results:
+                async for result in results:
+                    yield result
+            self.batch = self._summed()
+
+    async def retry_failed(
+        self, codes: Iterable[str] | None = None, *, completion_window: str | None = None
+    ) -> "AsyncJob":
+        """Not possible for a group: retry the batches whose lines failed, which are in `jobs`.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(f"{self.id} is several batches: call retry_failed of those in `jobs`.")
+
+    def _summed(self) -> Batch:
+        return summed(self._group, [job.batch for job in self.jobs])

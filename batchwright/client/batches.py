@@ -19,11 +19,14 @@ from batchwright.client.connection import (
     batch_path,
     has_ended,
 )
+from batchwright.client.groups import BatchPage, group_query, is_group, parts_of_group, summed
 from batchwright.client.requests import (
     MAX_BYTES_IN_MEMORY,
+    BatchLimits,
     Body,
     Request,
     Submission,
+    Upload,
     custom_id_of,
     retry_body,
 )
@@ -54,7 +57,8 @@ class Batches:
     ) -> "Job":
         """Upload requests as an input file, create a batch from it, and return its job.
 
-        A request that the official client repeats creates no second file and no second batch.
+        A request that the official client repeats creates no second file and no second batch. Requests that
+        are too many or too large for one batch become a group of batches, whose job is a `JobGroup`.
 
         Args:
             requests: bodies, or `Request`s with custom ids, or a `table`. A body gets the custom id
@@ -72,22 +76,40 @@ class Batches:
         """
         with SpooledTemporaryFile(MAX_BYTES_IN_MEMORY) as file:
             submission = Submission(requests, endpoint, file, idempotency_key)
-            uploaded = self._client.files.create(
-                file=("requests.jsonl", file), purpose="batch", extra_headers=submission.headers
-            )
-        body = submission.creation(uploaded.id, completion_window, metadata, x_batchwright)
-        batch = self._client.post(
-            "/batches", cast_to=Batch, body=body, options={"headers": submission.headers}
+            limits = self._client.get("/x/limits", cast_to=BatchLimits)
+            uploads, group = submission.uploads(limits, completion_window, metadata, x_batchwright)
+            jobs = [self._create(upload) for upload in uploads]
+        return JobGroup(group, jobs) if group else jobs[0]
+
+    def _create(self, upload: Upload) -> "Job":
+        headers = upload.headers
+        uploaded = self._client.files.create(
+            file=("requests.jsonl", upload.file), purpose="batch", extra_headers=headers
         )
-        return Job(self._client, batch, submission.custom_ids)
+        body = {"input_file_id": uploaded.id, **upload.creation}
+        batch = self._client.post("/batches", cast_to=Batch, body=body, options={"headers": headers})
+        return Job(self._client, batch, upload.custom_ids)
 
     def job(self, batch_id: str) -> "Job":
-        """Return the job of an existing batch, however it was created.
+        """Return the job of an existing batch, however it was created, or that of a group of batches.
 
         Raises:
             openai.NotFoundError: there is no such batch.
+            LookupError: there is no such group, or some of its parts have no batch.
         """
+        if is_group(batch_id):
+            jobs = [Job(self._client, batch) for batch in self._parts(batch_id)]
+            return JobGroup(batch_id, jobs)
         return Job(self._client, self._client.batches.retrieve(batch_id))
+
+    def _parts(self, group: str) -> list[Batch]:
+        found = list[Batch]()
+        while True:
+            query = group_query(group, found[-1].id if found else None)
+            page = self._client.get("/batches", cast_to=BatchPage, options={"params": query})
+            found += page.data
+            if not page.has_more:
+                return parts_of_group(group, found)
 
 
 class Job:
@@ -243,3 +265,51 @@ class Job:
         )
         with stream:
             yield stream.response.iter_bytes()
+
+
+class JobGroup(Job):
+    """A group of batches to follow as one job: the parts of an input that is too large for one batch.
+
+    Attributes:
+        batch: sums over the group, as the API has shown its batches last. Its id is that of the group.
+        jobs: jobs of the parts, in the order of the requests.
+    """
+
+    def __init__(self, group: str, jobs: "list[Job]") -> None:
+        self.jobs, self._group = jobs, group
+        self.batch = self._summed()
+
+    def follow(self) -> Iterator[Batch]:
+        """Yield the sums now and after changes, until all batches have ended and their files are written.
+
+        The batches are followed one after another.
+        """
+        for job in self.jobs:
+            for _ in job.follow():
+                self.batch = self._summed()
+                yield self.batch
+
+    def wait(self) -> Batch:
+        """Wait until all batches have ended and their files are written. Return the sums."""
+        for _ in self.follow():
+            pass
+        return self.batch
+
+    def results(self) -> Iterator[Result]:
+        """Yield the result of each line in the order of the requests, as `Job.results` does."""
+        for job in self.jobs:
+            yield from job.results()
+            self.batch = self._summed()
+
+    def retry_failed(
+        self, codes: Iterable[str] | None = None, *, completion_window: str | None = None
+    ) -> "Job":
+        """Not possible for a group: retry the batches whose lines failed, which are in `jobs`.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(f"{self.id} is several batches: call retry_failed of those in `jobs`.")
+
+    def _summed(self) -> Batch:
+        return summed(self._group, [job.batch for job in self.jobs])

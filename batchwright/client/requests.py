@@ -1,11 +1,14 @@
 """Requests of a batch: from a list or a table to the lines of an input file, and back to their custom ids."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from io import BufferedReader
 from typing import IO, NamedTuple, TypeVar
 from uuid import uuid4
 
 import msgspec
+from openai import BaseModel
 
+from batchwright.rules.input.parts import PartFile, PartLimits, divide, group_id, part_metadata
 from batchwright.rules.input.request_lines import request_line
 from batchwright.rules.json_text import replace_lone_surrogates
 
@@ -46,8 +49,29 @@ def table(
         yield body(row) if id_column is None else Request(str(row[id_column]), body(row))
 
 
-class Submission:
+class BatchLimits(BaseModel):
+    """What one batch may have at most, as the API reports it."""
+
+    max_lines: int
+    max_batch_file_bytes: int
+
+
+class Upload(NamedTuple):
     """Input file and the creation of one batch.
+
+    Attributes:
+        headers: headers of the upload and of the creation.
+        creation: body of `POST /v1/batches`, without the id of the file.
+    """
+
+    file: IO[bytes]
+    headers: Mapping[str, str]
+    custom_ids: list[str]
+    creation: Mapping[str, object]
+
+
+class Submission:
+    """Input file and the creation of one batch, or of a group of batches if it is too large for one.
 
     Args:
         requests: requests or bodies. A body gets the custom id `request-N`; N is its index, from 0.
@@ -64,7 +88,7 @@ class Submission:
         self, requests: Iterable[Request | Body], endpoint: str, file: IO[bytes], idempotency_key: str | None
     ) -> None:
         self._endpoint = endpoint
-        self.headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
+        self._file, self._key = file, idempotency_key or str(uuid4())
         ids = dict[str, None]()
         for number, request in enumerate(requests):
             custom_id, body = request if isinstance(request, Request) else (f"request-{number}", request)
@@ -74,24 +98,36 @@ class Submission:
             file.write(request_line(custom_id, endpoint, body))
         if not ids:
             raise ValueError("There are no requests; a batch needs at least one.")
-        file.seek(0)
-        self.custom_ids = list(ids)
+        self._custom_ids = list(ids)
 
-    def creation(
+    def uploads(
         self,
-        input_file_id: str,
+        limits: BatchLimits,
         completion_window: str,
         metadata: Mapping[str, str] | None,
         x_batchwright: Mapping[str, object] | None,
-    ) -> dict[str, object]:
-        """Return the body of `POST /v1/batches`."""
-        fields: dict[str, object] = {
-            "input_file_id": input_file_id,
+    ) -> tuple[list[Upload], str]:
+        """Return the uploads of all parts, and the id of their group; it is empty if there is one part."""
+        creation: dict[str, object] = {
             "endpoint": self._endpoint,
             "completion_window": completion_window,
             "metadata": metadata,
+            **({} if x_batchwright is None else {"x_batchwright": x_batchwright}),
         }
-        return fields if x_batchwright is None else {**fields, "x_batchwright": x_batchwright}
+        parts = divide(self._file, PartLimits(limits.max_lines, limits.max_batch_file_bytes))
+        if len(parts) == 1:
+            self._file.seek(0)
+            headers = {"Idempotency-Key": self._key}
+            return [Upload(self._file, headers, self._custom_ids, creation)], ""
+        group, uploads, first = group_id(self._file, [creation], self._key), list[Upload](), 0
+        for number, part in enumerate(parts, 1):
+            own = {"metadata": part_metadata(metadata, group, number, len(parts))}
+            headers = {"Idempotency-Key": f"{group}-{number}"}
+            custom_ids = self._custom_ids[first : first + part.lines]
+            file = BufferedReader(PartFile(self._file, part))
+            uploads.append(Upload(file, headers, custom_ids, {**creation, **own}))
+            first += part.lines
+        return uploads, group
 
 
 def retry_body(codes: Iterable[str] | None, completion_window: str | None) -> dict[str, object]:

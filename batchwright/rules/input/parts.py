@@ -30,10 +30,11 @@ class PartLimits(NamedTuple):
 
 
 class InputPart(NamedTuple):
-    """Whole lines of an input file, from the byte `start` to the byte `end`."""
+    """Whole lines of an input file, from the byte `start` to the byte `end`. Blank lines do not count."""
 
     start: int
     end: int
+    lines: int
 
 
 class DuplicateCustomId(ValueError):
@@ -56,13 +57,13 @@ def divide(file: IO[bytes], limits: PartLimits) -> list[InputPart]:
     for line in _lines(file, limits.file_bytes):
         line_end = min(line.offset + line.length, size)
         if count and (count >= limits.lines or line_end - start > limits.file_bytes):
-            parts.append(InputPart(start, end))
+            parts.append(InputPart(start, end, count))
             start, count = line.offset, 0
         end, count = line_end, count + 1
         custom_id = _custom_id_of(line)
         if custom_id is not None and not ids.add(custom_id.encode()):
             duplicate = duplicate or line
-    parts.append(InputPart(start, end) if parts else InputPart(0, size))
+    parts.append(InputPart(start, end, count) if parts else InputPart(0, size, count))
     if duplicate is not None and len(parts) > 1:
         raise DuplicateCustomId(f"Line {duplicate.number:,} has a custom id that an earlier line has.")
     return parts
@@ -94,6 +95,25 @@ def part_number(metadata: Mapping[str, str] | None) -> tuple[int, int]:
     """
     number, _, count = (metadata or {}).get(PART_KEY, "").partition("/")
     return int(number), int(count)
+
+
+class FoundBatch(NamedTuple):
+    """A batch that was found by its metadata. `is_retry` is True if it retries failed lines of another."""
+
+    id: str
+    input_file_id: str
+    is_retry: bool
+
+
+def whole_input_ids(batches: Sequence[FoundBatch]) -> list[str]:
+    """Return the ids of those batches that run a whole input, in the order given.
+
+    Batches that rerun another batch have its metadata. A batch that resumes another one has the results of
+    all lines, so it is included. A batch that retries failed lines has an input with only these lines, so it
+    is left out, and so are batches that resume it.
+    """
+    partial = {batch.input_file_id for batch in batches if batch.is_retry}
+    return [batch.id for batch in batches if batch.input_file_id not in partial]
 
 
 class PartFile(io.RawIOBase):

@@ -79,6 +79,9 @@ class Api:
         return httpx2.Response(response.status_code, content=response.read())
 
     def _answer(self, request: httpx2.Request, content: bytes) -> httpx2.Response:
+        if request.url.path == "/v1/x/limits":
+            limits = {"max_lines": 50_000, "max_batch_file_bytes": 200_000_000}
+            return httpx2.Response(200, json=limits)
         self.requests.append(request)
         self.contents.append(content)
         if self.answers:

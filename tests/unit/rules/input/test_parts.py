@@ -7,6 +7,7 @@ import pytest
 
 from batchwright.rules.input.parts import (
     DuplicateCustomId,
+    FoundBatch,
     InputPart,
     PartFile,
     PartLimits,
@@ -14,6 +15,7 @@ from batchwright.rules.input.parts import (
     group_id,
     part_metadata,
     part_number,
+    whole_input_ids,
 )
 
 WIDE = PartLimits(lines=1_000, file_bytes=1_000_000)
@@ -65,9 +67,19 @@ def test_a_custom_id_that_occurs_in_two_parts_is_an_error() -> None:
         contents(content, PartLimits(2, 1_000))
 
 
+def test_retries_of_failed_lines_run_no_whole_input() -> None:
+    batches = [
+        FoundBatch("resumed retry", "failed lines", is_retry=False),
+        FoundBatch("retry", "failed lines", is_retry=True),
+        FoundBatch("resumed", "all lines", is_retry=False),
+        FoundBatch("first", "all lines", is_retry=False),
+    ]
+    assert whole_input_ids(batches) == ["resumed", "first"]
+
+
 def test_a_part_can_be_read_as_a_file() -> None:
     file = io.BytesIO(b"0123456789")
-    part = PartFile(file, InputPart(2, 7))
+    part = PartFile(file, InputPart(2, 7, 1))
     assert (part.read(2), part.read(), part.read(1)) == (b"23", b"456", b"")
     assert (part.seek(0, io.SEEK_END), part.seek(1), part.read(2), part.tell()) == (5, 1, b"34", 3)
     part.close()

@@ -1,0 +1,77 @@
+"""Groups of batches as both clients see them: which batches they are, and their sums as one batch."""
+
+from collections.abc import Sequence
+from typing import cast
+
+from openai import BaseModel
+from openai.types import Batch
+from openai.types.batch_request_counts import BatchRequestCounts
+
+from batchwright.client.connection import has_ended
+from batchwright.rules.input.parts import GROUP_KEY, GROUP_PREFIX, FoundBatch, part_number, whole_input_ids
+
+MAX_BATCHES = 100  # in a list of batches
+
+
+class BatchPage(BaseModel):
+    data: list[Batch]
+    has_more: bool
+
+
+def is_group(id: str) -> bool:
+    """Return True if this is the id of a group, and not of a batch."""
+    return id.startswith(GROUP_PREFIX)
+
+
+def group_query(group: str, after: str | None) -> dict[str, object]:
+    """Return the parameters of the list of a group's batches, after the batch with this id."""
+    query: dict[str, object] = {f"metadata[{GROUP_KEY}]": group, "limit": MAX_BATCHES}
+    return query if after is None else {**query, "after": after}
+
+
+def parts_of_group(group: str, found: Sequence[Batch]) -> list[Batch]:
+    """Return the batches of all parts of a group in their order.
+
+    Args:
+        found: batches with the group in their metadata, newest first. Of a batch that was resumed, the newest
+            resumption is returned.
+
+    Raises:
+        LookupError: some parts have no batch, or there is no such group.
+    """
+    by_id = {batch.id: batch for batch in found}
+    batches: dict[int, Batch] = {}
+    count = 0
+    for id in whole_input_ids([FoundBatch(b.id, b.input_file_id, _is_retry(b)) for b in found]):
+        number, count = part_number(by_id[id].metadata)
+        batches.setdefault(number, by_id[id])
+    if not batches:
+        raise LookupError(f"There is no group {group}.")
+    if len(batches) < count:
+        raise LookupError(f"{group} has batches for {len(batches)} of its {count} parts: submit it again.")
+    return [batches[number] for number in sorted(batches)]
+
+
+def summed(group: str, batches: Sequence[Batch]) -> Batch:
+    """Return a batch that stands for a group, with the sums of its batches and the group's id.
+
+    Its status is that of a batch that has not ended; otherwise of one that did not complete; otherwise
+    `completed`.
+    """
+    ended = [batch for batch in batches if has_ended(batch)]
+    live = [batch for batch in batches if not has_ended(batch)]
+    unsuccessful = [batch for batch in ended if batch.status != "completed"]
+    shown = [*live, *unsuccessful, *ended][0]
+    counts = [batch.request_counts for batch in batches if batch.request_counts is not None]
+    total = BatchRequestCounts(
+        total=sum(each.total for each in counts),
+        completed=sum(each.completed for each in counts),
+        failed=sum(each.failed for each in counts),
+    )
+    return shown.model_copy(update={"id": group, "request_counts": total})
+
+
+def _is_retry(batch: Batch) -> bool:
+    extension = cast("dict[str, object]", (batch.model_extra or {}).get("x_batchwright") or {})
+    origin = cast("dict[str, object]", extension.get("origin") or {})
+    return origin.get("kind") == "retry"

@@ -1,0 +1,148 @@
+"""The Python client with more requests than a batch may have, over the real API with fake dependencies."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Generator
+from contextlib import asynccontextmanager
+
+import httpx2
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+from batchwright.client import AsyncBatches, AsyncJobGroup, Batches, Job, JobGroup, Request
+from batchwright.contracts.openai import BatchStatus
+from batchwright.rules.results.output_lines import result_line
+from tests.unit.starter.cli import Cli, served
+
+CHAT = "/v1/chat/completions"
+LIMITS = {"max_lines": 2, "max_batch_file_bytes": 1_000_000}
+
+
+@pytest.fixture(scope="module")
+def cli() -> Generator[Cli]:
+    with served() as running:
+        yield running
+
+
+class _Limited(httpx2.HTTPTransport):
+    """Connections to the API, which reports that a batch may have at most two lines."""
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.url.path == "/v1/x/limits":
+            return httpx2.Response(200, json=LIMITS)
+        return super().handle_request(request)
+
+
+@pytest.fixture
+def client(cli: Cli) -> Generator[OpenAI]:
+    http = httpx2.Client(transport=_Limited())
+    with OpenAI(base_url=f"{cli.url}/v1", api_key="unused", http_client=http) as client:
+        yield client
+
+
+def requests(name: str, count: int = 5) -> list[Request]:
+    body = {"model": "llama", "messages": [{"role": "user", "content": "hi"}]}
+    return [Request(f"{name}-{number}", body) for number in range(count)]
+
+
+def group_of(client: OpenAI, name: str, **options: str) -> JobGroup:
+    job = Batches(client).submit(requests(name), endpoint=CHAT, metadata={"team": name}, **options)
+    assert isinstance(job, JobGroup)
+    return job
+
+
+def end(cli: Cli, job: Job) -> None:
+    """Complete the batch of a job with a result for each of its lines, which repeats its custom id."""
+    row = cli.row(job.id)
+    key = cli.api.database.rows.files["default", row.order.input_file_id].storage_key
+    lines = cli.api.storage.objects[key].splitlines()
+    ids = [json.loads(line)["custom_id"] for line in lines]
+    results = (
+        result_line(f"batch_req_{n}", id, status_code=200, backend_request_id="", body=f'"{id}"'.encode())
+        for n, id in enumerate(ids)
+    )
+    cli.end(job.id, output=b"".join(line + b"\n" for line in results))
+
+
+def test_too_many_requests_become_a_group(client: OpenAI) -> None:
+    job = group_of(client, "many")
+    metadata = [each.batch.metadata or {} for each in job.jobs]
+    assert [(m["team"], m["batchwright_group"], m["batchwright_part"]) for m in metadata] == [
+        ("many", job.id, f"{number}/3") for number in (1, 2, 3)
+    ]
+    assert not isinstance(Batches(client).submit(requests("few", 2), endpoint=CHAT), JobGroup)
+
+
+def test_results_of_a_group_come_in_the_order_of_the_requests(cli: Cli, client: OpenAI) -> None:
+    job = group_of(client, "ordered")
+    for each in reversed(job.jobs):
+        end(cli, each)
+    expected = [request.custom_id for request in requests("ordered")]
+    assert [result.body for result in job.results()] == expected
+    again = Batches(client).job(job.id)
+    assert again.wait().status == "completed"
+    assert [result.custom_id for result in again.results()] == expected
+
+
+def test_the_state_of_a_group_is_that_of_the_batch_that_is_worst(cli: Cli, client: OpenAI) -> None:
+    job = group_of(client, "states")
+    first, second, third = job.jobs
+    end(cli, first)
+    assert Batches(client).job(job.id).batch.status == "validating"
+    cli.end(second.id, BatchStatus.EXPIRED)
+    end(cli, third)
+    states = list(job.follow())
+    assert (states[-1].id, states[-1].status) == (job.id, "expired")
+    with pytest.raises(ValueError, match="is several batches"):
+        job.retry_failed()
+
+
+def test_a_key_makes_a_group_once(cli: Cli, client: OpenAI) -> None:
+    first = group_of(client, "keyed", idempotency_key="key-1")
+    again = group_of(client, "keyed", idempotency_key="key-1")
+    assert (first.id, [job.id for job in first.jobs]) == (again.id, [job.id for job in again.jobs])
+    assert group_of(client, "keyed").id != group_of(client, "keyed").id
+
+
+def test_a_group_that_is_unknown_or_incomplete_is_an_error(client: OpenAI) -> None:
+    with pytest.raises(LookupError, match="There is no group group_1"):
+        Batches(client).job("group_1")
+    metadata = {"batchwright_group": "group_2", "batchwright_part": "1/3"}
+    Batches(client).submit(requests("part", 1), endpoint=CHAT, metadata=metadata)
+    with pytest.raises(LookupError, match="batches for 1 of its 3 parts"):
+        Batches(client).job("group_2")
+    with pytest.raises(openai.NotFoundError):
+        Batches(client).job("batch_" + "0" * 32)
+
+
+class _AsyncLimited(httpx2.AsyncHTTPTransport):
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.url.path == "/v1/x/limits":
+            return httpx2.Response(200, json=LIMITS)
+        return await super().handle_async_request(request)
+
+
+@asynccontextmanager
+async def async_client(cli: Cli) -> AsyncIterator[AsyncOpenAI]:
+    http = httpx2.AsyncClient(transport=_AsyncLimited())
+    async with AsyncOpenAI(base_url=f"{cli.url}/v1", api_key="unused", http_client=http) as client:
+        yield client
+
+
+async def test_the_asynchronous_client_has_groups_too(cli: Cli, client: OpenAI) -> None:
+    async with async_client(cli) as own:
+        job = await AsyncBatches(own).submit(requests("async"), endpoint=CHAT)
+        assert isinstance(job, AsyncJobGroup)
+        for each in group_jobs(client, job.id):
+            await asyncio.to_thread(end, cli, each)
+        again = await AsyncBatches(own).job(job.id)
+        assert (await again.wait()).status == "completed"
+        found = [result.custom_id async for result in job.results()]
+    assert found == [request.custom_id for request in requests("async")]
+
+
+def group_jobs(client: OpenAI, group: str) -> list[Job]:
+    job = Batches(client).job(group)
+    assert isinstance(job, JobGroup)
+    return job.jobs
