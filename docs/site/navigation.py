@@ -17,6 +17,7 @@ _FOR_APPLICATIONS = {
     "rerun-a-batch.md",
     "schedules.md",
     "send-single-calls.md",
+    "tables.md",
     "submit-a-batch.md",
     "use-a-folder.md",
     "use-the-anthropic-clients.md",

@@ -1,5 +1,8 @@
 """Reads and writes Parquet files with pyarrow, which is installed with `batchwright[tables]`."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyarrow's stubs leave parts of most types unknown.
+
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path

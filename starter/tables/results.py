@@ -1,7 +1,7 @@
 """Results of batches by custom id, on disk, as columns that are added to a table."""
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import closing, contextmanager
 from typing import NamedTuple
 
@@ -80,7 +80,7 @@ class ResultsByCustomId:
 
 
 @contextmanager
-def results_by_custom_id() -> Iterator[ResultsByCustomId]:
+def results_by_custom_id() -> Generator[ResultsByCustomId]:
     """Context manager that yields an empty store of results."""
     with closing(sqlite3.connect("", isolation_level=None)) as database:  # "" is a temporary file
         database.execute("PRAGMA journal_mode = OFF")

@@ -6,13 +6,16 @@ import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import msgspec
 
 from batchwright.starter.output import discard_stdout
 from batchwright.starter.tables.errors import TableError
 from batchwright.starter.tables.reading import FORMATS, Row, Table
+
+if TYPE_CHECKING:
+    from _csv import Writer  # the module `csv` has no name for it
 
 
 class RowWriter(Protocol):
@@ -101,7 +104,7 @@ class _JsonlWriter:
 class _CsvWriter:
     """Writes text as it is, null as an empty field, and other values as JSON without its quotes."""
 
-    def __init__(self, file: "csv.Writer", columns: list[str]) -> None:
+    def __init__(self, file: "Writer", columns: list[str]) -> None:
         self._file, self._columns = file, columns
         file.writerow(columns)
 

@@ -6,8 +6,6 @@ import json
 from collections.abc import Generator
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from batchwright.contracts.errors import LineCode
@@ -15,13 +13,9 @@ from batchwright.contracts.openai import BatchStatus
 from batchwright.rules.results.output_lines import error_line, result_line
 from batchwright.starter.tables.results import answer_text
 from tests.unit.starter.cli import Cli, served
+from tests.unit.starter.parquet_files import Rows, read_parquet, type_of, write_parquet
 
-Rows = list[dict[str, object]]
 ADDED = ["answer", "status_code", "error_code", "error_message", "input_tokens", "output_tokens"]
-
-
-def parquet_file(path: Path, rows: Rows | list[dict[str, str]]) -> None:
-    pq.write_table(pa.Table.from_pylist(rows), path)
 
 
 def chat(custom_id: str, text: str) -> bytes:
@@ -42,7 +36,7 @@ def read(path: Path) -> Rows:
         case ".jsonl":
             return [json.loads(text) for text in path.read_text().splitlines()]
         case _:
-            return pq.read_table(path).to_pylist()
+            return read_parquet(path)
 
 
 @pytest.fixture(scope="module")
@@ -97,15 +91,12 @@ def test_results_of_a_retry_replace_failed_ones(cli: Cli, table: Path) -> None:
 
 def test_types_of_parquet_columns_stay(cli: Cli, tmp_path: Path) -> None:
     rows: Rows = [{"n": 1, "tags": ["a"]}, {"n": None, "tags": []}]
-    parquet_file(tmp_path / "in.parquet", rows)
+    write_parquet(tmp_path / "in.parquet", rows)
     batch_id = ended(cli, tmp_path, chat("row-1", "one"), None)
     output = tmp_path / "out.parquet"
     collected = cli.run("collect", batch_id, str(tmp_path / "in.parquet"), "-o", str(output))
     assert (collected.exit_code, "1 no_result" in collected.stderr) == (1, True)
-    assert (
-        pq.read_schema(output).field("tags").type
-        == pq.read_schema(tmp_path / "in.parquet").field("tags").type
-    )
+    assert type_of(output, "tags") == type_of(tmp_path / "in.parquet", "tags")
     assert [(row["n"], row["tags"], row["error_code"]) for row in read(output)] == [
         (1, ["a"], None), (None, [], "no_result"),
     ]  # fmt: skip

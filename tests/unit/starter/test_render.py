@@ -3,16 +3,14 @@
 import json
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
 from batchwright.starter.__main__ import app
 from batchwright.starter.tables import templates
-from tests.unit.starter.test_collect import parquet_file
+from tests.unit.starter.parquet_files import Rows, write_parquet
 
-ROWS = [{"id": "p", "city": "Paris", "n": "1"}, {"id": "r", "city": 'The "Rome"', "n": "007"}]
+ROWS: Rows = [{"id": "p", "city": "Paris", "n": "1"}, {"id": "r", "city": 'The "Rome"', "n": "007"}]
 TEMPLATE = {
     "model": "llama",
     "max_tokens": "{{ n | int }}",
@@ -36,7 +34,7 @@ def cities(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         case ".jsonl":
             path.write_text("\n\n".join(json.dumps(row) for row in ROWS))
         case _:
-            parquet_file(path, ROWS)
+            write_parquet(path, ROWS)
     return path.name
 
 
@@ -186,8 +184,8 @@ def test_custom_ids_are_checked(tmp_path: Path, rows: str, message: str) -> None
 
 
 def test_parquet_is_read_in_pieces(tmp_path: Path) -> None:
-    table = pa.table({"n": list(range(3_000)), "text": [None, "x", "y"] * 1_000})
-    pq.write_table(table, tmp_path / "t.parquet", row_group_size=700)
+    rows: Rows = [{"n": n, "text": (None, "x", "y")[n % 3]} for n in range(3_000)]
+    write_parquet(tmp_path / "t.parquet", rows, rows_in_group=700)
     rendered = render(tmp_path, {"n": "{{ n }}", "text": "{{ text }}"}, "t.parquet")
     bodies = [json.loads(line)["body"] for line in rendered.stdout.splitlines()]
     assert [body["n"] for body in bodies] == list(range(3_000))

@@ -1,0 +1,24 @@
+"""Parquet files of tests."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyarrow's stubs leave parts of most types unknown.
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+Rows = list[dict[str, object]]
+
+
+def write_parquet(path: Path, rows: Sequence[dict[str, object]], rows_in_group: int = 1_000) -> None:
+    pq.write_table(pa.Table.from_pylist(list(rows)), path, row_group_size=rows_in_group)
+
+
+def read_parquet(path: Path) -> Rows:
+    return pq.read_table(path).to_pylist()
+
+
+def type_of(path: Path, column: str) -> str:
+    return str(pq.read_schema(path).field(column).type)
