@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from batchwright.rules.input.compression import compression_of
+
 _COMPRESSED = {
     b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -13,10 +15,13 @@ START_BYTES = 8
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
-def format_problem(path: Path) -> str:
+def format_problem(path: Path, *, may_be_compressed: bool = False) -> str:
     """Return why the file cannot be the input of a batch, with the remedy, in one sentence.
 
     Return an empty string if no problem is found. Pipes are not checked, because they can be read only once.
+
+    Args:
+        may_be_compressed: True for a file that is only uploaded, because the API expands gzip and zstd files.
 
     Raises:
         OSError: the file cannot be read.
@@ -24,7 +29,8 @@ def format_problem(path: Path) -> str:
     if not path.is_file():
         return ""
     with path.open("rb") as file:
-        return start_problem(file.read(START_BYTES), str(path))
+        start = file.read(START_BYTES)
+    return "" if may_be_compressed and compression_of(start) else start_problem(start, str(path))
 
 
 def start_problem(start: bytes, name: str) -> str:

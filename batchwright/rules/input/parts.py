@@ -12,6 +12,7 @@ from typing import IO, NamedTuple
 
 import msgspec
 
+from batchwright.rules.input.compression import MAGIC_BYTES, compression_of
 from batchwright.rules.input.digest_set import DigestSet
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter
 from batchwright.rules.json_text import replace_lone_surrogates
@@ -30,7 +31,10 @@ class PartLimits(NamedTuple):
 
 
 class InputPart(NamedTuple):
-    """Whole lines of an input file, from the byte `start` to the byte `end`. Blank lines do not count."""
+    """Whole lines of an input file, from the byte `start` to the byte `end`.
+
+    `lines` is their number without blank lines; 0 for a compressed file.
+    """
 
     start: int
     end: int
@@ -44,7 +48,8 @@ class DuplicateCustomId(ValueError):
 def divide(file: IO[bytes], limits: PartLimits) -> list[InputPart]:
     """Return the parts of an input file, as few as the limits allow. Blank lines between parts are left out.
 
-    A line that is larger than a batch may be is a part of its own. The file is read from its beginning.
+    A line that is larger than a batch may be is a part of its own. A compressed file is one part, because
+    only the API expands it. The file is read from its beginning.
 
     Raises:
         DuplicateCustomId: there are several parts, and a custom id occurs twice: the API compares only the
@@ -53,6 +58,9 @@ def divide(file: IO[bytes], limits: PartLimits) -> list[InputPart]:
     parts, ids = list[InputPart](), DigestSet()
     start, end, count = 0, 0, 0
     size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    if compression_of(file.read(MAGIC_BYTES)):
+        return [InputPart(0, size, 0)]
     duplicate: InputLine | None = None
     for line in _lines(file, limits.file_bytes):
         line_end = min(line.offset + line.length, size)

@@ -274,7 +274,7 @@ def _input_file(path: Path) -> Generator[_Content]:
     If the file cannot be read or has a wrong format, the command ends with an error.
     """
     try:
-        if why := format_problem(path):
+        if why := format_problem(path, may_be_compressed=True):
             stop(why)
         with path.open("rb") as file:
             if file.seekable():

@@ -1,5 +1,6 @@
 """Inputs that are too large for one batch: `submit` makes a group, and other commands accept its id."""
 
+import gzip
 import json
 from collections.abc import Generator
 from pathlib import Path
@@ -76,6 +77,15 @@ def test_the_limits_of_a_batch_are_those_of_the_api(cli: Cli) -> None:
 def test_an_input_that_fits_stays_one_batch(small: Cli, file: Path) -> None:
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:2]) + "\n\n")
     assert submitted(small, file).startswith("batch_")
+
+
+def test_a_compressed_input_is_uploaded_as_it_is_and_never_divided(small: Cli, file: Path) -> None:
+    content, packed = file.read_bytes(), file.with_name("input.jsonl.gz")
+    packed.write_bytes(gzip.compress(content))
+    batch_id = submitted(small, packed)
+    files = small.api.database.rows.files
+    stored = files["default", small.row(batch_id).order.input_file_id]
+    assert (stored.filename, small.api.storage.objects[stored.storage_key]) == ("input.jsonl", content)
 
 
 @pytest.mark.parametrize("lost", range(1, 7))

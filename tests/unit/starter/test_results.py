@@ -1,5 +1,6 @@
 """`batchwright results` and `validate`, and how commands report errors."""
 
+import bz2
 import gzip
 import json
 import os
@@ -223,7 +224,7 @@ def test_an_invalid_id_is_refused_before_any_request(cli: Cli, typed: str) -> No
     ("content", "why"),
     [
         (b"", "is empty"),
-        (gzip.compress(LINE.encode()), "compressed with gzip: decompress it first"),
+        (bz2.compress(LINE.encode()), "compressed with bzip2: decompress it first"),
         (LINE.encode("utf-16"), "`iconv -f utf-16 -t utf-8`"),
         (LINE.encode()[:10], "Must be .jsonl. `batchwright validate "),
     ],

@@ -1,5 +1,6 @@
 """How an input that is too large for one batch is divided."""
 
+import gzip
 import io
 import random
 
@@ -51,6 +52,11 @@ def test_a_last_line_without_a_newline_counts_its_own_bytes() -> None:
     content = lines(2).rstrip(b"\n")
     assert len(contents(content, PartLimits(9, len(content)))) == 1
     assert len(contents(content + b"\n", PartLimits(9, len(content)))) == 2
+
+
+def test_a_compressed_input_is_not_divided() -> None:
+    packed = gzip.compress(random.Random(1).randbytes(100_000))
+    assert contents(packed, PartLimits(2, 1_000)) == [packed]
 
 
 def test_a_line_that_is_too_large_is_a_part_of_its_own() -> None:
