@@ -48,8 +48,8 @@ async def multiply(stack: Stack, batch: str, lines: int, batches: int) -> None:
 
 
 def _copy(line: str, number: int) -> str:
-    """Return a line of an input or output file with another number."""
+    """Return a line of an input or output file with another number, as compact as results are written."""
     copied = json.loads(line.replace("line-0", f"line-{number}").replace("question 0", f"question {number}"))
     if copied.get("id", "").startswith("batch_req_"):
         copied["id"] = f"batch_req_{number:032x}"
-    return json.dumps(copied) + "\n"
+    return json.dumps(copied, separators=(",", ":")) + "\n"

@@ -197,6 +197,7 @@ def tab_to(page: Page, target: Locator) -> None:
     raise AssertionError(f"the Tab key does not reach {target}")
 
 
+@pytest.mark.parametrize("page", ["wide"], indirect=True)
 def test_the_keyboard_alone_finds_and_controls_a_batch(page: Page, stack: Stack, key: str) -> None:
     with api_client(stack, key) as client:
         later = {"start_at": int(time.time()) + 3600}
@@ -221,6 +222,7 @@ def test_the_keyboard_alone_finds_and_controls_a_batch(page: Page, stack: Stack,
     expect(page.get_by_text("cancelled", exact=True).first).to_be_visible(timeout=60_000)
 
 
+@pytest.mark.parametrize("page", ["wide"], indirect=True)
 def test_pages_stay_small_with_many_batches_and_lines(page: Page, stack: Stack, many_lines: str) -> None:
     page.goto("/ui/batches")
     expect(page.locator("#rows tbody tr")).to_have_count(25)
