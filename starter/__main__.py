@@ -22,7 +22,7 @@ COMMANDS = (
     LazyCommand("list", "batches.control:list_batches", "List batches, newest first."),
     LazyCommand("cancel", "batches.control:cancel", "Cancel a batch; results so far are kept."),
     LazyCommand("pause", "batches.control:pause", "Pause a batch."),
-    LazyCommand("resume", "batches.control:resume", "Resume a paused batch, or one that ended early."),
+    LazyCommand("resume", "batches.control:resume", "Resume a paused batch, or a batch that ended early."),
     LazyCommand("retry", "batches.control:retry", "Create a batch that retries the lines that failed."),
     LazyCommand("max-cost", "batches.control:max_cost", "Change the cap on the cost of a batch in progress."),
     LazyCommand("delete", "batches.control:delete", "Delete a batch that has ended, and its files."),
