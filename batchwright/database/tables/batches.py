@@ -241,6 +241,10 @@ class PostgresBatches(BatchesTable):
         self._sql = queries(BatchQueries, "batches")
 
     async def upsert(self, order: BatchOrder) -> BatchRow:
+        # Each step of a batch upserts it, and only the first one inserts the row.
+        row = await self.get(order.tenant, order.batch_id)
+        if row is not None:
+            return row
         async with self._connections.transaction() as session:
             await session.fetchrow(self._sql.pin_input, order.tenant, order.input_file_id)
             await session.execute(

@@ -212,6 +212,19 @@ async def test_a_deletion_waits_for_the_batch_that_is_being_created_with_the_fil
         await deleting
 
 
+async def test_the_order_of_a_batch_that_has_a_row_is_upserted_without_a_lock(
+    database: Database, connection: DatabaseConnection
+) -> None:
+    await database.files.insert(a_file())
+    running = await a_running_batch(database)
+    async with connection.transaction():
+        await connection.execute("SELECT FROM files WHERE tenant = 't' AND id = 'file-1' FOR UPDATE")
+        upserting = asyncio.create_task(database.batches.upsert(an_order()))
+        while not upserting.done():
+            assert not await connection.fetch("SELECT 1 FROM pg_locks WHERE NOT granted")
+    assert await upserting == running
+
+
 async def test_a_resumption_that_waited_for_a_deletion_to_begin_claims_nothing(
     database: Database, connection: DatabaseConnection
 ) -> None:
