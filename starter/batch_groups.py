@@ -48,7 +48,7 @@ def batches_of(client: Client, id: str, *, complete: bool = True) -> list[BatchO
 def parts_of(client: Client, group: str) -> dict[int, BatchObject]:
     """Return the batches of a group by the number of their part, in ascending order.
 
-    Of a batch that was resumed, the newest resumption is returned.
+    If a batch was resumed, its newest resumption is returned instead.
     """
     found: dict[int, BatchObject] = {}
     for batch in whole_input_batches(client, GROUP_KEY, group):
@@ -95,7 +95,11 @@ def print_batches(id: str, batches: Sequence[BatchObject], json: bool) -> None:
 
 
 def batches_exit_code(batches: Sequence[BatchObject]) -> ExitCode:
-    """Return the code that says most: unfinished, then failed, then completed."""
+    """Return the exit code of a group.
+
+    It is the code for unfinished if a batch is unfinished. Otherwise it is the code for failed if a batch
+    failed.
+    """
     codes = {exit_code(batch.status) for batch in batches}
     order = (ExitCode.UNFINISHED, ExitCode.FAILED)
     return next((code for code in order if code in codes), ExitCode.COMPLETED)

@@ -162,7 +162,7 @@ class Client:
         return self.call("POST", _batch_path(batch_id, "/x/max_cost"), BatchObject, {"max_cost": max_cost})
 
     def part_limits(self) -> PartLimits:
-        """Return what one batch may have at most."""
+        """Return the limits of one batch."""
         limits = self.call("GET", "/v1/x/limits", LimitsObject)
         return PartLimits(limits.max_lines, limits.max_batch_file_bytes)
 

@@ -39,7 +39,8 @@ class AsyncBatches:
     Args:
         client: the official client, with the base URL of Batchwright's API and your key.
 
-    Errors of the API are those of the official client, such as `openai.NotFoundError`.
+    If the API responds with an error, methods raise an exception of the official client, such as
+    `openai.NotFoundError`.
     """
 
     def __init__(self, client: AsyncOpenAI) -> None:
@@ -91,7 +92,7 @@ class AsyncBatches:
         return AsyncJob(self._client, batch, upload.custom_ids)
 
     async def job(self, batch_id: str) -> "AsyncJob":
-        """Return the job of an existing batch, however it was created, or that of a group of batches.
+        """Return the job of an existing batch, however it was created, or the job of a group of batches.
 
         Raises:
             openai.NotFoundError: there is no such batch.
@@ -175,7 +176,7 @@ class AsyncJob:
 
         Args:
             codes: retry only lines with these error codes, as in `LineError.code`; None for all failed lines.
-            completion_window: window of the new batch; None for one as long as that of this batch.
+            completion_window: window of the new batch; None for the same length as the window of this batch.
 
         Raises:
             openai.ConflictError: the batch is live, no line failed so, or it was retried with other codes.
@@ -273,7 +274,7 @@ class AsyncJobGroup(AsyncJob):
     """A group of batches to follow as one job: the parts of an input that is too large for one batch.
 
     Attributes:
-        batch: sums over the group, as the API has shown its batches last. Its id is that of the group.
+        batch: sums over the group, as the API has shown its batches last. Its id is the id of the group.
         jobs: jobs of the parts, in the order of the requests.
     """
 

@@ -33,8 +33,8 @@ def parts_of_group(group: str, found: Sequence[Batch]) -> list[Batch]:
     """Return the batches of all parts of a group in their order.
 
     Args:
-        found: batches with the group in their metadata, newest first. Of a batch that was resumed, the newest
-            resumption is returned.
+        found: batches with the group in their metadata, newest first. If a batch was resumed, its newest
+            resumption is returned instead.
 
     Raises:
         LookupError: some parts have no batch, or there is no such group.
@@ -55,8 +55,8 @@ def parts_of_group(group: str, found: Sequence[Batch]) -> list[Batch]:
 def summed(group: str, batches: Sequence[Batch]) -> Batch:
     """Return a batch that stands for a group, with the sums of its batches and the group's id.
 
-    Its status is that of a batch that has not ended; otherwise of one that did not complete; otherwise
-    `completed`.
+    If a batch has not ended, its status is used. Otherwise, if a batch did not complete, its status is used.
+    Otherwise the status is `completed`.
     """
     ended = [batch for batch in batches if has_ended(batch)]
     live = [batch for batch in batches if not has_ended(batch)]

@@ -50,7 +50,7 @@ def table(
 
 
 class BatchLimits(BaseModel):
-    """What one batch may have at most, as the API reports it."""
+    """Limits of one batch, as the API reports them."""
 
     max_lines: int
     max_batch_file_bytes: int

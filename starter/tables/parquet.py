@@ -105,7 +105,10 @@ class ParquetWriter:
 
 
 def _schema_of(table: Table) -> pa.Schema:
-    """Return types that fit the rows of a table: its own, or those of all its values, which are read."""
+    """Return types that fit the rows of a table.
+
+    If the table has no types of its own, all its values are read to find their types.
+    """
     if isinstance(table, ParquetTable):
         return table.schema()
     columns = table.columns()

@@ -40,7 +40,7 @@ class Table(Protocol):
 
 
 def open_table(path: Path) -> Table:
-    """Return the table in a file, whose format is that of its suffix.
+    """Return the table in a file. The suffix of the file's name decides the format.
 
     Raises:
         TableError: the suffix is unknown, or it is `.parquet` and pyarrow is not installed.
@@ -68,7 +68,7 @@ def readable(path: Path) -> Generator[None]:
 
 
 class CsvTable:
-    """CSV file with a header, in UTF-8. All values are text. Blank lines are no rows."""
+    """CSV file with a header, in UTF-8. All values are text. Blank lines are skipped."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -103,7 +103,7 @@ class CsvTable:
             yield columns, reader
 
     def _next(self, reader: "Reader", number: int) -> list[str] | None:
-        """Return the fields of the next line, row `number`; None after the last one."""
+        """Return the fields of the next line, row `number`; None after the last line."""
         try:
             return next(reader, None)
         except UnicodeDecodeError:
@@ -115,7 +115,7 @@ class CsvTable:
 
 
 class JsonlTable:
-    """File with a JSON object in each line. Rows may have different columns. Blank lines are no rows."""
+    """File with a JSON object in each line. Rows may have different columns. Blank lines are skipped."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -143,7 +143,7 @@ class JsonlTable:
 
 
 def most_repeated_first(table: Table) -> list[str]:
-    """Return the names of the columns, those whose values repeat most in the first 10,000 rows first.
+    """Return the names of the columns, sorted by how much their values repeat in the first 10,000 rows.
 
     Prompts that name columns in this order share long beginnings, which backends cache.
     """
@@ -155,7 +155,7 @@ def most_repeated_first(table: Table) -> list[str]:
 
 
 def in_chunks(items: Iterator[_Item], size: int) -> Iterator[list[_Item]]:
-    """Yield the items in lists of `size`; the last one may be shorter."""
+    """Yield the items in lists of `size`; the last list may be shorter."""
     chunk = list[_Item]()
     for item in items:
         chunk.append(item)

@@ -35,7 +35,7 @@ class ResultColumns(NamedTuple):
         status_code: HTTP status with which the backend answered; None if there was no answer.
         error_code: why the request failed, as in the batch's `errors_summary`; None if it completed.
         error_message: message for the error code.
-        input_tokens: as the backend counted them; 0 if it did not.
+        input_tokens: number of input tokens that the backend reported; 0 if it reported none.
     """
 
     answer: str | None
@@ -67,7 +67,10 @@ class ResultsByCustomId:
         return self._database.execute("SELECT count(*) FROM results").fetchone()[0]
 
     def add(self, results: Iterable[LineResult]) -> None:
-        """Add results. Of several results for an id, the last completed one wins, else the last one."""
+        """Add results. If an id has several results, the last completed result is used.
+
+        If none of them completed, the last result is used.
+        """
         self._database.executemany(_ADD, ((storable(each.custom_id), *_columns(each)) for each in results))
 
     def find(self, custom_id: str) -> ResultColumns | None:
@@ -132,7 +135,7 @@ _BODIES = msgspec.json.Decoder(_Choices), msgspec.json.Decoder(_Items), msgspec.
 
 
 def answer_text(content: bytes) -> str:
-    """Return the text that the model generated: of a chat, a completion, a response or a message.
+    """Return the text that the model generated for a chat, a completion, a response or a message.
 
     If the response has no text, for example because it has embeddings or calls of tools, return its JSON.
     """

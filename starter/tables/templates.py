@@ -101,7 +101,7 @@ class RequestTemplate:
         return lambda variables: _rendered(place, variables, lambda: _text(template, variables))
 
     def _only_expression(self, text: str) -> str | None:
-        """Return the expression if the string is `{{ expression }}`; None if it has more than that."""
+        """Return the expression if the whole string is `{{ expression }}`; otherwise None."""
         match self._environment.parse(text.strip()).body:
             case [nodes.Output(nodes=[only])] if not isinstance(only, nodes.TemplateData):
                 return text.strip()[2:-2].removeprefix("-").removeprefix("+").removesuffix("-")

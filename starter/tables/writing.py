@@ -24,7 +24,9 @@ class RowWriter(Protocol):
 
 @contextmanager
 def output_file(path: Path | None) -> Generator[BinaryIO]:
-    """Context manager that yields the file to write. It replaces `path` at the end, if all was written.
+    """Context manager that yields the file to write.
+
+    The file replaces `path` at the end, if no error occurred.
 
     Args:
         path: the file; None for the standard output. Pipes and devices are written directly.

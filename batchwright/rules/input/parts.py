@@ -24,7 +24,7 @@ _PIECE_BYTES = 1024 * 1024
 
 
 class PartLimits(NamedTuple):
-    """What one batch may have at most."""
+    """Limits of one batch."""
 
     lines: int
     file_bytes: int
@@ -48,7 +48,7 @@ class DuplicateCustomId(ValueError):
 def divide(file: IO[bytes], limits: PartLimits) -> list[InputPart]:
     """Return the parts of an input file, as few as the limits allow. Blank lines between parts are left out.
 
-    A line that is larger than a batch may be is a part of its own. A compressed file is one part, because
+    If a single line exceeds the limits, it becomes a part of its own. A compressed file is one part, because
     only the API expands it. The file is read from its beginning.
 
     Raises:
@@ -81,7 +81,7 @@ def group_id(file: IO[bytes], creation: Sequence[object], key: str) -> str:
     """Return the id of the group of an input: equal for the same content, creation and key.
 
     Args:
-        creation: what else decides how the batches are created; JSON values.
+        creation: all other values from which the batches are created, as JSON values.
         key: idempotency key; empty for none.
     """
     file.seek(0)
@@ -106,7 +106,7 @@ def part_number(metadata: Mapping[str, str] | None) -> tuple[int, int]:
 
 
 class FoundBatch(NamedTuple):
-    """A batch that was found by its metadata. `is_retry` is True if it retries failed lines of another."""
+    """A batch that was found by its metadata. `is_retry` is True if it retries lines of another batch."""
 
     id: str
     input_file_id: str
@@ -116,9 +116,9 @@ class FoundBatch(NamedTuple):
 def whole_input_ids(batches: Sequence[FoundBatch]) -> list[str]:
     """Return the ids of those batches that run a whole input, in the order given.
 
-    Batches that rerun another batch have its metadata. A batch that resumes another one has the results of
-    all lines, so it is included. A batch that retries failed lines has an input with only these lines, so it
-    is left out, and so are batches that resume it.
+    A batch that reruns another batch has the same metadata. A batch that resumes another batch has the
+    results of all lines, so it is included. A batch that retries failed lines has an input with only these
+    lines, so it is left out. A batch that resumes such a retry is left out, too.
     """
     partial = {batch.input_file_id for batch in batches if batch.is_retry}
     return [batch.id for batch in batches if batch.input_file_id not in partial]
@@ -159,7 +159,7 @@ _DECODER = msgspec.json.Decoder(_InputLine)
 
 
 def _custom_id_of(line: InputLine) -> str | None:
-    """Return the custom id of a line; None for a line without a valid one, which the API reports."""
+    """Return the custom id of a line; None if the line has no valid custom id, which the API reports."""
     try:
         return None if line.data is None else _DECODER.decode(replace_lone_surrogates(line.data)).custom_id
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):

@@ -53,7 +53,7 @@ class GroupSubmission:
     def run(
         self, create: CreateBatch, metadata: Mapping[str, str] | None, *, may_have_ended: bool
     ) -> list[BatchObject]:
-        """Create the batches of parts that have none, and return the batches of all parts.
+        """Create a batch for each part without a batch, and return the batches of all parts.
 
         If all batches exist and have ended, end the command with an error, unless `may_have_ended`.
 

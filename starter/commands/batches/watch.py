@@ -52,7 +52,7 @@ def follow_all(
 ) -> list[BatchObject]:
     """Show the progress of the batches of a group, one after another, until all have ended. Return them.
 
-    Args and errors are those of `follow`.
+    The arguments and errors are the same as for `follow`.
     """
     ended = list[BatchObject]()
     for number, batch in enumerate(batches, 1):
