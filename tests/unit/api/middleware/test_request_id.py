@@ -193,7 +193,26 @@ async def test_the_description_has_no_answer_that_is_never_given(api: ApiFixture
     }
     assert answers == {
         str(status)
-        for status in (200, 204, 206, 304, 400, 401, 404, 408, 409, 410, 412, 413, 416, 429, 431, 500, 503)
+        for status in (
+            200,
+            204,
+            206,
+            304,
+            400,
+            401,
+            403,
+            404,
+            408,
+            409,
+            410,
+            412,
+            413,
+            416,
+            429,
+            431,
+            500,
+            503,
+        )
     }
     assert "HTTPValidationError" not in description["components"]["schemas"]
 
