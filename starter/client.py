@@ -162,8 +162,13 @@ class Client:
         return self.call("POST", _batch_path(batch_id, "/x/max_cost"), BatchObject, {"max_cost": max_cost})
 
     def part_limits(self) -> PartLimits:
-        """Return the limits of one batch."""
-        limits = self.call("GET", "/v1/x/limits", LimitsObject)
+        """Return the limits of one batch, or OpenAI's limits if the caller's key may not read."""
+        try:
+            limits = self.call("GET", "/v1/x/limits", LimitsObject)
+        except ClientError as error:
+            if error.status == HTTPStatus.FORBIDDEN:
+                return PartLimits()
+            raise
         return PartLimits(limits.max_lines, limits.max_batch_file_bytes)
 
     def delete_file(self, file_id: str) -> DeletedFile:

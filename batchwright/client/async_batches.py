@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from tempfile import SpooledTemporaryFile
 
-from openai import AsyncOpenAI, AsyncStream, BadRequestError
+from openai import AsyncOpenAI, AsyncStream, BadRequestError, PermissionDeniedError
 from openai.types import Batch
 
 from batchwright.client.connection import (
@@ -77,10 +77,16 @@ class AsyncBatches:
         """
         with SpooledTemporaryFile(MAX_BYTES_IN_MEMORY) as file:
             submission = Submission(requests, endpoint, file, idempotency_key)
-            limits = await self._client.get("/x/limits", cast_to=BatchLimits)
+            limits = await self._limits()
             uploads, group = submission.uploads(limits, completion_window, metadata, x_batchwright)
             jobs = [await self._create(upload) for upload in uploads]
         return AsyncJobGroup(group, jobs) if group else jobs[0]
+
+    async def _limits(self) -> BatchLimits:
+        try:
+            return await self._client.get("/x/limits", cast_to=BatchLimits)
+        except PermissionDeniedError:  # a key without the scope `read`
+            return BatchLimits()
 
     async def _create(self, upload: Upload) -> "AsyncJob":
         headers = upload.headers

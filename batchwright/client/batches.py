@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from tempfile import SpooledTemporaryFile
 
-from openai import BadRequestError, OpenAI, Stream
+from openai import BadRequestError, OpenAI, PermissionDeniedError, Stream
 from openai.types import Batch
 
 from batchwright.client.connection import (
@@ -77,10 +77,16 @@ class Batches:
         """
         with SpooledTemporaryFile(MAX_BYTES_IN_MEMORY) as file:
             submission = Submission(requests, endpoint, file, idempotency_key)
-            limits = self._client.get("/x/limits", cast_to=BatchLimits)
+            limits = self._limits()
             uploads, group = submission.uploads(limits, completion_window, metadata, x_batchwright)
             jobs = [self._create(upload) for upload in uploads]
         return JobGroup(group, jobs) if group else jobs[0]
+
+    def _limits(self) -> BatchLimits:
+        try:
+            return self._client.get("/x/limits", cast_to=BatchLimits)
+        except PermissionDeniedError:  # a key without the scope `read`
+            return BatchLimits()
 
     def _create(self, upload: Upload) -> "Job":
         headers = upload.headers

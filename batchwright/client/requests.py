@@ -50,10 +50,10 @@ def table(
 
 
 class BatchLimits(BaseModel):
-    """Limits of one batch, as the API reports them."""
+    """Limits of one batch, as the API reports them. The defaults are OpenAI's limits."""
 
-    max_lines: int
-    max_batch_file_bytes: int
+    max_lines: int = PartLimits().lines
+    max_batch_file_bytes: int = PartLimits().file_bytes
 
 
 class Upload(NamedTuple):

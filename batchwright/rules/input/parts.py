@@ -24,10 +24,10 @@ _PIECE_BYTES = 1024 * 1024
 
 
 class PartLimits(NamedTuple):
-    """Limits of one batch."""
+    """Limits of one batch. The defaults are OpenAI's limits."""
 
-    lines: int
-    file_bytes: int
+    lines: int = 50_000
+    file_bytes: int = 200 * 1024 * 1024
 
 
 class InputPart(NamedTuple):

@@ -16,7 +16,7 @@ from batchwright.starter.commands.batches.results import require_files
 from batchwright.starter.options import BatchesOrGroups, Tenant, Url, api_client
 from batchwright.starter.output import ExitCode, error_text, stderr, stop
 from batchwright.starter.tables.custom_ids import CustomIds
-from batchwright.starter.tables.errors import TableError
+from batchwright.starter.tables.errors import RowError, TableError
 from batchwright.starter.tables.reading import Table, open_table
 from batchwright.starter.tables.results import COLUMNS, MISSING, ResultsByCustomId, results_by_custom_id
 from batchwright.starter.tables.writing import RowWriter, table_writer
@@ -52,7 +52,6 @@ def collect(
                     results.add(_results_of(client, batch))
                     for problem in (batch.errors.data if batch.errors else [])[:_SHOWN]:
                         stderr().print(f"{batch.id}: {error_text(problem)}", markup=False)
-            _check_columns(rows)
             with table_writer(output, rows, COLUMNS) as writer:
                 counts = _join(rows, id_column, results, writer)
     except TableError as error:
@@ -75,23 +74,20 @@ def _results_of(client: Client, batch: BatchObject) -> Iterator[LineResult]:
                 yield LineResult.parse(rest, failed=failed)
 
 
-def _check_columns(table: Table) -> None:
-    names = table.columns()
-    taken = next((name for name, _ in COLUMNS if name in names), None)
-    if taken is not None:
-        raise TableError(f"{table.path} has a column {taken!r} already, which collect adds; rename it first.")
-
-
 def _join(
     table: Table, id_column: str | None, results: ResultsByCustomId, writer: RowWriter
 ) -> Counter[str | None]:
     """Write the rows with their results. Return the number of rows by error code, with None for answers.
 
     Raises:
-        TableError: the table cannot be read, an id is missing or occurs twice, or no row has a result.
+        TableError: the table cannot be read, has an added column already, an id is missing or occurs twice,
+            or no row has a result.
     """
     ids, counts, found = CustomIds(table, id_column), Counter[str | None](), 0
     for number, row in enumerate(table.rows(), 1):
+        taken = next((name for name, _ in COLUMNS if name in row), None)
+        if taken is not None:
+            raise RowError(table.path, number, f"column {taken!r} exists, but collect adds it; rename yours.")
         result = results.find(ids.take(number, row))
         found += result is not None
         columns = result or MISSING

@@ -37,6 +37,11 @@ class Api:
     errors: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
     streams: list[bytes | Iterator[bytes]] = field(default_factory=list[bytes | Iterator[bytes]])
     breaks_after: int | None = None
+    limits: httpx2.Response = field(
+        default_factory=lambda: httpx2.Response(
+            200, json={"max_lines": 50_000, "max_batch_file_bytes": 10**8}
+        )
+    )
     answers: list[httpx2.Response] = field(default_factory=list[httpx2.Response])
     requests: list[httpx2.Request] = field(default_factory=list[httpx2.Request])
     contents: list[bytes] = field(default_factory=list[bytes])
@@ -80,8 +85,7 @@ class Api:
 
     def _answer(self, request: httpx2.Request, content: bytes) -> httpx2.Response:
         if request.url.path == "/v1/x/limits":
-            limits = {"max_lines": 50_000, "max_batch_file_bytes": 200_000_000}
-            return httpx2.Response(200, json=limits)
+            return self.limits
         self.requests.append(request)
         self.contents.append(content)
         if self.answers:

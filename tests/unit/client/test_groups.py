@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 
 import httpx2
@@ -13,6 +13,7 @@ from openai import AsyncOpenAI, OpenAI
 from batchwright.client import AsyncBatches, AsyncJobGroup, Batches, Job, JobGroup, Request
 from batchwright.contracts.openai import BatchStatus
 from batchwright.rules.results.output_lines import result_line
+from tests.unit.client.api import Api
 from tests.unit.starter.cli import Cli, served
 
 CHAT = "/v1/chat/completions"
@@ -46,8 +47,8 @@ def requests(name: str, count: int = 5) -> list[Request]:
     return [Request(f"{name}-{number}", body) for number in range(count)]
 
 
-def group_of(client: OpenAI, name: str, **options: str) -> JobGroup:
-    job = Batches(client).submit(requests(name), endpoint=CHAT, metadata={"team": name}, **options)
+def group_of(client: OpenAI, name: str, key: str | None = None) -> JobGroup:
+    job = Batches(client).submit(requests(name), endpoint=CHAT, metadata={"team": name}, idempotency_key=key)
     assert isinstance(job, JobGroup)
     return job
 
@@ -99,8 +100,8 @@ def test_the_state_of_a_group_is_that_of_the_batch_that_is_worst(cli: Cli, clien
 
 
 def test_a_key_makes_a_group_once(cli: Cli, client: OpenAI) -> None:
-    first = group_of(client, "keyed", idempotency_key="key-1")
-    again = group_of(client, "keyed", idempotency_key="key-1")
+    first = group_of(client, "keyed", key="key-1")
+    again = group_of(client, "keyed", key="key-1")
     assert (first.id, [job.id for job in first.jobs]) == (again.id, [job.id for job in again.jobs])
     assert group_of(client, "keyed").id != group_of(client, "keyed").id
 
@@ -124,7 +125,7 @@ class _AsyncLimited(httpx2.AsyncHTTPTransport):
 
 
 @asynccontextmanager
-async def async_client(cli: Cli) -> AsyncIterator[AsyncOpenAI]:
+async def async_client(cli: Cli) -> AsyncGenerator[AsyncOpenAI]:
     http = httpx2.AsyncClient(transport=_AsyncLimited())
     async with AsyncOpenAI(base_url=f"{cli.url}/v1", api_key="unused", http_client=http) as client:
         yield client
@@ -146,3 +147,18 @@ def group_jobs(client: OpenAI, group: str) -> list[Job]:
     job = Batches(client).job(group)
     assert isinstance(job, JobGroup)
     return job.jobs
+
+
+def test_a_key_that_may_not_read_submits_within_openais_limits() -> None:
+    forbidden = httpx2.Response(403, json={"error": {"message": "Not allowed."}})
+    api = Api({"a-0": 200}, limits=forbidden)
+    job = Batches(api.client()).submit(requests("a", 1), endpoint=CHAT)
+    assert not isinstance(job, JobGroup)
+    assert len(api.sent("/batches")) == 1
+
+
+async def test_an_asynchronous_client_that_may_not_read_submits_too() -> None:
+    forbidden = httpx2.Response(403, json={"error": {"message": "Not allowed."}})
+    api = Api({"a-0": 200}, limits=forbidden)
+    await AsyncBatches(api.async_client()).submit(requests("a", 1), endpoint=CHAT)
+    assert len(api.sent("/batches")) == 1

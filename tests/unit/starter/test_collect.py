@@ -131,7 +131,7 @@ def test_results_of_another_table_are_refused(cli: Cli, table: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "output", "message"),
     [
-        ("id,answer", "out.csv", "has a column 'answer' already"),
+        ("id,answer", "out.csv", "row 1: column 'answer' exists, but collect adds it; rename yours."),
         ("id,a", "out.txt", "its name must end with"),
     ],
 )

@@ -26,7 +26,11 @@ def cli() -> Generator[Cli]:
 @pytest.fixture
 def small(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """Commands of an API whose batches have at most two lines."""
-    monkeypatch.setattr(Client, "part_limits", lambda _: PartLimits(lines=2, file_bytes=1_000_000))
+
+    def part_limits(client: Client) -> PartLimits:
+        return PartLimits(lines=2, file_bytes=1_000_000)
+
+    monkeypatch.setattr(Client, "part_limits", part_limits)
     return cli
 
 
@@ -72,6 +76,21 @@ def test_an_input_that_is_too_large_becomes_a_group(small: Cli, file: Path) -> N
 def test_the_limits_of_a_batch_are_those_of_the_api(cli: Cli) -> None:
     with Client(cli.url) as client:
         assert client.part_limits() == PartLimits(lines=50_000, file_bytes=200 * 1024 * 1024)
+
+
+def test_a_key_that_may_not_read_submits_within_openais_limits(
+    cli: Cli, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = httpx.Client.send
+
+    def forbidding(client: httpx.Client, request: httpx.Request, **options: Any) -> httpx.Response:
+        if request.method == "GET":
+            return httpx.Response(403, json={"error": {"message": "Not allowed."}}, request=request)
+        return send(client, request, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(httpx.Client, "send", forbidding)
+        assert submitted(cli, file).startswith("batch_")
 
 
 def test_an_input_that_fits_stays_one_batch(small: Cli, file: Path) -> None:
