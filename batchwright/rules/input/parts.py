@@ -17,8 +17,8 @@ from batchwright.rules.input.digest_set import DigestSet
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter
 from batchwright.rules.json_text import replace_lone_surrogates
 
-GROUP_KEY = "batchwright_group"
-PART_KEY = "batchwright_part"
+GROUP_KEY = "batchwright.group"
+PART_KEY = "batchwright.part"
 GROUP_PREFIX = "group_"
 _PIECE_BYTES = 1024 * 1024
 

@@ -95,7 +95,8 @@ def _join(
         writer.write({**row, **columns._asdict()})
     if not found and len(results):
         known = ", ".join(results.examples())
-        raise TableError(f"No row of {table.path} has a result: their custom ids are {known}. Is --id right?")
+        why = f"No row of {table.path} has a result. The results have ids such as {known}; is --id right?"
+        raise TableError(why)
     if found < len(results):
         others = len(results) - found
         stderr().print(f"{others:,} results belong to no row of {table.path}.", markup=False)

@@ -69,7 +69,7 @@ def end(cli: Cli, job: Job) -> None:
 def test_too_many_requests_become_a_group(client: OpenAI) -> None:
     job = group_of(client, "many")
     metadata = [each.batch.metadata or {} for each in job.jobs]
-    assert [(m["team"], m["batchwright_group"], m["batchwright_part"]) for m in metadata] == [
+    assert [(m["team"], m["batchwright.group"], m["batchwright.part"]) for m in metadata] == [
         ("many", job.id, f"{number}/3") for number in (1, 2, 3)
     ]
     assert not isinstance(Batches(client).submit(requests("few", 2), endpoint=CHAT), JobGroup)
@@ -109,7 +109,7 @@ def test_a_key_makes_a_group_once(cli: Cli, client: OpenAI) -> None:
 def test_a_group_that_is_unknown_or_incomplete_is_an_error(client: OpenAI) -> None:
     with pytest.raises(LookupError, match="There is no group group_1"):
         Batches(client).job("group_1")
-    metadata = {"batchwright_group": "group_2", "batchwright_part": "1/3"}
+    metadata = {"batchwright.group": "group_2", "batchwright.part": "1/3"}
     Batches(client).submit(requests("part", 1), endpoint=CHAT, metadata=metadata)
     with pytest.raises(LookupError, match="batches for 1 of its 3 parts"):
         Batches(client).job("group_2")

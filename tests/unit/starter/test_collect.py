@@ -125,7 +125,7 @@ def test_results_of_another_table_are_refused(cli: Cli, table: Path) -> None:
     wrong = cli.run("collect", batch_id, str(table), "-o", str(output))
     assert (wrong.exit_code, output.exists()) == (3, False)
     assert "No row of" in wrong.stderr
-    assert "their custom ids are p. Is --id right?" in wrong.stderr
+    assert "The results have ids such as p; is --id right?" in wrong.stderr
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def file(tmp_path: Path) -> Path:
 def rows(cli: Cli, group: str) -> list[BatchRow]:
     """Return the batches of a group in the order of their creation."""
     batches = cli.api.database.rows.batches.values()
-    found = [row for row in batches if (row.order.metadata or {}).get("batchwright_group") == group]
+    found = [row for row in batches if (row.order.metadata or {}).get("batchwright.group") == group]
     return sorted(found, key=lambda row: row.order.batch_id)
 
 
@@ -67,7 +67,7 @@ def test_an_input_that_is_too_large_becomes_a_group(small: Cli, file: Path) -> N
     assert f"is too large for one batch. It becomes 3 batches: {group}." in result.stderr
     assert b"".join(contents(small, group)) == file.read_bytes()
     parts = rows(small, group)
-    assert [(row.order.metadata or {})["batchwright_part"] for row in parts] == ["1/3", "2/3", "3/3"]
+    assert [(row.order.metadata or {})["batchwright.part"] for row in parts] == ["1/3", "2/3", "3/3"]
     assert {(row.order.completion_window, (row.order.metadata or {})["team"]) for row in parts} == {
         ("2h", "red")
     }
