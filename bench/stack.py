@@ -145,7 +145,12 @@ class RunningStack(msgspec.Struct):
 
 @contextmanager
 def running_stack(
-    folder: Path, backend: str, *, in_flight: int, workers: int = 1, settings: dict[str, str] | None = None
+    folder: Path,
+    backend: str | Path,
+    *,
+    in_flight: int,
+    workers: int = 1,
+    settings: dict[str, str] | None = None,
 ) -> Generator[RunningStack]:
     """Context manager that starts a local stack with `batchwright dev` on free ports. Yields its addresses.
 
@@ -153,7 +158,7 @@ def running_stack(
 
     Args:
         folder: directory for the data of the stack.
-        backend: URL of the backend.
+        backend: URL of the backend, or path of a registry file.
         in_flight: maximum number of requests in flight for each worker and model.
         settings: further environment variables.
 
@@ -169,11 +174,11 @@ def running_stack(
         "--json",
         "--data",
         str(folder),
-        "--backend",
-        backend,
+        *(() if isinstance(backend, Path) else ("--backend", backend)),
     ]
+    registry = {"BATCHWRIGHT_REGISTRY": str(backend)} if isinstance(backend, Path) else {}
     ports = ("--port", "0", "--temporal-port", "0", "--ui-port", "0", "--workers", str(workers))
-    environment = os.environ | _limits(in_flight) | (settings or {})
+    environment = os.environ | _limits(in_flight) | registry | (settings or {})
     with subprocess.Popen([*command, *ports], stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
         try:

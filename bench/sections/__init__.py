@@ -3,6 +3,7 @@
 from bench.section import Section
 from bench.sections import (
     calls,
+    direct,
     finalization,
     hot,
     ingestion,
@@ -28,6 +29,7 @@ SECTIONS: tuple[Section, ...] = (
     resources.SECTION,
     small.SECTION,
     calls.SECTION,
+    direct.SECTION,
     serving.SECTION,
     progress.SECTION,
     order.SECTION,
