@@ -240,8 +240,8 @@ class _Priority(Generic[Request]):
         batches = self.batches
         slices = batches[batch_id]
         place = -1
-        if len(slices) > 1:
-            in_order = range(len(slices) - 1, -1, -1)
+        if len(slices) > 1 and _must_yield(slices[-1]):
+            in_order = range(len(slices) - 2, -1, -1)
             place = next((place for place in in_order if not _must_yield(slices[place])), -1)
         request = slices.pop(place)
         if not slices:
