@@ -20,7 +20,7 @@ class PrefixCache:
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
     def cached_tokens(self, prompt: bytes) -> int:
-        """Return how many tokens at the start of `prompt` are in the cache, then add it to the cache."""
+        """Add `prompt` to the cache, and return how many tokens at its start were in the cache already."""
         if not self._capacity:
             return 0
         chain = _chain(prompt)

@@ -182,7 +182,9 @@ class OperatorClient:
 
     @contextmanager
     def exported_audit_log(self, query: Mapping[str, str | int]) -> Generator[Response]:
-        """Context manager that yields the response with the export, whose body are JSON lines."""
+        """Context manager that yields the response to an export of the audit log. Its body consists of JSON
+        lines.
+        """
         with self._client.streamed(f"{_AUDIT_LOG}/export?{QueryParams(dict(query))}") as response:
             yield response
 

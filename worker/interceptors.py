@@ -91,10 +91,10 @@ def register_slot_gauges(metrics: Metrics, slots: Callable[[], int]) -> None:
 
 
 class _HeartbeatRecorder(ActivityOutboundInterceptor):
-    """Remembers the details of an activity's last heartbeat.
+    """Remembers the details of an activity's latest heartbeat.
 
-    A failed attempt sends one more heartbeat, which replaces the last heartbeat. It must repeat the details
-    of the last heartbeat.
+    A failed attempt sends a final heartbeat. The final heartbeat repeats these details, which would be lost
+    otherwise.
     """
 
     def __init__(self, next: ActivityOutboundInterceptor) -> None:

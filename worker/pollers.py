@@ -36,7 +36,7 @@ PollerFactory = Callable[[], QueuePoller]
 
 
 class QueueLimiter(Protocol):
-    """Applies the rate limits of task queues on the Temporal server."""
+    """Tells the Temporal server the rate limits of task queues. The server applies these limits."""
 
     async def sync(self, polled: Collection[str]) -> None: ...
 
@@ -155,9 +155,10 @@ class QueuePollers:
         return sorted(self._running)
 
     def set_queues(self, wanted: Mapping[str, PollerFactory]) -> None:
-        """Poll exactly the queues in `wanted`: start missing pollers, and drain all others in the background.
+        """Start a poller for each queue in `wanted` that has none, and drain the pollers of all other queues.
 
-        If an earlier poller of a queue is still draining, the queue gets its new poller in a later call.
+        Pollers are drained in the background. If the old poller of a wanted queue is still draining, a later
+        call starts the new poller of this queue.
 
         Args:
             wanted: functions that create a poller, by task queue.

@@ -92,15 +92,14 @@ def require_dependencies(worker: WorkerContext, request: SliceRequest) -> None:
 
 
 def require_share(worker: WorkerContext, request: SliceRequest) -> None:
-    """Check that this worker may send requests to a backend of the model.
+    """Check that this worker has a part of the fleet-wide limit of a backend of the model.
 
-    If not, publish why the slice waits. A backend's limit for the whole fleet is divided between the workers.
-    A worker gets no part of this limit if it has just started, or if there are more workers than allowed
-    requests.
+    The limit is divided between the workers. A worker that has just started has no part yet. If the limit is
+    smaller than the number of workers, some workers get no part.
 
     Raises:
-        Deferred: not an error; this worker has no part of the limit. The slice returns to its queue, because
-            another worker has a part of the limit. The database and the metrics get the reason.
+        Deferred: this worker has no part. The slice returns to its queue for another worker. The database and
+            the metrics get the reason.
     """
     if worker.has_share(request.model) or Deadline.of(request.deadline).passed(time.time()):
         return

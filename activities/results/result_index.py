@@ -133,7 +133,11 @@ class DeadLetterIndex:
         self._length.append(length)
 
     def sorted_by_offset(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (offset, segment, position, length) of each dead letter, sorted by offset in the input."""
+        """Yield (offset, segment, position, length) of each dead letter, in the order of the offsets.
+
+        `offset` is the byte offset of the line in the input. `position` is the byte offset of the record in
+        segment number `segment`, and `length` is its size in bytes.
+        """
         for entry in sorted(range(len(self)), key=self._offset.__getitem__):
             yield self._offset[entry], self._segment[entry], self._position[entry], self._length[entry]
 

@@ -64,7 +64,7 @@ class SliceCost:
     def is_over_cap(self) -> bool:
         """True if the batch has reached the cap on its cost, so that none of its lines may be sent.
 
-        If the cap is raised in time, lines may be sent again.
+        If the cap is raised before the cap is recorded as reached, lines may be sent again.
         """
         return self._batch.is_over_cap
 

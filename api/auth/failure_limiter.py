@@ -62,9 +62,9 @@ class FailureLimiter:
             self._levels.popitem(last=False)
 
     def _failures(self, client: str) -> float:
-        """Return the number of counted failures of a client. The number decreases with time.
+        """Return the number of a client's recent failures. Older failures count less.
 
-        `client` is a result of `_network`: an address, or the network of an IPv6 address.
+        `client` is an IPv4 address or the network of an IPv6 address, as `_network` returns it.
         """
         level = self._levels.get(client)
         if level is None:

@@ -85,10 +85,12 @@ class BatchEventRoutes:
 
 
 def _last_event_id(request: Request) -> str | None:
-    """Return the id of the latest event that the client has received; None if it has received none.
+    """Return the event id in the header `Last-Event-ID`; None without this header.
+
+    It is the id of the latest event that the client has received.
 
     Raises:
-        ApiError: the header is not the id of an event (400).
+        ApiError: the value of the header is not the id of an event (400).
     """
     id = request.headers.get("last-event-id")
     if not id:  # a browser that has received no event may send an empty header

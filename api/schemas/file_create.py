@@ -98,10 +98,11 @@ def parse_expiry(value: object, param: str) -> int | None:
 
 
 def check_expiry(anchor: str, seconds: int, param: str) -> int:
-    """Return `seconds`, the lifetime of a file that the client requested, if it is valid.
+    """Check the lifetime of a file, which the client requested, and return it in seconds.
 
     Args:
         anchor: start of the lifetime. Only `created_at` is allowed.
+        seconds: length of the lifetime.
         param: name of the field in the request, for errors.
 
     Raises:

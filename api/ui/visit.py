@@ -43,7 +43,10 @@ class Visit:
 
     @cached_property
     def csrf(self) -> str:
-        """Token in all forms. Pages of other sites cannot know it, because they cannot read the cookie."""
+        """CSRF token that each form contains. It is derived from the visitor's cookie.
+
+        Pages of other sites cannot read this cookie, so they cannot forge a form.
+        """
         return hmac.digest(self.token.encode(), b"csrf", "sha256").hex()
 
     def may(self, scope: str) -> bool:

@@ -191,7 +191,10 @@ class AsyncJob:
         return AsyncJob(self._client, await self._client.post(path, cast_to=Batch, body=body))
 
     async def _beats(self) -> AsyncGenerator[Batch]:
-        """Yield the batch each time when the API sends something: an event, or a sign of life after 15 s."""
+        """Yield the batch each time the API sends something.
+
+        This is an event, or a comment that keeps the connection alive after 15 s without an event.
+        """
         events, patience = Events(), Patience()
         path = batch_path(self.id, "/x/events")
         while True:

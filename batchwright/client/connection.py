@@ -59,7 +59,10 @@ class Patience:
 
 
 class Lines:
-    """Divides pieces of a response into lines. Only a line feed ends a line, because JSON may have others."""
+    """Divides pieces of a response into lines.
+
+    Only a line feed ends a line, because JSON texts may contain other line separators, such as U+2028.
+    """
 
     def __init__(self) -> None:
         self._pieces = list[bytes]()

@@ -69,9 +69,10 @@ def as_model(model: type[_Model], data: bytes) -> _Model:
 
 
 class InputOrder:
-    """Merges completed and failed lines, each in input order, into the order of all lines.
+    """Puts the results of completed and of failed lines into the input order of the lines.
 
-    The merge continues over any number of responses: it knows the last line of each status.
+    The API returns the two kinds separately, in any number of responses. The object remembers the last result
+    that was taken of each kind, so the next request begins after this result.
 
     Args:
         custom_ids: custom ids of all lines, in input order.
@@ -104,10 +105,12 @@ class InputOrder:
         self._cursors[status] = result.id
 
     def rewind(self) -> bool:
-        """Read both files from the beginning. Return False if that is what was done.
+        """Read both files from their beginnings again.
 
-        It is necessary if a line got another result after its first one was read: then the API does not know
-        the line as one with its former status.
+        Return False if no result was taken since the last rewind.
+
+        This is necessary if a line gets another result after its first result was read. The API then does not
+        know the line with its former status.
         """
         was_inside = bool(self._cursors)
         self._cursors.clear()

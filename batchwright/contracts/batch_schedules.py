@@ -80,7 +80,7 @@ class ScheduledBatch(Message):
 
 
 class RunRecord(Message):
-    """Outcome of a run, for the list of its schedule's runs."""
+    """Outcome of one run of a schedule, as shown in the schedule's list of runs."""
 
     run: ScheduledRun
     batch: ScheduledBatch

@@ -281,10 +281,10 @@ class ThroughputObject(ApiObject):
 
 
 class EstimatedCost(ApiObject):
-    """Estimated cost, in decimal numbers.
+    """Estimated cost. Amounts are decimal numbers as text, in units of `currency`.
 
-    `expected` is null if the number of output tokens is not known. `at_most` is null if a line has no limit
-    of output tokens.
+    `expected` is null if the number of output tokens is not known. `at_most` is null if at least one line
+    does not limit its output tokens.
     """
 
     currency: str

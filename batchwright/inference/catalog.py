@@ -75,10 +75,12 @@ class CatalogTables(Protocol):
 class CatalogEntry:
     """One model with its settings and their source.
 
+    The source is the registry file, a backend's list of models, or a change at run time.
+
     Attributes:
-        changed_at: time of the change, if the source is a change at run time; otherwise None.
-        seen_at: when a backend last listed the model, if the source is a backend's list; otherwise None.
-        problems: parts of the change that are not applied, each with a remedy.
+        changed_at: time of the change at run time; None if the source is another one.
+        seen_at: when a backend last listed the model; None if the source is not a backend's list.
+        problems: parts of the change at run time that could not be applied. Each text says what to do.
         base: the model before the change; None if nothing was changed, or if the change added the model.
         base_source: the source of `base`.
     """

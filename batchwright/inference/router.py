@@ -116,9 +116,9 @@ class ModelRouter:
 
     @property
     def circuit(self) -> CircuitBreaker:
-        """The circuit breaker that lets a request through first.
+        """The circuit breaker that allows a request soonest, of the breakers of the model's own backends.
 
-        It belongs to one of the model's own backends, not to a fallback.
+        Fallbacks do not count.
         """
         return min(
             self.upstreams, key=lambda upstream: (upstream.circuit.is_open, upstream.circuit.wait_seconds())

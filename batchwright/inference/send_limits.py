@@ -285,8 +285,8 @@ class SendLimits:
         """Replace the estimated tokens of a charge by `used`, the number of tokens that were used.
 
         This also improves later estimates for the same model and tenant. An estimate is one token per four
-        bytes of the line, plus the average number of tokens that earlier requests used in addition. If `used`
-        is 0, the average does not change.
+        bytes of the line, plus an average: how many tokens more than that earlier requests used. If `used` is
+        0, the average does not change.
         """
         for buckets in charge.buckets:
             if buckets.tokens is not None:

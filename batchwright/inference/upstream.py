@@ -39,7 +39,9 @@ class Backend:
 
     @property
     def is_healthy(self) -> bool:
-        """True if the last request for its model list reached the backend; False before the first request."""
+        """True if the latest request for the backend's list of models reached the backend; False before the
+        first request.
+        """
         return self.probe_seconds is not None and not self.is_unreachable
 
     async def is_reachable(self) -> bool:

@@ -75,8 +75,9 @@ class Deadline(Struct, frozen=True):
         return self.at - now
 
     def grace_remaining(self, now: float) -> float:
-        """Return the seconds until the end of the grace period, `grace` seconds after the deadline.
+        """Return the seconds until the grace period ends.
 
-        Requests that are then still in flight are cancelled.
+        The grace period ends `grace` seconds after the deadline. Requests that are in flight then are
+        cancelled.
         """
         return self.at + self.grace - now

@@ -19,9 +19,10 @@ _NO_SETTINGS = re.compile(
 
 
 def unknown_variables() -> dict[str, str]:
-    """Return the environment variables that start with `BATCHWRIGHT_` but are not settings, by name.
+    """Return the environment variables that start with `BATCHWRIGHT_` but are no settings.
 
-    Each value is the name of the most similar setting; empty if no setting has a similar name.
+    The keys are the names of the variables. Each value is the name of the most similar setting, or empty if
+    no setting has a similar name.
     """
     known = {variable_name(name) for name in Settings.model_fields}
     endings = [name.removeprefix(_PREFIX) for name in known if name.startswith(_PREFIX)]

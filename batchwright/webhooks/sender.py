@@ -35,7 +35,7 @@ class SendResult(NamedTuple):
 
 
 class WebhookSender:
-    """Sends webhooks. A process has one sender for all webhooks, and must close it at its end."""
+    """Sends webhooks. A process uses one sender for all webhooks, and closes the sender before it exits."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class WebhookSender:
 
 
 class _Resolver(AbstractResolver):
-    """Resolver for aiohttp that looks up hosts with `lookup`, which its owner closes."""
+    """Resolver for aiohttp that looks up hosts with `lookup`. The resolver does not close `lookup`."""
 
     def __init__(self, lookup: HostLookup) -> None:
         self._lookup = lookup

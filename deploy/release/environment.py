@@ -24,7 +24,9 @@ def tool(root: Path, name: str) -> Path:
 
 
 def install_locked(root: Path) -> Path:
-    """Install the locked packages of the image, without the project itself, and return their environment.
+    """Install the locked dependencies of the container image, but not the project itself.
+
+    Return the directory of the environment.
 
     Raises:
         SystemExit: uv has failed, and has printed why.

@@ -33,7 +33,8 @@ class JobOptions:
     Attributes:
         endpoint: endpoint of the requests in `input.jsonl`.
         window: completion window, such as `24h`.
-        model: model of the jobs that consist of a prompt; None refuses such jobs.
+        model: model of the jobs that have a prompt instead of an `input.jsonl`. If it is None, such jobs are
+            refused.
     """
 
     endpoint: Endpoint

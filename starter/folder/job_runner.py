@@ -100,7 +100,10 @@ class FolderJobRunner:
         return not incomplete and left <= immovable
 
     def _outage_in(self, phase: Callable[[], None]) -> str:
-        """Run a part of a round. Return why the API accepts no requests now; empty if it accepts them."""
+        """Run `phase`.
+
+        If the API accepts no requests now, return the reason. Otherwise return an empty text.
+        """
         try:
             phase()
         except ClientError as error:
@@ -220,7 +223,11 @@ class FolderJobRunner:
         self._report(moved, f"failed: {reason.replace(chr(10), ' ')}")
 
     def _put_aside(self, state: State, name: str, why: str, *, is_immovable: bool) -> None:
-        """Report why a job cannot be continued, and schedule the next attempt."""
+        """Stop working on a job for some seconds, and report `why`.
+
+        Args:
+            is_immovable: True if the directory of the job cannot be moved.
+        """
         before = self._set_aside.get((state, name))
         self._set_aside[state, name] = _SetAside(why, time.monotonic() + _RETRY_SECONDS, is_immovable)
         if before is None or before.why != why:

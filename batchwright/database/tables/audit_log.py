@@ -110,8 +110,8 @@ class AuditLogExtent(NamedTuple):
     Attributes:
         latest: position of the latest entry, even if this entry was deleted; 0 if there was no entry.
         oldest: position of the oldest entry that is not deleted; None if there is no such entry.
-        ended_below: all acts with ids less than this text have ended. It is the id of the first act that may
-            be running, or greater than all ids.
+        ended_below: every recorded act with a smaller id has ended. While an act may be running, this is the
+            smallest id of such an act. Otherwise it is a text that is greater than all ids.
     """
 
     latest: int

@@ -58,10 +58,11 @@ class ForecastRow(NamedTuple):
 
 class ForecastsTable(Protocol):
     async def work(self, at: datetime, models: Collection[str] | None = None) -> list[LiveWork]:
-        """Return the number of lines that still need a final result, by batch and model, for all tenants.
+        """Return, for each batch and model of all tenants, the number of lines that still need a final
+        result.
 
-        If `models` is not None, only lines of these models are returned. Only batches whose lines may be sent
-        now are counted, as in `LiveBatches.lines_due`.
+        Only batches whose lines may be sent at the time `at` are included, as in `LiveBatches.lines_due`. If
+        `models` is not None, only these models are included.
         """
         ...
 

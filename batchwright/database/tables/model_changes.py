@@ -24,7 +24,7 @@ Check = Callable[[list[ModelChange]], None]
 class ModelChangesTable(Protocol):
     """Changes of the model registry at run time, at most one for each model. They apply to all tenants.
 
-    Before it writes, each write method calls `check` with all changes as they would be after the write. If
+    Each write method first calls `check` with all changes that the table would have after the write. If
     `check` raises an exception, nothing is written. Concurrent writes are applied in sequence.
     """
 

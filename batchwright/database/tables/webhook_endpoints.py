@@ -122,7 +122,7 @@ class WebhookEndpointsTable(Protocol):
     ) -> WebhookEndpoint | None:
         """Replace the secret of an endpoint by `secret`, and return the endpoint.
 
-        Until `previous_until`, webhooks are also signed with the replaced secret.
+        Until `previous_until`, webhooks are signed with both the old and the new secret.
         """
         ...
 

@@ -154,7 +154,8 @@ class BackendConnection(asyncio.Protocol):
     def eof_received(self) -> None:
         """End the request in flight and close the connection, because the backend will send no more data.
 
-        If the response has no other mark of its end, the request succeeds. Otherwise it fails.
+        If the end of the connection is the end of the response, the request succeeds. If the response should
+        have been longer, the request fails.
         """
         transport = self._transport
         self.connection_lost(None)

@@ -136,8 +136,8 @@ class BatchSchedule:
         Args:
             batches: the batches that have lines left and may send them at the time `now`.
             now: Unix time in seconds.
-            paused: ids of the paused batches. If a batch is no longer in `batches` because it is paused, its
-                lines do not count as settled.
+            paused: ids of the paused batches. When a batch leaves `batches`, its remaining lines count as
+                settled, unless the batch is paused.
         """
         self._measure(batches, now, paused)
         self._updated_at = now

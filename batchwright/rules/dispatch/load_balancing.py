@@ -88,9 +88,10 @@ def _load(backend: BalancedBackend) -> float:
 
 
 def _score(backend: BalancedBackend, prefix_hash: int) -> float:
-    """Return the backend's score for a prefix. The backend with the highest score gets the prefix.
+    """Return the backend's score for lines with the same prompt prefix. They go to the backend with the best
+    score.
 
-    This is rendezvous hashing: over many prefixes, each backend wins in proportion to its weight.
+    This is rendezvous hashing: over many prefixes, each backend gets a part in proportion to its weight.
     """
     digest = blake2b(b"%d %b" % (prefix_hash, backend.key.encode()), digest_size=8).digest()
     fraction = (int.from_bytes(digest) + 1) / (2**64 + 2)

@@ -75,9 +75,9 @@ class QueueForecast:
 
         Args:
             speed: speed of the model. Its rate is greater than 0.
-            queue: lines of all batches at the model.
-            known: what is known of the lines of each batch. The lines of a batch that is missing here count
-                as average lines.
+            queue: lines of the model without a final result, of all batches.
+            known: what is known about the lines of each batch. If a batch is missing here, each of its lines
+                counts as an average line.
         """
         self._speed, self._known = speed, known
         shares = present_shares(queue)

@@ -135,8 +135,8 @@ _MAX_SEARCHED_CHARACTERS = 256  # only the beginning of an error's message is se
 def classify(status: int) -> Classification:
     """Return what an HTTP status means for the line. The body of the response is not considered.
 
-    Redirects are not followed. A redirect means that the backend is unavailable, and is not the line's fault,
-    because it comes from a machine in front of the backend.
+    Redirects are not followed. A redirect comes from a machine in front of the backend. So it counts as an
+    unavailable backend, and not as an error of the line.
     """
     return STATUS_CLASSES.get(status) or _STATUS_FAMILIES.get(status // 100, _UNKNOWN)
 

@@ -77,11 +77,13 @@ def _results_of(client: Client, batch: BatchObject) -> Iterator[LineResult]:
 def _join(
     table: Table, id_column: str | None, results: ResultsByCustomId, writer: RowWriter
 ) -> Counter[str | None]:
-    """Write the rows with their results. Return the number of rows by error code, with None for answers.
+    """Write the rows with their results. Return the number of rows for each error code.
+
+    The number for the key None is the number of rows that have an answer.
 
     Raises:
-        TableError: the table cannot be read, has an added column already, an id is missing or occurs twice,
-            or no row has a result.
+        TableError: the table cannot be read, the table already has one of the added columns, an id is
+            missing, an id occurs twice, or no row has a result.
     """
     ids, counts, found = CustomIds(table, id_column), Counter[str | None](), 0
     for number, row in enumerate(table.rows(), 1):

@@ -206,10 +206,10 @@ def _show_estimate(file: Path, endpoint: str, json: bool, url: str | None, tenan
 
 @contextmanager
 def _explain_how_to_repeat(key: str) -> Generator[None]:
-    """Context manager that adds to a ClientError how the user can repeat the command safely.
+    """Context manager that adds a hint to the message of a ClientError: how to repeat the command safely.
 
-    The user must repeat it with `--idempotency-key` and `key`, so that it cannot create a second batch. If
-    the API has certainly created nothing, the error stays unchanged.
+    The command has to be repeated with `--idempotency-key` and `key`. Then it cannot create a second batch.
+    If it is certain that no batch was created, the message stays unchanged.
     """
     try:
         yield

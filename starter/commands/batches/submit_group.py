@@ -53,9 +53,10 @@ class GroupSubmission:
     def run(
         self, create: CreateBatch, metadata: Mapping[str, str] | None, *, may_have_ended: bool
     ) -> list[BatchObject]:
-        """Create a batch for each part without a batch, and return the batches of all parts.
+        """Create the missing batches, one for each part of the input, and return the batches of all parts.
 
-        If all batches exist and have ended, end the command with an error, unless `may_have_ended`.
+        If no batch is missing and all batches have ended, the command ends with an error. `may_have_ended`
+        allows this case.
 
         Raises:
             ClientError: a part could not be uploaded or its batch not created. The message says how to

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from batchwright.activities.services.tenant_shares import StoredShares
+from batchwright.activities.services.shares_and_holds import StoredShares
 from batchwright.contracts.batch import Caller, ModelCounts
 from batchwright.contracts.openai import HoldKind
 from batchwright.database.records import ApiKeyRow

@@ -33,11 +33,12 @@ class StoredShares(TenantShares):
     """
 
     def __init__(self, database: Database, worker_id: str) -> None:
-        """Create the reader. No weight, cap or hold is known before the first `refresh`.
+        """Create the reader. Before the first `refresh`, it knows no weight, no cap and no hold of any
+        tenant.
 
         Args:
-            worker_id: id with which this process stores its heartbeats. Its part of each cap depends on which
-                workers store heartbeats.
+            worker_id: id with which this process stores its heartbeats. Each cap is divided among the workers
+                that store heartbeats.
         """
         self._table, self._fleet, self._holds = database.quotas, database.fleet, database.holds
         self._worker_id = worker_id
