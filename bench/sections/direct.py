@@ -20,10 +20,10 @@ _DIRECT, _BATCH = MODELS[0], MODELS[1]
 _SLOTS, _QUEUE = 32, 100
 _LATENCY_MS, _JITTER = 400, 0.3
 _ARRIVALS = 20.0  # direct calls a second: a quarter of the slots
-_SECONDS, _RAMP_SECONDS, _LINES = 30.0, 10.0, 6_000
+_SECONDS, _RAMP_SECONDS, _LINES = 16.0, 6.0, 3_000
 _SEED = 7
 _TIMEOUT_SECONDS, _MAX_ANSWER_BYTES = 60.0, 1024 * 1024
-_ALL_SECONDS = 200.0
+_ALL_SECONDS = 30.0  # one round
 
 
 class _Direct(NamedTuple):
@@ -129,7 +129,7 @@ SECTION = Section(
     f"A simulator with {_SLOTS} slots that refuses lines of batches while all are taken, and lets direct "
     f"callers wait; answers take {_LATENCY_MS} ms (lognormal, sigma {_JITTER}). Direct calls come at random "
     f"times, {_ARRIVALS:g} a second, straight to the backend; a batch has lines for all of the time.",
-    4.0,
+    1.0,
     measure,
     on_the_page=False,
 )
