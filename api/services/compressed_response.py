@@ -20,7 +20,7 @@ else:
 _GZIP_LEVEL, _ZSTD_LEVEL = 1, 1
 _GZIP_WBITS = 31
 _MIN_BYTES = 4096  # smaller files are sent as they are
-_NOT_ACCEPTED = re.compile(r"\s*;\s*q\s*=\s*0(\.0*)?\s*")
+_NOT_ACCEPTED = re.compile(r";q=0(\.0*)?")
 VARY = {"Vary": "Accept-Encoding"}  # header of all responses that may be compressed
 
 
@@ -36,9 +36,9 @@ def accepted_compression(request: Request, size: int | None = None) -> Compressi
         return None
     accepted = set[str]()
     for each in request.headers.get("accept-encoding", "").lower().split(","):
-        name, semicolon, parameters = each.partition(";")
+        name, semicolon, parameters = "".join(each.split()).partition(";")
         if not _NOT_ACCEPTED.fullmatch(semicolon + parameters):
-            accepted.add(name.strip())
+            accepted.add(name)
     return next((each for each in (Compression.ZSTD, Compression.GZIP) if each.value in accepted), None)
 
 

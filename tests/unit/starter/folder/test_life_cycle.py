@@ -19,8 +19,9 @@ from batchwright.contracts.openai import BatchStatus, Endpoint, ValidationError
 from batchwright.rules.ids import request_id
 from batchwright.rules.input.compression import zstd
 from batchwright.rules.results.output_lines import error_line
+from batchwright.starter import batch_groups
 from batchwright.starter.client import Client, ClientError
-from batchwright.starter.folder import dropped_files, job_batches, job_runner
+from batchwright.starter.folder import dropped_files, job_runner
 from batchwright.starter.folder.dropped_files import DroppedFiles
 from batchwright.starter.folder.errors import FolderError
 from batchwright.starter.folder.job_batches import JobOptions
@@ -202,7 +203,7 @@ def test_results_of_a_batch_that_ends_early_are_beside_the_reason(jobs: Jobs) ->
 def test_a_job_that_is_queued_again_takes_the_batch_that_resumes_its_own_and_none_that_retries_lines(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_batches, "_PAGE", 1)
+    monkeypatch.setattr(batch_groups, "_PAGE", 1)
     answered = prompt_line("1", "one")
     jobs.drop("a.jsonl", answered + prompt_line("2", "two"))
     with jobs.runner() as runner:

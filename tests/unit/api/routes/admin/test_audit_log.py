@@ -20,7 +20,7 @@ from batchwright.contracts.webhook_objects import WebhookObject
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.audit_log import AuditLogTable, AuditResult
 from batchwright.rules.api_keys import ApiKey, Scope, new_key
-from tests.fakes.api import ApiFixture, error_of, open_api, read
+from tests.fakes.api import ApiFixture, error_of, open_api, open_own_api, read
 from tests.fakes.api_keys import create_key
 
 MODEL = {"backends": [{"url": "http://b:1", "headers": {"X-Team": "hush", "X-Other": "hush"}}]}
@@ -197,7 +197,7 @@ async def test_a_tenant_cannot_fill_the_audit_log_by_creating_and_deleting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("batchwright.api.audit_log.recorder.ONE_TIME_PER_MINUTE", 3)
-    async with open_api() as api:
+    async with open_own_api() as api:
         statuses = list[int]()
         for _ in range(5):
             file = await api.upload()
