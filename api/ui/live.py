@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import contextmanager
 from functools import partial
@@ -18,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 3.0
 MAX_LISTENERS = 500
+MAX_LISTENERS_PER_VISITOR = 250
 _KEEP_ALIVE, _KEEP_ALIVE_SECONDS = b": keep-alive\n\n", 15.0
 _RETRY = b"\nretry: 5000\n\n"  # milliseconds until a browser connects again
 _ENDED = b"event: ended\ndata:\n\n"  # then the browser does not connect again
@@ -107,33 +109,38 @@ class ListStreams:
     """Feeds of lists. The tabs of one visitor that show the same list share one feed."""
 
     def __init__(self, stopping: ApiShutdown) -> None:
-        self._feeds: dict[str, _Feed] = {}
-        self._listeners = 0
+        self._feeds: dict[tuple[str, str], _Feed] = {}
+        self._listeners = Counter[str]()
         self._stopping = stopping
         stopping.on_set(self._close)
 
     @contextmanager
-    def feed(self, key: str, fragment: Fragment) -> Generator[_Feed]:
-        """Context manager that yields the feed with this key. The first listener makes it from `fragment`.
+    def feed(self, visitor: str, list_shown: str, fragment: Fragment) -> Generator[_Feed]:
+        """Context manager that yields the feed of a visitor for a list.
+
+        The first listener makes the feed from `fragment`.
 
         Raises:
-            ApiError: this process has too many listeners (429).
+            ApiError: this process or the visitor has too many listeners (429).
         """
-        if self._listeners >= MAX_LISTENERS:
+        if self._listeners.total() >= MAX_LISTENERS or self._listeners[visitor] >= MAX_LISTENERS_PER_VISITOR:
             message = (
-                f"Too many pages are open: this process updates {MAX_LISTENERS}. Reload the page instead."
+                f"Too many pages are open: this process updates {MAX_LISTENERS}, and "
+                f"{MAX_LISTENERS_PER_VISITOR} of one visitor. Reload the page instead."
             )
             raise rate_limited(message, MAX_LISTENERS)
+        key = visitor, list_shown
         feed = self._feeds.get(key)
         if feed is None or feed.is_closed:
             feed = self._feeds[key] = _Feed(fragment)
         feed.listeners += 1
-        self._listeners += 1
+        self._listeners[visitor] += 1
         try:
             yield feed
         finally:
             feed.listeners -= 1
-            self._listeners -= 1
+            self._listeners[visitor] -= 1
+            self._listeners += Counter()  # forgets visitors without listeners
             if not feed.listeners:
                 feed.task.cancel()
                 if self._feeds.get(key) is feed:
@@ -157,17 +164,17 @@ class ListStream(Response):
         """
         super().__init__(headers=_HEADERS)
         del self.headers["content-length"]
-        self._open = partial(streams.feed, f"{visit.identity} {visit.request.url.query}", fragment)
+        self._open = partial(streams.feed, visit.identity, visit.request.url.query, fragment)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._open() as feed:
-            if not feed.latest and not feed.is_closed:
-                await asyncio.wait({feed.next})
-            if feed.refusal is not None:  # after an error status, the browser waits longer and longer
-                await error_response(feed.refusal)(scope, receive, send)
-                return
             disconnected = asyncio.create_task(_disconnected(receive))
             try:
+                if not feed.latest and not feed.is_closed:
+                    await asyncio.wait({feed.next, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+                if feed.refusal is not None:  # after an error status, the browser waits longer and longer
+                    await error_response(feed.refusal)(scope, receive, send)
+                    return
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 async for event in self._events(feed, disconnected):
                     await send({"type": "http.response.body", "body": event, "more_body": True})

@@ -26,6 +26,7 @@ from batchwright.contracts.worker_objects import WorkerList
 from batchwright.rules.api_keys import Scope
 
 _PER_PAGE = "50"
+_MAX_DIGITS = 6  # of the days until a key expires
 
 
 class _Source(NamedTuple):
@@ -107,7 +108,7 @@ class OperatorPages:
         """Create a key, and show it on the page of keys: once, because the API does not show it again."""
         form = await visit.form()
         days = form.get("expires_in_days", "")
-        if days and not days.isdecimal():
+        if days and not (days.isdecimal() and len(days) <= _MAX_DIGITS):
             raise ApiError(400, "The number of days has to be a number.", param="expires_in_days")
         body = {
             "tenant": form.get("tenant", ""),

@@ -3,15 +3,20 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from starlette.datastructures import URL
+from starlette.types import Message
 
 from batchwright.api.auth import sessions
 from batchwright.api.errors import ApiError
 from batchwright.api.middleware import authentication
 from batchwright.api.streams import ApiShutdown
 from batchwright.api.ui import live
-from batchwright.api.ui.live import ListStreams
+from batchwright.api.ui.live import ListStream, ListStreams
+from batchwright.api.ui.visit import Visit
 from tests.fakes.api import ApiFixture, open_api
 from tests.fakes.api_keys import create_key
 from tests.fakes.event_stream import listening
@@ -81,15 +86,15 @@ async def test_all_tabs_with_the_same_list_share_one_reading() -> None:
         reads.append("read")
         return b"<p>rows</p>"
 
-    with streams.feed("blue", fragment) as one, streams.feed("blue", fragment) as other:
+    with streams.feed("blue", "", fragment) as one, streams.feed("blue", "", fragment) as other:
         await one.next
         assert one is other
         assert (one.latest, reads) == (b"<p>rows</p>", ["read"])
-        with streams.feed("red", fragment) as foreign:
+        with streams.feed("red", "", fragment) as foreign:
             assert foreign is not one
     await asyncio.gather(one.task, return_exceptions=True)
     assert one.task.cancelled()
-    with streams.feed("blue", fragment) as fresh:
+    with streams.feed("blue", "", fragment) as fresh:
         assert fresh is not one
 
 
@@ -105,7 +110,7 @@ async def test_a_feed_survives_an_outage_and_ends_when_the_api_refuses_it(
             raise answer
         return answer
 
-    with ListStreams(ApiShutdown()).feed("blue", fragment) as feed:
+    with ListStreams(ApiShutdown()).feed("blue", "", fragment) as feed:
         await feed.next
         assert feed.latest == b"rows"
         await asyncio.gather(feed.task, return_exceptions=True)
@@ -120,10 +125,42 @@ async def test_too_many_open_lists_are_refused(monkeypatch: pytest.MonkeyPatch) 
         return b"rows"
 
     refused = pytest.raises(ApiError, match="Too many pages are open")
-    with streams.feed("blue", fragment), refused, streams.feed("blue", fragment):
+    with streams.feed("blue", "", fragment), refused, streams.feed("blue", "", fragment):
         pass
-    with streams.feed("blue", fragment):
+    with streams.feed("blue", "", fragment):
         pass
+
+
+async def test_one_visitor_cannot_take_the_places_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "MAX_LISTENERS_PER_VISITOR", 1)
+    streams = ListStreams(ApiShutdown())
+
+    async def fragment() -> bytes:
+        return b"rows"
+
+    refused = pytest.raises(ApiError, match="1 of one visitor")
+    with streams.feed("blue", "x=1", fragment):
+        with refused, streams.feed("blue", "x=2", fragment):
+            pass
+        with streams.feed("red", "", fragment):
+            pass
+
+
+async def test_a_tab_that_is_closed_before_the_first_answer_leaves_its_place() -> None:
+    streams = ListStreams(ApiShutdown())
+
+    async def fragment() -> bytes:
+        raise ApiError(503, "down")
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(_: Message) -> None:
+        return None
+
+    visit = cast(Visit, SimpleNamespace(identity="blue", request=SimpleNamespace(url=URL("/ui"))))
+    async with asyncio.timeout(30):
+        await ListStream(streams, visit, fragment)({"type": "http"}, receive, send)
 
 
 async def test_a_stopping_process_ends_the_streams_of_lists() -> None:
@@ -133,7 +170,7 @@ async def test_a_stopping_process_ends_the_streams_of_lists() -> None:
     async def fragment() -> bytes:
         return b"rows"
 
-    with streams.feed("blue", fragment) as feed:
+    with streams.feed("blue", "", fragment) as feed:
         await feed.next
         stopping.set()
         await asyncio.gather(feed.task, return_exceptions=True)
