@@ -79,6 +79,7 @@ class FileUpload:
         self._purpose: Purpose | None = None
         self._filename: str | None = None
         self._content: ExpandedContent | None = None
+        self._received = 0  # bytes of the file, as it is sent
         self._bytes = 0  # that are stored
         self._admission: QuotaChecks | None = None
         self._quota = StorageQuota(0, 0)
@@ -134,6 +135,8 @@ class FileUpload:
             case _:
                 if self._content is None:
                     self._content = ExpandedContent(expands=self._expands)
+                self._received += len(piece)
+                self._check_size()  # expanded, the piece may have no bytes at all
                 await self._store(self._content.feed(piece), writer)
 
     async def finish(self, writer: ObjectWriter) -> None:
@@ -226,8 +229,10 @@ class FileUpload:
 
     def _check_size(self) -> None:
         limit = self._max_bytes or file_size_limit(self._settings, self._purpose)
+        if self._received > limit:
+            raise payload_too_large(limit)
         if self._bytes > limit:
-            raise expanded_file_too_large(limit) if self._is_expanded else payload_too_large(limit)
+            raise expanded_file_too_large(limit)
         if self.idempotency_key is None:
             self._check_quota()
 

@@ -14,6 +14,11 @@ else:
 
 MAGIC_BYTES = 4  # number of bytes at the start of a file from which its format is known
 _PIECE_BYTES = 1024 * 1024
+# Input is expanded in steps of so many bytes, because the rest of a step is copied after each member.
+_STEP_BYTES = 16 * 1024
+# A member costs up to 25 us even if it is empty. If there are more than _FREE_MEMBERS, they must have
+# _LEAST_MEMBER_BYTES expanded bytes on average. Those that compressors write have far more.
+_FREE_MEMBERS, _LEAST_MEMBER_BYTES = 1_000, 256
 _MAX_WINDOW_LOG = 23  # 8 MiB, which all levels of zstd up to 19 keep to
 _WINDOW_REASON = "it needs a window of more than 8 MiB, so compress it without --long and --ultra"
 _GZIP_WBITS = 31  # a gzip header is required
@@ -54,15 +59,14 @@ def expanded_name(name: str) -> str:
 class Expander:
     """Expands a compressed file that it receives in pieces.
 
-    It holds one received piece, one expanded piece, and the window of the format: 32 KiB for gzip, at most
+    It holds one received piece, two expanded pieces, and the window of the format: 32 KiB for gzip, at most
     8 MiB for zstd. A file may consist of several gzip members or zstd frames.
     """
 
     def __init__(self, compression: Compression) -> None:
         self._compression = compression
         self._member: _Member | None = None  # the gzip member or zstd frame that is being expanded
-        self._is_first = True
-        self._received = self._lines = 0
+        self._members = self._received = self._expanded = self._lines = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the expanded bytes of the next piece `data`, in pieces of at most 1 MiB.
@@ -70,15 +74,11 @@ class Expander:
         The caller must consume the iterator before it calls another method.
 
         Raises:
-            DamagedArchive: the data is not valid.
+            DamagedArchive: the data is not valid, or consists of too many members that are almost empty.
         """
         self._received += len(data)
-        if not data:
-            return
         try:
-            for piece in self._pieces(data):
-                self._lines += piece.count(b"\n")
-                yield piece
+            yield from _joined(self._pieces(data))
         except (zlib.error, zstd.ZstdError) as error:
             reason = _WINDOW_REASON if "memory" in str(error) else str(error)
             raise self._damaged(reason) from None
@@ -89,23 +89,51 @@ class Expander:
             raise self._damaged("the file ends too early")
 
     def _pieces(self, data: bytes) -> Iterator[bytes]:
-        while data:
-            if self._member is None:
-                # Tapes and block devices leave zeros after a gzip member.
-                data = data if self._is_first or self._compression is Compression.ZSTD else data.lstrip(b"\0")
-                if not data:
-                    return
-                self._member, self._is_first = _MEMBERS[self._compression](), False
-            yield from filter(None, self._member.expand(data))
-            data = self._member.unused
-            if self._member.is_complete:
-                self._member = None
+        for start in range(0, len(data), _STEP_BYTES):
+            step = data[start : start + _STEP_BYTES]
+            while step:
+                if self._member is None:
+                    # Tapes and block devices leave zeros after a gzip member.
+                    if self._members and self._compression is Compression.GZIP:
+                        step = step.lstrip(b"\0")
+                    if not step:
+                        break
+                    self._member = self._next_member()
+                for piece in filter(None, self._member.expand(step)):
+                    self._expanded += len(piece)
+                    self._lines += piece.count(b"\n")
+                    yield piece
+                step = self._member.unused
+                if self._member.is_complete:
+                    self._member = None
+
+    def _next_member(self) -> "_Member":
+        self._members += 1
+        if self._members > _FREE_MEMBERS + self._expanded // _LEAST_MEMBER_BYTES:
+            raise self._damaged(
+                f"it consists of {self._members} parts that have less than {_LEAST_MEMBER_BYTES} bytes on "
+                "average, so expand it and compress it again as a whole"
+            )
+        return _MEMBERS[self._compression]()
 
     def _damaged(self, reason: str) -> DamagedArchive:
         return DamagedArchive(
             f"The {self._compression.value} file cannot be expanded: {reason}. This is within the first "
             f"{self._received} bytes of the file, in line {self._lines + 1} of the expanded file."
         )
+
+
+def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Join small pieces to pieces of at most _PIECE_BYTES."""
+    found, size = list[bytes](), 0
+    for piece in pieces:
+        if size + len(piece) > _PIECE_BYTES:
+            yield b"".join(found)
+            found, size = [], 0
+        found.append(piece)
+        size += len(piece)
+    if found:
+        yield b"".join(found)
 
 
 class _Member(Protocol):

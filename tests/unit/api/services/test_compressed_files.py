@@ -70,6 +70,27 @@ async def test_an_archive_that_expands_beyond_the_limit_is_refused(format: str) 
         assert "too large when expanded: at most 1000000 bytes" in error_of(answer).message
 
 
+@pytest.mark.parametrize(
+    ("empty", "format"), [(b"\0\0\0\xff\xff", "gzip"), (b"\0\0\0", "zstd")], ids=["gzip", "zstd"]
+)
+async def test_a_file_that_is_too_large_and_has_no_content_is_refused(empty: bytes, format: str) -> None:
+    start = gzip.compress(b"")[:10] if format == "gzip" else bytes.fromhex("28b52ffd0058")
+    packed = start + empty * (1_000_001 // len(empty))  # blocks without bytes
+    async with open_api(max_batch_file_bytes=1_000_000, max_file_bytes=1_000_000) as api:
+        answer = await api.http.post("/v1/files", files={"file": ("a", packed)}, data={"purpose": "batch"})
+        assert (answer.status_code, error_of(answer).param, left(api)) == (413, "file", 0)
+        assert error_of(answer).message == "The file is too large: at most 1000000 bytes are allowed."
+
+
+@pytest.mark.parametrize(
+    "empty", [gzip.compress(b""), bytes.fromhex("502a4d1800000000")], ids=["gzip", "zstd"]
+)
+async def test_a_file_of_empty_members_is_refused(api: ApiFixture, empty: bytes) -> None:
+    answer = await api.http.post("/v1/files", files={"file": ("a", empty * 2_000)}, data={"purpose": "batch"})
+    assert (answer.status_code, error_of(answer).code, left(api)) == (400, "damaged_archive", 0)
+    assert "expand it and compress it again as a whole" in error_of(answer).message
+
+
 async def test_the_expanded_size_counts_for_the_storage_quota() -> None:
     async with open_api(max_stored_bytes=len(LINES) - 1) as api:
         files = {"file": ("a", PACKED["gzip"])}

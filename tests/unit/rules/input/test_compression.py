@@ -3,10 +3,12 @@
 import gzip
 import random
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from batchwright.rules.input import compression as compression_module
 from batchwright.rules.input.compression import (
     Compression,
     DamagedArchive,
@@ -62,6 +64,77 @@ def _bomb(compression: Compression) -> bytes:
 def test_a_bomb_comes_in_small_pieces(compression: Compression) -> None:
     pieces: Iterator[bytes] = Expander(compression).feed(_bomb(compression))
     assert all(len(next(pieces)) <= MIB for _ in range(100))
+
+
+class Steps:
+    """Counts the members that are begun, and the bytes that each step of their expansion is given."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.members, self.sizes = 0, list[int]()
+        counted = {format: self._counted(member) for format, member in compression_module._MEMBERS.items()}  # pyright: ignore[reportPrivateUsage]
+        patch.setattr(compression_module, "_MEMBERS", counted)
+
+    def _counted(self, begin: Callable[[], Any]) -> Callable[[], Any]:
+        def counted() -> Any:
+            self.members += 1
+            member = begin()
+            expand = member.expand
+
+            def recorded(data: bytes) -> Iterator[bytes]:
+                self.sizes.append(len(data))
+                return expand(data)
+
+            member.expand = recorded
+            return member
+
+        return counted
+
+
+EMPTY_FRAME = b"\x50\x2a\x4d\x18\x00\x00\x00\x00"
+
+
+@pytest.mark.parametrize(
+    ("member", "compression"),
+    [
+        (EMPTY_FRAME, Compression.ZSTD),
+        (zstd.compress(b""), Compression.ZSTD),
+        (zstd.compress(b"\n"), Compression.ZSTD),
+        (gzip.compress(b""), Compression.GZIP),
+        (gzip.compress(b"\n"), Compression.GZIP),
+    ],
+    ids=["skippable", "zstd empty", "zstd one byte", "gzip empty", "gzip one byte"],
+)
+@pytest.mark.parametrize("piece_bytes", [7, 64 * 1024, MIB])
+def test_many_members_that_are_almost_empty_are_refused_soon(
+    monkeypatch: pytest.MonkeyPatch, member: bytes, compression: Compression, piece_bytes: int
+) -> None:
+    steps = Steps(monkeypatch)
+    with pytest.raises(DamagedArchive, match=r"parts that have less than 256 bytes on average, so expand it"):
+        expanded(member * 20_000, compression, piece_bytes)
+    assert steps.members < 1_100
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_members_after_a_large_one_are_counted_against_its_bytes(
+    monkeypatch: pytest.MonkeyPatch, compression: Compression
+) -> None:
+    steps = Steps(monkeypatch)
+    pack = gzip.compress if compression is Compression.GZIP else zstd.compress
+    with pytest.raises(DamagedArchive, match="expand it and compress it again"):
+        expanded(pack(bytes(256 * 500)) + pack(b"") * 3_000, compression)
+    assert steps.members == 1_500
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_many_small_members_are_expanded_in_short_steps_to_long_pieces(
+    monkeypatch: pytest.MonkeyPatch, compression: Compression
+) -> None:
+    steps = Steps(monkeypatch)
+    pack = gzip.compress if compression is Compression.GZIP else zstd.compress
+    lines = [b'{"custom_id":"%d","text":"%s"}\n' % (n, 300 * b"x") for n in range(3_000)]
+    pieces = list(Expander(compression).feed(b"".join(map(pack, lines))))
+    assert (b"".join(pieces), len(pieces), steps.members) == (b"".join(lines), 1, len(lines))
+    assert max(steps.sizes) <= 16 * 1024  # what follows a member is copied once for each member
 
 
 @pytest.mark.parametrize("compression", Compression)
