@@ -18,7 +18,7 @@ from batchwright.rules.input.expanded_content import ExpandedContent
 from batchwright.rules.locations import ObjectLocation, parse_object
 from batchwright.rules.retention import INPUT_FILE_LIFETIME
 from batchwright.settings import Settings
-from batchwright.storage.base import ObjectChanged, ObjectMissing, ObjectWriter, Storage
+from batchwright.storage.base import ObjectChanged, ObjectMissing, ObjectRefused, ObjectWriter, Storage
 
 _MAX_NAME_CHARACTERS = 255
 
@@ -40,6 +40,7 @@ class InputCopy:
         self._storage = storage
         self._settings = settings
         self._bytes = 0
+        self._most_stored = self._stored = 0  # quota and usage of the tenant's storage; a quota of 0: none
 
     async def make(self, url: str) -> FileRow:
         """Copy the object to the input file of the batch, expanded if it is compressed, and return the file.
@@ -49,7 +50,7 @@ class InputCopy:
 
         Raises:
             InputRefused: the tenant may not read the object, it does not exist, it was replaced while it was
-                read, it is damaged, or it is too large.
+                read, S3 refuses to return it, it is damaged, or it is too large.
             StorageUnavailable, DatabaseUnavailable: a service does not respond. A retry copies again.
         """
         order, location = self._order, parse_object(url)
@@ -58,6 +59,7 @@ class InputCopy:
                 ValidationCode.LOCATION_NOT_ALLOWED,
                 f"Tenant '{order.tenant}' may no longer read from '{url}'. Upload the file instead.",
             )
+        await self._read_quota()
         key = object_keys.upload_key(order.tenant, order.input_file_id, token_hex(8))
         content = ExpandedContent(expands=True)
         async with self._storage.writer(key) as writer:
@@ -69,6 +71,8 @@ class InputCopy:
             except ObjectChanged:
                 message = f"The object '{url}' was replaced while it was read. Create the batch again."
                 raise InputRefused(ValidationCode.INPUT_CHANGED, message) from None
+            except ObjectRefused as error:
+                raise InputRefused(ValidationCode.INPUT_UNREADABLE, str(error)) from None
             except DamagedArchive as error:
                 raise InputRefused(ValidationCode.DAMAGED_ARCHIVE, str(error)) from None
             await self._reserve()
@@ -92,7 +96,7 @@ class InputCopy:
         # Imported only if needed: it takes a second and 40 MB.
         from batchwright.storage.s3.object_reader import read_object
 
-        async with aclosing(read_object(self._settings, location)) as pieces:
+        async with aclosing(read_object(self._settings, location, self._check_size)) as pieces:
             async for piece in pieces:
                 async for part in content.feed(piece):
                     await self._write_part(part, writer)
@@ -100,20 +104,38 @@ class InputCopy:
             await self._write_part(part, writer)
 
     async def _write_part(self, part: bytes, writer: ObjectWriter) -> None:
-        limit = self._settings.max_batch_file_bytes
         self._bytes += len(part)
-        if self._bytes > limit:
+        self._check_size(self._bytes)
+        await writer.write(part)
+
+    def _check_size(self, size: int) -> None:
+        """Check that an input of at least `size` bytes is allowed.
+
+        Raises:
+            InputRefused: a batch takes fewer bytes, or the tenant may not store so many more.
+        """
+        limit = self._settings.max_batch_file_bytes
+        if size > limit:
             message = f"The input is too large: a batch takes at most {limit} bytes. Split it into several."
             raise InputRefused(ValidationCode.INPUT_TOO_LARGE, message)
-        await writer.write(part)
+        if self._most_stored and self._stored + size > self._most_stored:
+            raise self._over_quota(size)
+
+    async def _read_quota(self) -> None:
+        tenant, quotas = self._order.tenant, self._database.quotas
+        self._most_stored = (await quotas.get(tenant)).limits(self._settings.quotas).stored_bytes
+        self._stored = await quotas.stored(tenant) if self._most_stored else 0
 
     async def _reserve(self) -> None:
         """Count the bytes of the copy for the tenant's quota of stored bytes, before the file has a row."""
         order, quotas = self._order, self._database.quotas
-        limit = (await quotas.get(order.tenant)).limits(self._settings.quotas).stored_bytes
+        limit = self._most_stored
         if limit and not await quotas.admit_bytes(order.tenant, order.input_file_id, self._bytes, limit):
-            message = (
-                f"The input has {self._bytes} bytes. With the tenant's other files, that is more than the "
-                f"{limit} bytes that it may store. Delete files, or let them expire."
-            )
-            raise InputRefused(ValidationCode.STORAGE_QUOTA_EXCEEDED, message)
+            raise self._over_quota(self._bytes)
+
+    def _over_quota(self, size: int) -> InputRefused:
+        message = (
+            f"The input has at least {size} bytes. With the tenant's other files, that is more than the "
+            f"{self._most_stored} bytes that it may store. Delete files, or let them expire."
+        )
+        return InputRefused(ValidationCode.STORAGE_QUOTA_EXCEEDED, message)

@@ -4,6 +4,7 @@ The exceptions are:
 
 StorageError           an operation failed
   ObjectMissing        there is no object with this key; a retry does not help
+  ObjectRefused        S3 refuses to return an object of others than Batchwright; a retry does not help
   StorageUnavailable   disk, network or server failed (S3: even after retries); Temporal retries the activity
     StorageFull        there is no space left
     ObjectChanged      the object was replaced while it was read, which only others than Batchwright do
@@ -25,6 +26,10 @@ class StorageError(Exception):
 
 class ObjectMissing(StorageError):
     """There is no object with this key."""
+
+
+class ObjectRefused(StorageError):
+    """S3 refuses to return this object. The message says what to check."""
 
 
 class StorageUnavailable(StorageError):

@@ -43,6 +43,7 @@ class ValidationCode(StrEnum):
     LOCATION_NOT_ALLOWED = "location_not_allowed"
     INPUT_NOT_FOUND = "input_not_found"
     INPUT_CHANGED = "input_changed"
+    INPUT_UNREADABLE = "input_unreadable"
     INPUT_TOO_LARGE = "input_too_large"
     DAMAGED_ARCHIVE = "damaged_archive"
     STORAGE_QUOTA_EXCEEDED = "storage_quota_exceeded"

@@ -35,6 +35,11 @@ class S3Download:
         self._piece = bytearray()
         self._body: StreamingBody | None = None
 
+    @property
+    def end(self) -> int:
+        """Position of the end of the available bytes. It is known as soon as `next` has returned."""
+        return self._end
+
     async def next(self) -> bytes:
         """Return the next piece of the object, or empty bytes at the end.
 

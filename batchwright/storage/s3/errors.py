@@ -67,6 +67,19 @@ _REMEDIES = {
     NO_SUCH_UPLOAD: "the upload was aborted: a sweep or a lifecycle rule of the bucket runs too early",
 }
 
+_DENIED_OBJECT = (
+    "access is denied: check that there is such an object, and that the credentials of Batchwright allow "
+    "s3:GetObject on it, s3:ListBucket on its bucket, and kms:Decrypt if it is encrypted with a KMS key"
+)
+# Why S3 refuses one object, by error code.
+_REFUSALS = {
+    "AccessDenied": _DENIED_OBJECT,
+    "AllAccessDisabled": _DENIED_OBJECT,
+    "InvalidObjectState": "it is archived: restore it first",
+    "NoSuchBucket": "there is no such bucket: check its name",
+}
+_BAD_REQUEST = 400
+
 
 def error_code(error: BaseException) -> str:
     """Return the error code of S3, such as NoSuchKey; empty if the error did not come from S3.
@@ -90,6 +103,30 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(
         error,
         HTTPClientError | IncompleteReadError | ResponseParserError | aiohttp.ClientError | TimeoutError,
+    )
+
+
+def refusal_of(error: BaseException | None) -> str:
+    """Return why S3 refuses to return the requested object, as a phrase with what to check.
+
+    Return an empty string if a later request may succeed: the error is transient, or it would be the same for
+    every object, such as that of wrong credentials.
+
+    Args:
+        error: the error of a request for an object.
+    """
+    if not isinstance(error, ClientError):
+        return ""
+    code = error_code(error)
+    if code in _REFUSALS:
+        return f"{_REFUSALS[code]} ({code})"
+    if _status_of(error) != _BAD_REQUEST or code in _REMEDIES or is_transient(error):
+        return ""
+    if code.startswith("KMS."):
+        return f"its encryption key cannot be used: check that the KMS key exists and is enabled ({code})"
+    return (
+        f"the request needs something that Batchwright does not have: check whether the object is encrypted "
+        f"with a key that each request must contain (SSE-C) ({code})"
     )
 
 

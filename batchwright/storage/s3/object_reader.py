@@ -1,30 +1,45 @@
 """Reads an object that does not belong to Batchwright."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
-from batchwright.rules.locations import ObjectLocation
+from batchwright.rules.locations import SCHEME, ObjectLocation
 from batchwright.rules.object_keys import Bucket
 from batchwright.settings import Settings
+from batchwright.storage.base import ObjectRefused, StorageUnavailable
 from batchwright.storage.retries import StorageOperation
 from batchwright.storage.s3.download import S3Download
+from batchwright.storage.s3.errors import refusal_of
 from batchwright.storage.s3.storage import open_bucket
 
 
-async def read_object(settings: Settings, location: ObjectLocation) -> AsyncGenerator[bytes]:
+async def read_object(
+    settings: Settings, location: ObjectLocation, check_size: Callable[[int], None]
+) -> AsyncGenerator[bytes]:
     """Yield the bytes of an object in pieces, with the server and the credentials of the settings.
 
     All bytes are of one version of the object.
 
+    Args:
+        check_size: called with the size of the object in bytes before the first piece is yielded. It may
+            raise an error to stop.
+
     Raises:
         ObjectMissing: there is no such object.
         ObjectChanged: the object was replaced while it was read.
+        ObjectRefused: S3 refuses to return this object. The message says what to check.
         StorageUnavailable: the object cannot be read, even after retries.
     """
     async with open_bucket(settings, Bucket(location.bucket, ""), _ignore_retry) as bucket:
         download = S3Download(bucket, location.key, 0, None)
         try:
             while piece := await download.next():
+                check_size(download.end)
                 yield piece
+        except StorageUnavailable as error:
+            if reason := refusal_of(error.__cause__):
+                url = f"{SCHEME}{location.bucket}/{location.key}"
+                raise ObjectRefused(f"S3 refuses to return '{url}': {reason}.") from error
+            raise
         finally:
             download.close()
 

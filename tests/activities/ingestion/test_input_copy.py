@@ -2,7 +2,8 @@
 
 import asyncio
 import gzip
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from secrets import token_hex
 
@@ -11,7 +12,7 @@ from botocore.session import get_session
 
 from batchwright.contracts.openai import BatchStatus
 from batchwright.rules.input.compression import zstd
-from batchwright.storage.base import StorageUnavailable
+from batchwright.storage.base import ObjectWriter, StorageUnavailable
 from tests.activities.ingestion.fresh_batch import FILE_ID, TENANT, FreshBatch, a_line
 from tests.fakes.s3 import S3Server
 from tests.fakes.s3_proxy import S3Proxy, Seen, proxied
@@ -126,6 +127,19 @@ async def test_an_object_that_is_too_large_is_not_copied(source: Source) -> None
     assert (code, f"at most {MIB} bytes" in message) == ("input_too_large", True)
 
 
+async def test_an_object_that_is_too_large_as_it_is_fails_before_it_is_expanded(source: Source) -> None:
+    empty = gzip.compress(b"")[:10] + b"\0\0\0\xff\xff" * MIB  # blocks without bytes
+    url = await asyncio.to_thread(source.put, "in.jsonl.gz", empty)
+    code, message = await refused(source.batch(url, max_batch_file_bytes=MIB))
+    assert (code, f"at most {MIB} bytes" in message) == ("input_too_large", True)
+
+
+async def test_an_object_of_empty_members_fails_the_batch(source: Source) -> None:
+    url = await asyncio.to_thread(source.put, "in.jsonl.zst", bytes.fromhex("502a4d1800000000") * 2_000)
+    code, message = await refused(source.batch(url))
+    assert (code, "compress it again as a whole" in message) == ("damaged_archive", True)
+
+
 async def test_a_cut_archive_fails_the_batch_with_its_place(source: Source) -> None:
     packed = gzip.compress(LINES)[:-3]
     url = await asyncio.to_thread(source.put, "in.jsonl.gz", packed)
@@ -139,11 +153,70 @@ async def test_the_copy_counts_for_the_storage_quota(source: Source) -> None:
     assert (code, f"{len(LINES) - 1} bytes that it may store" in message) == ("storage_quota_exceeded", True)
 
 
-async def test_a_server_that_refuses_is_retried(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+async def test_a_copy_that_does_not_fit_the_quota_is_not_written(
+    source: Source, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
+) -> None:
+    url = await asyncio.to_thread(source.put, "in.jsonl", pack(LINES + bytes(8 * MIB)))
+    batch, written = source.batch(url, max_stored_bytes=3 * MIB), list[int]()
+    open_writer = batch.storage.writer
+
+    @asynccontextmanager
+    async def writer(key: str) -> AsyncGenerator[ObjectWriter]:
+        async with open_writer(key) as inner:
+            write = inner.write
+
+            async def counted(data: bytes | bytearray | memoryview) -> None:
+                written.append(len(data))
+                await write(data)
+
+            monkeypatch.setattr(inner, "write", counted)
+            yield inner
+
+    monkeypatch.setattr(batch.storage, "writer", writer)
+    code, message = await refused(batch)
+    assert (code, f"{3 * MIB} bytes that it may store" in message) == ("storage_quota_exceeded", True)
+    assert sum(written) <= (0 if pack is bytes else 3 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("status", "refusal", "remedy"),
+    [
+        (403, "AccessDenied", "allow s3:GetObject on it, s3:ListBucket on its bucket"),
+        (403, "InvalidObjectState", "it is archived: restore it first"),
+        (400, "InvalidRequest", "a key that each request must contain (SSE-C)"),
+        (400, "KMS.DisabledException", "check that the KMS key exists and is enabled"),
+        (404, "NoSuchBucket", "there is no such bucket"),
+    ],
+)
+async def test_an_object_that_s3_refuses_to_return_fails_the_batch(
+    source: Source, status: int, refusal: str, remedy: str
+) -> None:
+    source.proxy.refuses = (status, refusal)
+    code, message = await refused(source.batch(source.location + "in.jsonl"))
+    assert (code, len(source.proxy.requests("GET"))) == ("input_unreadable", 1)
+    assert message.startswith(f"S3 refuses to return '{source.location}in.jsonl': ")
+    assert message.endswith(f"({refusal}).")
+    assert remedy in message
+
+
+@pytest.mark.parametrize(
+    ("status", "refusal"),
+    [
+        (403, "InvalidAccessKeyId"),
+        (400, "ExpiredToken"),
+        (400, "AuthorizationHeaderMalformed"),
+        (400, "RequestTimeout"),
+        (503, "SlowDown"),
+    ],
+)
+async def test_a_server_that_does_not_respond_or_refuses_the_credentials_is_retried(
+    source: Source, monkeypatch: pytest.MonkeyPatch, status: int, refusal: str
+) -> None:
     monkeypatch.setattr("batchwright.storage.s3.storage._PATIENCE_SECONDS", 0.0)
     batch = source.batch(await asyncio.to_thread(source.put, "in.jsonl", LINES))
-    source.proxy.refuses = (403, "AccessDenied")
-    with pytest.raises(Exception, match="AccessDenied") as failed:
+    source.proxy.refuses = (status, refusal)
+    with pytest.raises(Exception, match=refusal) as failed:
         await batch.ingest()
     assert failed.value.type == StorageUnavailable.__name__  # pyright: ignore
     source.proxy.refuses = None
