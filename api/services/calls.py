@@ -5,7 +5,7 @@ calls of its batch about half a second later.
 """
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from batchwright.api.dependencies import ApiDependencies
@@ -146,19 +146,18 @@ class Calls:
         return _Room(await checks.own(), storage, most, await self._calls.count_open(tenant))
 
     async def _is_accepted(self, call: Call) -> bool:
-        """Return True if a call of an earlier request has ended, or its batch was started.
-
-        If not, the earlier request was interrupted. Remove its call and return False. If the call cannot be
-        removed, because its batch has just collected it, return True.
-        """
+        """Return True if a call of an earlier request has ended, or its batch was started."""
         if call.status.has_ended:
             return True
-        if await self._deps.database.batches.get(call.tenant, call.batch_id) is not None:
-            return True
-        return not await self._calls.withdraw(call.tenant, call.id)
+        return await self._deps.database.batches.get(call.tenant, call.batch_id) is not None
 
     async def _store(self, id: str, request: CallRequest, tenant: str, caller: Caller) -> Call:
-        """Store a call as a line of the open batch of its group, start the batch, and return the call."""
+        """Store a call as a line of the open batch of its group, start the batch, and return the call.
+
+        All steps may be repeated. The call of an earlier request that was interrupted may be a line of
+        another batch, which was perhaps never started. It then becomes a line of the open batch, but only
+        after the open batch was started: so a call that was accepted never depends on a batch that was not.
+        """
         call = NewCall(
             tenant=tenant,
             id=id,
@@ -178,20 +177,24 @@ class Calls:
             stored = await self._calls.insert(call)
             if stored is None:
                 await self._calls.open(call.group, await self._order(call.group, request, tenant, caller))
-            else:
-                if stored.order is not None:  # None: a repeat whose batch was closed, and so was started
-                    await self._start(call, stored.order)
-                return Call(
-                    tenant=tenant,
-                    id=id,
-                    batch_id=stored.batch_id,
-                    endpoint=request.endpoint,
-                    model=request.model,
-                    request=request.body,
-                    notifies=request.notifies,
-                    status=CallStatus.QUEUED,
-                    created_at=stored.created_at,
-                )
+                continue
+            batch_id = stored.batch_id
+            if stored.order is not None:
+                await self._start(call, stored.created_at, stored.order)
+                batch_id = stored.order.batch_id
+            if batch_id != stored.batch_id and not await self._calls.move(call, batch_id):
+                continue
+            return Call(
+                tenant=tenant,
+                id=id,
+                batch_id=batch_id,
+                endpoint=request.endpoint,
+                model=request.model,
+                request=request.body,
+                notifies=request.notifies,
+                status=CallStatus.QUEUED,
+                created_at=stored.created_at,
+            )
         raise DatabaseUnavailable("The rolling batch of a call was closed too often while it was stored.")
 
     async def _order(self, group: str, request: CallRequest, tenant: str, caller: Caller) -> BatchOrder:
@@ -212,15 +215,18 @@ class Calls:
         input_file_id = derived_file_id(order.batch_id, "input")
         return order.model_copy(update={"input_file_id": input_file_id, "policy": policy})
 
-    async def _start(self, call: NewCall, order: BatchOrder) -> None:
+    async def _start(self, call: NewCall, created_at: datetime, order: BatchOrder) -> None:
         """Start the batch of a call, unless this process has started it already.
 
-        If the batch cannot be started, remove the call, unless another process has started the batch.
+        Raises:
+            TemporalUnavailable: the batch was not started, and no other process has started it. The call is
+                removed, unless another request with the same idempotency key may have accepted it.
         """
         try:
             await asyncio.shield(self._starting(order))
         except TemporalUnavailable:
-            if await self._calls.withdraw(call.tenant, call.id):
+            is_collected = await self._calls.withdraw(call.tenant, call.id, created_at)
+            if not is_collected:
                 raise
 
     def _starting(self, order: BatchOrder) -> asyncio.Task[None]:

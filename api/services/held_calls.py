@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, no_room
+from batchwright.api.services.calls import HELD
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.calls import CallKey
 
@@ -55,10 +56,13 @@ class HeldCalls:
     async def wait(self, key: CallKey, is_disconnected: Callable[[], Awaitable[bool]]) -> bool:
         """Wait until a call has ended, and return True. If the client disconnects first, return False.
 
+        A call that does not exist counts as ended.
+
         Raises:
-            ApiError: the process is stopping (503).
+            ApiError: the process is stopping (503), or the call has not ended within 15 minutes (429).
         """
-        ended = asyncio.Event()
+        ended, clock = asyncio.Event(), asyncio.get_running_loop().time
+        until = clock() + HELD.length.total_seconds()
         self._ended[key].add(ended)
         try:
             while not ended.is_set():
@@ -72,6 +76,8 @@ class HeldCalls:
                         raise _stopping_error() from None
                     if await is_disconnected():
                         return False
+                    if clock() >= until:
+                        raise late_error() from None
             return True
         finally:
             self._ended[key].discard(ended)
@@ -93,6 +99,15 @@ class HeldCalls:
                     logger.warning("held calls cannot be watched", extra={"error": str(error)})
                 failing = True
             await asyncio.sleep(max(POLL_SECONDS, (clock() - began) * _PAUSE_PER_POLL_TIME))
+
+
+def late_error() -> ApiError:
+    """Return the error for a call that got no answer in time."""
+    late = no_room(
+        f"No room: the call waited for {HELD.text}, and no backend had room for it. Try again later."
+    )
+    late.headers["x-should-retry"] = "false"  # the client has waited for long already
+    return late
 
 
 def _stopping_error() -> ApiError:

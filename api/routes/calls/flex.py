@@ -9,7 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from batchwright.api.auth.caller import caller_of, tenant_of
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.errors import ApiError, conflict, error_response, invalid_value, no_room
+from batchwright.api.errors import (
+    RETRY_AFTER_SECONDS,
+    ApiError,
+    conflict,
+    error_response,
+    invalid_value,
+)
 from batchwright.api.openapi import error_responses
 from batchwright.api.routes.calls.bodies import (
     CallBodies,
@@ -22,7 +28,7 @@ from batchwright.api.routes.calls.bodies import (
 )
 from batchwright.api.schemas.json_body import json_body_spec
 from batchwright.api.services.calls import HELD, CallRequest, Calls
-from batchwright.api.services.held_calls import HeldCalls
+from batchwright.api.services.held_calls import HeldCalls, late_error
 from batchwright.api.services.idempotency import idempotency_key_parameter
 from batchwright.contracts.calls import Call
 from batchwright.contracts.errors import LineCode
@@ -37,7 +43,6 @@ _STATUSES: dict[str, int] = {
     LineCode.MODEL_NOT_FOUND: 404,
     LineCode.INVALID_REQUEST: 400,
 }
-_LATE = "No room: the call waited for {window}, and no backend had room for it. Try again later."
 
 
 class FlexCalls:
@@ -45,6 +50,7 @@ class FlexCalls:
 
     def __init__(self, deps: ApiDependencies, calls: Calls) -> None:
         self._settings, self._calls, self._held = deps.settings, calls, HeldCalls(deps)
+        self._stored = deps.database.calls
 
     async def answer(self, request: Request, call: CallRequest, fields: Fields) -> Call | None:
         """Submit a call, wait for its end, and return it. Return None if the client has disconnected.
@@ -56,8 +62,8 @@ class FlexCalls:
             fields: the fields of the request's body. Their digest is stored with the idempotency key.
 
         Raises:
-            ApiError: as in `Calls.submit`, or there is no room for the connection (429), or the process is
-                stopping (503).
+            ApiError: as in `Calls.submit`, or there is no room for the connection or no answer within 15
+                minutes (429), or the process is stopping or the call no longer exists (503).
         """
         tenant, caller = tenant_of(request, self._settings), caller_of(request, self._settings)
         key = sent_key(request, fields)
@@ -68,7 +74,13 @@ class FlexCalls:
             finally:
                 if not has_ended and key is None:
                     await self._calls.cancel(tenant, id)
-            return await self._calls.get(tenant, id) if has_ended else None
+            if not has_ended:
+                return None
+            ended = await self._stored.get(tenant, id)
+        if ended is None:
+            message = "The call no longer exists. Send the same request again."
+            raise ApiError(503, message, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
+        return ended
 
 
 def disconnected_response() -> Response:
@@ -84,9 +96,7 @@ def failure_response(call: Call) -> Response:
     error = error_of(call)
     match error.code:
         case LineCode.BATCH_EXPIRED:
-            late = no_room(_LATE.format(window=HELD.text))
-            late.headers["x-should-retry"] = "false"  # the client has waited for long already
-            return error_response(late)
+            return error_response(late_error())
         case "cancelled" | LineCode.BATCH_CANCELLED:
             return error_response(conflict("The call was cancelled.", code="cancelled"))
         case code:

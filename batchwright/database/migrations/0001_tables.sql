@@ -670,6 +670,7 @@ CREATE TABLE calls (
     request       bytea       NOT NULL,               -- the body for the backend
     request_bytes bigint      NOT NULL GENERATED ALWAYS AS (octet_length(request)) STORED,
     notifies      boolean     NOT NULL,               -- true: its end is an event for webhooks
+    repeated      boolean     NOT NULL DEFAULT false, -- true: two requests or more stored it
     collected     boolean     NOT NULL DEFAULT false, -- true: it is in the input of its batch
     status        text        NOT NULL DEFAULT 'queued'
         CHECK (status IN ('queued', 'completed', 'incomplete', 'failed', 'cancelled')),

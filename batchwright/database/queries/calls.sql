@@ -2,7 +2,9 @@
 -- stored for it, and deleted before the calls are collected: so a batch has all calls that were stored for it.
 
 -- name: insert
--- Return no row if no batch of the group is open. A repeat returns the batch of the stored call.
+-- Return no row if no batch of the group is open. A repeat returns the batch of the stored call. Another request may
+-- acknowledge a repeated call, so the request that inserted it can no longer withdraw it.
+-- `made` is null if the batch of the call was started and no longer takes calls.
 WITH open AS (
     SELECT batch_id, made FROM rolling_batches
     WHERE tenant = $1 AND group_id = $2 AND opened_at > now() - $3::interval
@@ -10,8 +12,20 @@ WITH open AS (
 )
 INSERT INTO calls AS c (tenant, id, batch_id, endpoint, model, request, notifies)
 SELECT $1, $4, open.batch_id, $5, $6, $7, $8 FROM open
-ON CONFLICT (tenant, id) DO UPDATE SET id = excluded.id
-RETURNING c.batch_id, c.created_at, (SELECT open.made FROM open WHERE open.batch_id = c.batch_id) AS made
+ON CONFLICT (tenant, id) DO UPDATE SET repeated = true
+RETURNING c.batch_id, c.created_at, (
+    SELECT open.made FROM open WHERE open.batch_id = c.batch_id OR NOT (
+        c.collected OR c.ended_at IS NOT NULL
+        OR EXISTS (SELECT FROM batches b WHERE b.tenant = c.tenant AND b.id = c.batch_id))) AS made
+
+-- name: move
+-- From a batch that was perhaps never started. The lock is that of `insert`.
+WITH open AS (
+    SELECT batch_id FROM rolling_batches WHERE tenant = $1 AND group_id = $2 AND batch_id = $4 FOR SHARE
+)
+UPDATE calls c SET batch_id = open.batch_id FROM open
+WHERE c.tenant = $1 AND c.id = $3 AND NOT c.collected AND c.ended_at IS NULL
+RETURNING c.id
 
 -- name: open
 -- A batch that is open for too long was not started, or no worker runs. Another one takes the calls that follow.
@@ -22,7 +36,12 @@ SET batch_id = excluded.batch_id, made = excluded.made, opened_at = excluded.ope
 WHERE r.opened_at <= now() - $5::interval
 
 -- name: withdraw
-DELETE FROM calls WHERE tenant = $1 AND id = $2 AND NOT collected AND ended_at IS NULL RETURNING id
+-- The time tells the row from one that a repeat has inserted after it was deleted.
+DELETE FROM calls
+WHERE tenant = $1 AND id = $2 AND created_at = $3 AND NOT repeated AND NOT collected AND ended_at IS NULL
+
+-- name: is_collected
+SELECT id FROM calls WHERE tenant = $1 AND id = $2 AND (collected OR ended_at IS NOT NULL)
 
 -- name: close
 DELETE FROM rolling_batches WHERE tenant = $1 AND group_id = $2 AND batch_id = $3
@@ -61,9 +80,9 @@ UPDATE calls SET status = 'cancelled', ended_at = now() WHERE tenant = $1 AND id
 
 -- name: ended
 -- Calls of several tenants, each with its tenant, for which connections are held.
-SELECT c.tenant, c.id FROM unnest($1::text[], $2::text[]) AS w (tenant, id)
-JOIN calls c ON c.tenant = w.tenant AND c.id = w.id
-WHERE c.ended_at IS NOT NULL
+SELECT w.tenant, w.id FROM unnest($1::text[], $2::text[]) AS w (tenant, id)
+LEFT JOIN calls c ON c.tenant = w.tenant AND c.id = w.id
+WHERE c.id IS NULL OR c.ended_at IS NOT NULL
 
 -- name: count_old
 SELECT (SELECT count(*) FROM calls WHERE ended_at <= $1)

@@ -26,9 +26,11 @@ class CallKey(NamedTuple):
 
 
 class StoredCall(NamedTuple):
-    """A call that was stored: the id of its batch, and the order of this batch while it is open.
+    """A call that was stored, and the order of the open batch of its group, which has to be started.
 
-    If the call was stored before and its batch accepts no further calls, `order` is None.
+    `batch_id` is the batch of the call. It is not the open batch if the call was stored before for a batch
+    that may never have been started; `move` the call then. If its batch was started and no longer takes
+    calls, `order` is None.
     """
 
     batch_id: str
@@ -45,7 +47,7 @@ class CallsTable(Protocol):
     """Single calls. Only the first answer of a call counts: an ended call no longer changes."""
 
     async def insert(self, call: NewCall) -> StoredCall | None:
-        """Store a call as a line of the open rolling batch of its group. A repeated call changes nothing.
+        """Store a call as a line of the open rolling batch of its group. A repeated call keeps its batch.
 
         If no batch of the group is open, store nothing and return None.
         """
@@ -55,8 +57,20 @@ class CallsTable(Protocol):
         """Let the batch of `order` collect the calls of a group, unless another batch already does this."""
         ...
 
-    async def withdraw(self, tenant: str, id: str) -> bool:
-        """Delete a call that its batch has not collected, and return True. Otherwise return False."""
+    async def move(self, call: NewCall, batch_id: str) -> bool:
+        """Make a call that no batch has collected a line of a batch that was started, and return True.
+
+        Return False if a batch has collected the call, or if `batch_id` is no longer the open batch of its
+        group.
+        """
+        ...
+
+    async def withdraw(self, tenant: str, id: str, created_at: datetime) -> bool:
+        """Delete a call that the caller has stored, because the caller could not start its batch.
+
+        A call that another request has repeated stays, because this request may have accepted it. Return True
+        if the call is answered in any case, because a batch has collected it. Otherwise return False.
+        """
         ...
 
     async def collect(self, tenant: str, group: str, batch_id: str) -> None:
@@ -92,7 +106,7 @@ class CallsTable(Protocol):
         ...
 
     async def ended(self, keys: Collection[CallKey]) -> list[CallKey]:
-        """Return the given calls that have ended. The calls may belong to several tenants."""
+        """Return the given calls that have ended or do not exist. The calls may belong to several tenants."""
         ...
 
     async def count_old(self, before: datetime) -> int:
@@ -111,7 +125,9 @@ class CallsTable(Protocol):
 class CallQueries:
     insert: str
     open: str
+    move: str
     withdraw: str
+    is_collected: str
     close: str
     collect: str
     collected: str
@@ -155,8 +171,13 @@ class PostgresCalls(CallsTable):
             self._sql.open, order.tenant, group, order.batch_id, made, LONGEST_OPEN
         )
 
-    async def withdraw(self, tenant: str, id: str) -> bool:
-        return await self._connections.fetchrow(self._sql.withdraw, tenant, id) is not None
+    async def move(self, call: NewCall, batch_id: str) -> bool:
+        place = call.tenant, call.group, call.id, batch_id
+        return await self._connections.fetchrow(self._sql.move, *place) is not None
+
+    async def withdraw(self, tenant: str, id: str, created_at: datetime) -> bool:
+        await self._connections.execute(self._sql.withdraw, tenant, id, created_at)
+        return await self._connections.fetchrow(self._sql.is_collected, tenant, id) is not None
 
     async def collect(self, tenant: str, group: str, batch_id: str) -> None:
         async with self._connections.transaction() as session:

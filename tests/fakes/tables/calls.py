@@ -28,10 +28,11 @@ class OpenBatch(NamedTuple):
 
 
 class StoredRow(NamedTuple):
-    """A row of the fake table: a call, and whether its batch has collected it."""
+    """A row of the fake table: a call, whether its batch has collected it, and whether it was repeated."""
 
     call: Call
     collected: bool = False
+    repeated: bool = False
 
 
 def end_calls(rows: Rows, batch: BatchRow) -> None:
@@ -77,8 +78,13 @@ class MemoryCalls(CallsTable):
             status=CallStatus.QUEUED,
             created_at=rows.clock(),
         )
-        stored = rows.calls.setdefault(key, StoredRow(new)).call
-        order = found.order if stored.batch_id == found.order.batch_id else None
+        before = rows.calls.get(key)
+        row = rows.calls[key] = StoredRow(new) if before is None else before._replace(repeated=True)
+        stored = row.call
+        is_started = (
+            row.collected or stored.ended_at is not None or (call.tenant, stored.batch_id) in rows.batches
+        )
+        order = None if is_started and stored.batch_id != found.order.batch_id else found.order
         return StoredCall(stored.batch_id, stored.created_at, order)
 
     async def open(self, group: str, order: BatchOrder) -> None:
@@ -87,12 +93,23 @@ class MemoryCalls(CallsTable):
         if found is None or found.opened_at <= rows.clock() - LONGEST_OPEN:
             rows.rolling_batches[order.tenant, group] = OpenBatch(order, rows.clock())
 
-    async def withdraw(self, tenant: str, id: str) -> bool:
-        row = self._rows.enter().calls.get((tenant, id))
+    async def move(self, call: NewCall, batch_id: str) -> bool:
+        rows, key = self._rows.enter(), (call.tenant, call.id)
+        row, found = rows.calls.get(key), rows.rolling_batches.get((call.tenant, call.group))
         if row is None or row.collected or row.call.ended_at is not None:
             return False
-        del self._rows.calls[tenant, id]
+        if found is None or found.order.batch_id != batch_id:
+            return False
+        rows.calls[key] = row._replace(call=row.call.model_copy(update={"batch_id": batch_id}))
         return True
+
+    async def withdraw(self, tenant: str, id: str, created_at: datetime) -> bool:
+        row = self._rows.enter().calls.get((tenant, id))
+        if row is None or row.collected or row.call.ended_at is not None:
+            return row is not None
+        if row.call.created_at == created_at and not row.repeated:
+            del self._rows.calls[tenant, id]
+        return False
 
     async def collect(self, tenant: str, group: str, batch_id: str) -> None:
         rows = self._rows.enter()
@@ -144,7 +161,7 @@ class MemoryCalls(CallsTable):
 
     async def ended(self, keys: Collection[CallKey]) -> list[CallKey]:
         rows = self._rows.enter().calls
-        return [key for key in keys if key in rows and rows[key].call.ended_at is not None]
+        return [key for key in keys if key not in rows or rows[key].call.ended_at is not None]
 
     async def count_old(self, before: datetime) -> int:
         return len(self._old(before))

@@ -122,14 +122,66 @@ async def test_no_call_is_lost_when_batches_are_collected_while_calls_come(any_d
     assert found == dict(zip(ids, stored, strict=True))
 
 
+async def stored_at(database: Database, id: str) -> datetime:
+    stored = await database.calls.insert(a_call(id))
+    assert stored is not None
+    return stored.created_at
+
+
 async def test_a_call_is_withdrawn_only_before_it_is_collected(any_database: Database) -> None:
     calls = any_database.calls
-    await opened(any_database, "resp_1", "resp_2")
-    assert await calls.withdraw("t", "resp_1")
+    await opened(any_database)
+    first, second, third = [await stored_at(any_database, f"resp_{number}") for number in (1, 2, 3)]
+    assert not await calls.withdraw("t", "resp_1", first)
     assert await status(any_database) is None
+    await calls.cancel("t", "resp_2")
     await calls.collect("t", GROUP, "batch_1")
-    assert not await calls.withdraw("t", "resp_2")
+    assert await calls.withdraw("t", "resp_2", second)
+    assert await calls.withdraw("t", "resp_3", third)
+    assert await status(any_database, "resp_3") is CallStatus.QUEUED
+
+
+async def test_a_call_is_withdrawn_only_by_the_request_that_inserted_it_and_not_once_it_is_repeated(
+    any_database: Database,
+) -> None:
+    calls = any_database.calls
+    await opened(any_database)
+    first = await stored_at(any_database, "resp_1")
+    assert await stored_at(any_database, "resp_1") == first
+    assert not await calls.withdraw("t", "resp_1", first)
+    assert await status(any_database) is CallStatus.QUEUED
+    second = await stored_at(any_database, "resp_2")
+    assert not await calls.withdraw("t", "resp_2", second - timedelta(microseconds=1))
     assert await status(any_database, "resp_2") is CallStatus.QUEUED
+
+
+async def test_a_repeated_call_can_leave_a_batch_that_was_perhaps_never_started(
+    any_database: Database,
+) -> None:
+    calls, again = any_database.calls, a_call(group="group_2")
+    await calls.open(GROUP, a_rolling_order())
+    assert await calls.insert(a_call()) is not None
+    await calls.open("group_2", a_rolling_order("batch_2", group="group_2"))
+    repeated = await calls.insert(again)
+    assert repeated is not None
+    assert (repeated.batch_id, repeated.order) == ("batch_1", a_rolling_order("batch_2", group="group_2"))
+    assert not await calls.move(again, "batch_1")  # it is not the open batch of this group
+    assert await calls.move(again, "batch_2")
+    moved = await calls.get("t", "resp_1")
+    assert moved is not None
+    assert moved.batch_id == "batch_2"
+    await calls.collect("t", "group_2", "batch_2")
+    await calls.open("group_2", a_rolling_order("batch_3", group="group_2"))
+    assert not await calls.move(again, "batch_3")
+
+
+async def test_a_repeated_call_stays_in_a_batch_that_was_started(any_database: Database) -> None:
+    calls = any_database.calls
+    await opened(any_database, "resp_1")
+    await calls.open("group_2", a_rolling_order("batch_2", group="group_2"))
+    repeated = await calls.insert(a_call(group="group_2"))
+    assert repeated is not None
+    assert (repeated.batch_id, repeated.order) == ("batch_1", None)
 
 
 async def test_the_first_answer_of_a_call_counts(any_database: Database) -> None:
@@ -151,7 +203,8 @@ async def test_the_first_answer_of_a_call_counts(any_database: Database) -> None
     assert await calls.cancelled("t", "batch_1") == {"resp_2"}
     assert await calls.count_open("t") == 1
     keys = [CallKey("t", f"resp_{number}") for number in (1, 2, 3)]
-    assert sorted(await calls.ended([*keys, CallKey("other", "resp_1")])) == keys[:2]
+    gone = CallKey("other", "resp_1")  # does not exist
+    assert sorted(await calls.ended([*keys, gone])) == [gone, *keys[:2]]
 
 
 async def test_the_end_of_a_call_is_one_event_if_it_notifies(any_database: Database) -> None:

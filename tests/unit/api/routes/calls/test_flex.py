@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, MutableMapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -14,6 +14,7 @@ from batchwright.api.auth import key_cache
 from batchwright.api.middleware import authentication
 from batchwright.api.routes.calls import bodies
 from batchwright.api.services import held_calls
+from batchwright.api.services.calls import CallWindow
 from batchwright.contracts.calls import CallStatus
 from batchwright.contracts.errors import LineCode
 from batchwright.database.errors import DatabaseUnavailable
@@ -114,6 +115,26 @@ async def test_a_broken_connection_finds_its_call_again_by_its_key(api: ApiFixtu
     assert (await again).json() == ANSWER
     assert (await api.http.post(CHAT, json=ASK, headers=KEY)).json() == ANSWER
     assert len(api.database.rows.calls) == 1
+
+
+@pytest.mark.parametrize(("headers", "status"), [(None, "cancelled"), (KEY, "queued")])
+async def test_a_call_without_an_answer_is_not_held_for_ever(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str] | None, status: str
+) -> None:
+    monkeypatch.setattr(held_calls, "_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(held_calls, "HELD", CallWindow("15m", timedelta(0)))
+    late = await api.http.post(CHAT, json=ASK, headers=headers)
+    assert (late.status_code, error_of(late).code) == (429, "resource_unavailable")
+    assert late.headers["x-should-retry"] == "false"
+    call = await api.database.calls.get("default", last_id(api))
+    assert call is not None
+    assert call.status.value == status
+
+
+async def test_the_wait_for_a_call_ends_when_it_no_longer_exists(api: ApiFixture) -> None:
+    request = await sent(api)
+    api.database.rows.calls.clear()
+    assert (await request).status_code == 503
 
 
 async def test_without_room_for_the_connection_the_client_gets_its_error(

@@ -5,8 +5,11 @@ import json
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 
+import httpx
 import pytest
 
+from batchwright.api.services import calls
+from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
@@ -163,6 +166,76 @@ async def test_a_repeat_starts_the_batch_that_an_interrupted_request_has_not_sta
     assert again.status_code == 200
     [call] = [row.call for row in api.database.rows.calls.values()]
     assert [call.batch_id] == list(api.temporal.orders)
+
+
+class TwoProcesses:
+    """Starts of batches by two API processes: each start waits until the test lets it succeed or fail."""
+
+    def __init__(self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._api, self.starts = api, list[asyncio.Future[None]]()
+        self._start = api.temporal.start
+        monkeypatch.setattr(api.temporal, "start", self._wait)
+        monkeypatch.setattr(calls, "_REMEMBERED_STARTS", 0)  # no process knows what the other one starts
+
+    async def _wait(self, order: BatchOrder) -> None:
+        allowed = asyncio.get_running_loop().create_future()
+        self.starts.append(allowed)
+        await allowed
+        await self._start(order)
+
+    async def send(self) -> asyncio.Task[httpx.Response]:
+        """Send the request, with the same key each time, and return when it starts its batch."""
+        count = len(self.starts)
+        sending = self._api.http.post(PATH, json=ASK, headers={"Idempotency-Key": "once"})
+        request = asyncio.create_task(sending)
+        while len(self.starts) == count:  # noqa: ASYNC110 - the app's task
+            await asyncio.sleep(0)
+        return request
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_requests_with_the_same_key_that_cannot_start_the_batch_are_all_refused(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    processes = TwoProcesses(api, monkeypatch)
+    requests = [await processes.send() for _ in range(2)]
+    for number in (first, 1 - first):
+        processes.starts[number].set_exception(TemporalUnavailable("gone"))
+        assert (await requests[number]).status_code == 503
+    last = await processes.send()
+    processes.starts[2].set_result(None)
+    id = (await last).json()["id"]
+    assert (await api.http.get(f"{PATH}/{id}")).status_code == 200
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("first", [0, 1])
+async def test_a_request_that_cannot_start_the_batch_does_not_remove_a_call_that_another_has_accepted(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch, failing: int, first: int
+) -> None:
+    processes = TwoProcesses(api, monkeypatch)
+    requests = [await processes.send() for _ in range(2)]
+    for number in (first, 1 - first):
+        if number == failing:
+            processes.starts[number].set_exception(TemporalUnavailable("gone"))
+            assert (await requests[number]).status_code == 503
+        else:
+            processes.starts[number].set_result(None)
+            id = (await requests[number]).json()["id"]
+    call = await api.database.calls.get("default", id)
+    assert call is not None
+    assert call.batch_id in api.temporal.orders
+
+
+async def test_a_call_that_its_batch_has_collected_is_accepted_although_its_request_could_not_start_the_batch(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes = TwoProcesses(api, monkeypatch)
+    request = await processes.send()
+    [(_, group)], [found] = api.database.rows.rolling_batches, api.database.rows.rolling_batches.values()
+    await api.database.calls.collect("default", group, found.order.batch_id)
+    processes.starts[0].set_exception(TemporalUnavailable("no answer, but it was started"))
+    assert (await request).status_code == 200
 
 
 async def test_without_the_database_no_call_is_accepted(api: ApiFixture) -> None:
