@@ -7,7 +7,7 @@ import msgspec
 
 from batchwright.contracts.calls import Call, CallAnswer, CallStatus
 from batchwright.contracts.errors import LineCode
-from batchwright.rules.json_text import replace_lone_surrogates
+from batchwright.rules.json_text import member_name, object_members, replace_lone_surrogates
 
 _ENDS = {"failed": CallStatus.FAILED, "incomplete": CallStatus.INCOMPLETE}
 _JOB_STATUSES = {CallStatus.IN_PROGRESS: "processing", CallStatus.INCOMPLETE: "completed"}
@@ -67,10 +67,19 @@ _ERROR_BODY = msgspec.json.Decoder(_ErrorBody)
 def read_result(line: bytes) -> CallResult:
     """Return the result in a line of an output or error file.
 
+    If the response in it is nested too deeply to be read, return an error in its place.
+
     Raises:
         msgspec.MsgspecError: the line is not valid.
     """
-    return _RESULT.decode(replace_lone_surrogates(line))
+    whole = replace_lone_surrogates(line)
+    try:
+        return _RESULT.decode(whole)
+    except RecursionError:
+        values = {member_name(found): whole[found.start : found.end] for found in object_members(whole)}
+        custom_id = msgspec.json.decode(values["custom_id"], type=str)
+        error = LineError(LineCode.INVALID_RESPONSE, "The backend's response is nested too deeply.")
+        return CallResult(custom_id, error=error)
 
 
 def answers_of(lines: Iterable[bytes]) -> list[CallAnswer]:

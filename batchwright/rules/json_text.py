@@ -9,8 +9,8 @@ memory of a string.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -26,6 +26,12 @@ _WHOLE = re.compile(
     re.DOTALL,
 )
 _ESCAPE_BYTES = 6
+_HARMLESS_NESTING = 200
+_COUNTED_BYTES = 16 * 1024  # for shorter texts, counting brackets is faster than reserving stack
+_SPARE_FRAMES = 200
+_RAW = msgspec.json.Decoder(msgspec.Raw)
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 def storable(text: str) -> str:
@@ -149,8 +155,31 @@ def check_unique_keys(text: bytes) -> None:
     json.loads(text, object_pairs_hook=unique_keys, parse_int=str, parse_float=str)
 
 
+def decode_with_margin(decode: Callable[[bytes], T], text: bytes) -> T:
+    """Return `decode(text)`, but reject a JSON text that is nested almost too deeply.
+
+    How deeply nested a text can be depends on the free part of the call stack when it is parsed. This
+    function parses with less free stack than later readers have. So later readers can parse every text that
+    this function accepts.
+
+    Raises:
+        RecursionError: the text is nested too deeply.
+    """
+    if len(text) <= _COUNTED_BYTES and text.count(b"[") + text.count(b"{") < _HARMLESS_NESTING:
+        return decode(text)
+    return call_deep_down(decode, text)
+
+
+def call_deep_down(function: Callable[[S], T], argument: S, frames: int = _SPARE_FRAMES) -> T:
+    """Return `function(argument)`, called with a call stack that has `frames` fewer free frames."""
+    return call_deep_down(function, argument, frames - 1) if frames else function(argument)
+
+
 def is_json(body: bytes) -> bool:
-    """Return True if `body` is one JSON value in UTF-8. Escapes of lone surrogates are allowed."""
+    """Return True if `body` is one JSON value in UTF-8 that later readers can parse, too.
+
+    Escapes of lone surrogates are allowed. A value that is nested too deeply is not.
+    """
     try:
         body.decode()
         return _is_strict_json(body) or (b"\\u" in body and _is_strict_json(replace_lone_surrogates(body)))
@@ -160,7 +189,7 @@ def is_json(body: bytes) -> bool:
 
 def _is_strict_json(body: bytes) -> bool:
     try:
-        msgspec.json.decode(body, type=msgspec.Raw)
+        decode_with_margin(_RAW.decode, body)
     except (msgspec.DecodeError, RecursionError):
         return False
     return True

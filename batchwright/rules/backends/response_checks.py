@@ -49,7 +49,9 @@ def find_problem(status: int, body: bytes) -> ResponseProblem | None:
     A result is a JSON object that is not an error.
     """
     if not is_json(body):
-        return ResponseProblem(f"The backend answered {status} with a body that is not JSON.")
+        return ResponseProblem(
+            f"The backend answered {status} with a body that is not JSON, or is nested too deeply."
+        )
     if body.lstrip()[:1] != b"{":
         return ResponseProblem(f"The backend answered {status} with JSON that is not an object.")
     return _error_in_body(status, body) if b'"error"' in body else None

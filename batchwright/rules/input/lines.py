@@ -18,7 +18,13 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from batchwright.rules.input.line_splitter import InputLine
-from batchwright.rules.json_text import member_name, object_members, replace_lone_surrogates
+from batchwright.rules.json_text import (
+    call_deep_down,
+    decode_with_margin,
+    member_name,
+    object_members,
+    replace_lone_surrogates,
+)
 
 RawValue = Raw | UnsetType
 
@@ -96,9 +102,6 @@ _TEXT = msgspec.json.Decoder(str)
 _COUNT = msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)])
 _LIST = msgspec.json.Decoder(list[Raw])
 _REPLACEMENT = rb"\ufffd"  # `replace_lone_surrogates` writes it
-_HARMLESS_NESTING = 200
-_COUNTED_BYTES = 16 * 1024  # for shorter lines, counting brackets is faster than reserving stack
-_SPARE_FRAMES = 200
 # Errors of msgspec for bytes that are not JSON, or that are nested beyond the interpreter's limit.
 DECODE_ERRORS = (msgspec.MsgspecError, RecursionError, UnicodeError)
 
@@ -144,21 +147,11 @@ def _as_written(fields: LineFields, line: bytes, whole: bytes) -> LineFields:
 def read_fields_with_margin(line: bytes) -> LineFields:
     """Return the top-level fields of a new line. Reject a line that is nested almost too deeply.
 
-    How deeply nested a line can be depends on the free part of the call stack when it is parsed. This
-    function parses with less free stack than later readers have. So later readers can parse every line that
-    this function accepts.
-
     Raises:
         msgspec.ValidationError: the line is JSON but not an object.
         DECODE_ERRORS: the line is not JSON, or is nested too deeply.
     """
-    if len(line) <= _COUNTED_BYTES and line.count(b"[") + line.count(b"{") < _HARMLESS_NESTING:
-        return read_fields(line)
-    return _read_deep_down(line, _SPARE_FRAMES)
-
-
-def _read_deep_down(line: bytes, frames: int) -> LineFields:
-    return _read_deep_down(line, frames - 1) if frames else read_fields(line)
+    return decode_with_margin(read_fields, line)
 
 
 def read_body(body: Raw) -> RequestBody:
@@ -326,12 +319,10 @@ _FAST_LINE = msgspec.json.Decoder(FastLine)
 
 def fast_parse(lines: Sequence[InputLine]) -> list[FastLine | None]:
     """Return the fields of each line. An item is None if its line needs the strict readers."""
-    return _fast_parse_deep_down(lines, _SPARE_FRAMES)
+    return call_deep_down(_fast_parse_lines, lines)
 
 
-def _fast_parse_deep_down(lines: Sequence[InputLine], frames: int) -> list[FastLine | None]:
-    if frames:
-        return _fast_parse_deep_down(lines, frames - 1)
+def _fast_parse_lines(lines: Sequence[InputLine]) -> list[FastLine | None]:
     return [_fast_parse_line(line.data) for line in lines]
 
 

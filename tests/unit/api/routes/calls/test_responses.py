@@ -10,13 +10,15 @@ import pytest
 
 from batchwright.api.services import calls
 from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.calls import CallAnswer, CallStatus
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.openai import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules.ids import new_call_id
+from batchwright.rules.results.output_lines import result_line
 from batchwright.temporal import TemporalUnavailable
 from tests.fakes.api import ApiFixture, error_of, open_api
-from tests.fakes.calls import answer, fail
+from tests.fakes.calls import LINE_ID, answer, fail
 
 PATH = "/v1/responses"
 NOW = datetime.now(UTC)
@@ -102,6 +104,19 @@ async def test_a_failed_call_says_why(api: ApiFixture) -> None:
         ("batch_expired", "The window has closed."),
         None,
     ]
+
+
+async def test_a_call_with_a_stored_answer_that_is_nested_too_deeply_can_be_retrieved(
+    api: ApiFixture,
+) -> None:
+    deep = b'{"output":' + b"[" * 5_000 + b"]" * 5_000 + b"}"
+    for status in (CallStatus.FAILED, CallStatus.COMPLETED):
+        id = await created(api)
+        line = result_line(LINE_ID, id, status_code=200, backend_request_id="r", body=deep, known_json=True)
+        await api.database.calls.answer("default", [CallAnswer(id=id, status=status, line=line)])
+        found = await api.openai.responses.retrieve(id)
+        assert (found.id, found.status, found.output) == (id, status.value, [])
+        assert status is CallStatus.COMPLETED or "nested too deeply" in str(found.error)
 
 
 async def test_a_call_whose_batch_failed_has_its_reason(api: ApiFixture) -> None:
