@@ -53,6 +53,7 @@ class CallRequest(NamedTuple):
             call.
         priority: priority of the call's line; None for the default.
         webhook: an endpoint, with a checked URL, for the end of this call only; None for no endpoint.
+        echoed: fields of the request that are shown as long as there is no answer, as a JSON object.
     """
 
     id_prefix: str
@@ -63,6 +64,7 @@ class CallRequest(NamedTuple):
     notifies: bool = True
     priority: int | None = None
     webhook: WebhookSpec | None = None
+    echoed: bytes = b""
 
 
 class SentKey(NamedTuple):
@@ -172,6 +174,7 @@ class Calls:
             model=request.model,
             request=request.body,
             notifies=request.notifies,
+            echoed=request.echoed,
         )
         for _ in range(_MAX_TRIES):
             stored = await self._calls.insert(call)
@@ -191,6 +194,7 @@ class Calls:
                 endpoint=request.endpoint,
                 model=request.model,
                 request=request.body,
+                echoed=request.echoed,
                 notifies=request.notifies,
                 status=CallStatus.QUEUED,
                 created_at=stored.created_at,

@@ -30,7 +30,8 @@ class NewCall(Message):
     """A call to be stored.
 
     Calls with the same `group` may be lines of the same batch. If `notifies` is True, the end of the call is
-    an event for webhooks.
+    an event for webhooks. `echoed` is a JSON object with the fields of the request that a response without an
+    answer has; empty if there are none.
     """
 
     tenant: str
@@ -40,10 +41,13 @@ class NewCall(Message):
     model: str
     request: bytes = Field(repr=False)  # body for the backend, as JSON
     notifies: bool
+    echoed: bytes = Field(default=b"", repr=False)
 
 
 class Call(Message):
     """A stored call. `notifies` is True if its client does not wait for it.
+
+    `request` is empty once the call has ended. `echoed` stays, as in `NewCall`.
 
     `answer` is the line of an output or error file with the call's result. It is None until the call has
     ended. It stays None if the call ended without a result. In this case, if the batch has failed, `error`
@@ -56,6 +60,7 @@ class Call(Message):
     endpoint: Endpoint
     model: str
     request: bytes = Field(repr=False)
+    echoed: bytes = Field(default=b"", repr=False)
     notifies: bool
     status: CallStatus
     created_at: datetime

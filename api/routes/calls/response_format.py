@@ -27,6 +27,7 @@ _DEFAULTS: Mapping[str, object] = {
     "truncation": "disabled",
     "usage": None,
 }
+MAX_ECHOED_BYTES = 32 * 1024
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -37,15 +38,30 @@ def _raw(value: object) -> msgspec.Raw:
 _RAW_DEFAULTS = {name: _raw(value) for name, value in _DEFAULTS.items()}
 
 
+def echoed_fields(fields: Mapping[str, msgspec.Raw]) -> bytes:
+    """Return the fields of a request that its response has until there is an answer, as a JSON object.
+
+    They are stored for a day after the end of the call. So only the smallest ones are kept that have at most
+    MAX_ECHOED_BYTES together; a response without an answer has the defaults of the others.
+    """
+    kept, size = dict[str, msgspec.Raw](), 0
+    for name in sorted(_DEFAULTS.keys() & fields.keys(), key=lambda name: (len(bytes(fields[name])), name)):
+        size += len(bytes(fields[name]))
+        if size > MAX_ECHOED_BYTES:
+            break
+        kept[name] = fields[name]
+    return msgspec.json.encode(kept)
+
+
 def response_body(call: Call, profile: Profile) -> bytes:
     """Return the response of a call as JSON.
 
-    If the backend has responded, the result has the fields of its response. Otherwise it has the fields of
-    the request.
+    If the backend has responded, the result has the fields of its response. Otherwise it has the echoed
+    fields of the request.
     """
     fields = _answered_fields(call)
     if fields is None:
-        request = _FIELDS.decode(call.request)
+        request = _FIELDS.decode(call.echoed or b"{}")
         fields = {name: request.get(name, default) for name, default in _RAW_DEFAULTS.items()}
         fields |= {"output": _raw([]), "model": _raw(call.model)}
     own: dict[str, object] = {

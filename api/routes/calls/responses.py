@@ -24,7 +24,7 @@ from batchwright.api.routes.calls.flex import (
     disconnected_response,
     failure_response,
 )
-from batchwright.api.routes.calls.response_format import response_body
+from batchwright.api.routes.calls.response_format import echoed_fields, response_body
 from batchwright.api.schemas.json_body import json_body_spec
 from batchwright.api.services.calls import HELD, CallRequest, Calls
 from batchwright.api.services.idempotency import idempotency_key_parameter
@@ -88,14 +88,15 @@ class ResponseRoutes:
     async def _create(self, request: Request, tenant: str, fields: Fields) -> Response:
         background = _is_background(fields)
         model, body = model_of(fields, self._settings), edit_body(fields, _NOT_SENT)
+        echoed = echoed_fields(fields)
         check_body(Endpoint.RESPONSES, body)
         if not background:
-            call = CallRequest(_PREFIX, Endpoint.RESPONSES, model, body, HELD, notifies=False)
+            call = CallRequest(_PREFIX, Endpoint.RESPONSES, model, body, HELD, notifies=False, echoed=echoed)
             ended = await self._flex.answer(request, call, fields)
             if ended is None:
                 return disconnected_response()
             return failure_response(ended) if success_of(ended) is None else self._shown(ended)
-        call = CallRequest(_PREFIX, Endpoint.RESPONSES, model, body)
+        call = CallRequest(_PREFIX, Endpoint.RESPONSES, model, body, echoed=echoed)
         caller, key = caller_of(request, self._settings), sent_key(request, fields)
         return self._shown(await self._calls.submit(call, tenant, caller, key))
 

@@ -667,8 +667,10 @@ CREATE TABLE calls (
     batch_id      text        NOT NULL,
     endpoint      text        NOT NULL,
     model         text        NOT NULL,
-    request       bytea       NOT NULL,               -- the body for the backend
-    request_bytes bigint      NOT NULL GENERATED ALWAYS AS (octet_length(request)) STORED,
+    request       bytea       NOT NULL,               -- the body for the backend; empty once the call has ended
+    echoed        bytea       NOT NULL,               -- the fields of the request that a response without answer has
+    bytes         bigint      NOT NULL GENERATED ALWAYS AS (
+        octet_length(request) + octet_length(echoed) + coalesce(octet_length(answer), 0)) STORED,
     notifies      boolean     NOT NULL,               -- true: its end is an event for webhooks
     repeated      boolean     NOT NULL DEFAULT false, -- true: two requests or more stored it
     collected     boolean     NOT NULL DEFAULT false, -- true: it is in the input of its batch
@@ -682,8 +684,7 @@ CREATE TABLE calls (
 CREATE INDEX calls_of_batch ON calls (tenant, batch_id, id);
 CREATE INDEX calls_by_end ON calls (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX calls_open ON calls (tenant, created_at) WHERE ended_at IS NULL;
--- The sum of the bytes of a tenant's calls that wait for their batch is read from this index alone.
-CREATE INDEX calls_waiting ON calls (tenant) INCLUDE (request_bytes) WHERE NOT collected AND ended_at IS NULL;
+CREATE INDEX calls_bytes ON calls (tenant) INCLUDE (bytes); -- the sum of a tenant's bytes is read from it alone
 
 CREATE FUNCTION record_call_event() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -700,7 +701,8 @@ CREATE FUNCTION end_calls() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM rolling_batches
     WHERE tenant = NEW.tenant AND group_id = NEW.policy->'rolling'->>'group' AND batch_id = NEW.id;
-    UPDATE calls SET status = CASE NEW.status WHEN 'cancelled' THEN 'cancelled' ELSE 'failed' END, ended_at = now()
+    UPDATE calls SET status = CASE NEW.status WHEN 'cancelled' THEN 'cancelled' ELSE 'failed' END, ended_at = now(),
+                     request = ''
     WHERE tenant = NEW.tenant AND batch_id = NEW.id AND status = 'queued';
     RETURN NULL;
 END

@@ -10,13 +10,13 @@ WITH open AS (
     WHERE tenant = $1 AND group_id = $2 AND opened_at > now() - $3::interval
     FOR SHARE
 )
-INSERT INTO calls AS c (tenant, id, batch_id, endpoint, model, request, notifies)
-SELECT $1, $4, open.batch_id, $5, $6, $7, $8 FROM open
+INSERT INTO calls AS c (tenant, id, batch_id, endpoint, model, request, notifies, echoed)
+SELECT $1, $4, open.batch_id, $5, $6, $7, $8, $9 FROM open
 ON CONFLICT (tenant, id) DO UPDATE SET repeated = true
 RETURNING c.batch_id, c.created_at, (
     SELECT open.made FROM open WHERE open.batch_id = c.batch_id OR NOT (
         c.collected OR c.ended_at IS NOT NULL
-        OR EXISTS (SELECT FROM batches b WHERE b.tenant = c.tenant AND b.id = c.batch_id))) AS made
+        OR EXISTS (SELECT FROM batches b WHERE b.tenant = $1 AND b.id = c.batch_id))) AS made
 
 -- name: move
 -- From a batch that was perhaps never started. The lock is that of `insert`.
@@ -50,7 +50,8 @@ DELETE FROM rolling_batches WHERE tenant = $1 AND group_id = $2 AND batch_id = $
 UPDATE calls SET collected = true WHERE tenant = $1 AND batch_id = $2 AND NOT collected AND ended_at IS NULL
 
 -- name: collected
-SELECT id, request FROM calls WHERE tenant = $1 AND batch_id = $2 AND collected AND id > $3 ORDER BY id LIMIT $4
+SELECT id, request FROM calls
+WHERE tenant = $1 AND batch_id = $2 AND collected AND ended_at IS NULL AND id > $3 ORDER BY id LIMIT $4
 
 -- name: get
 SELECT c.*, b.status AS batch_status, b.errors AS batch_errors FROM calls c
@@ -71,12 +72,13 @@ SELECT id FROM calls WHERE tenant = $1 AND batch_id = $2 AND status = 'cancelled
 WITH queued AS (
     SELECT id FROM calls WHERE tenant = $1 AND id = ANY ($2::text[]) AND ended_at IS NULL ORDER BY id FOR UPDATE
 )
-UPDATE calls c SET status = a.status, answer = a.line, ended_at = now()
+UPDATE calls c SET status = a.status, answer = a.line, ended_at = now(), request = ''
 FROM unnest($2::text[], $3::text[], $4::bytea[]) AS a (id, status, line), queued q
 WHERE c.tenant = $1 AND c.id = a.id AND c.id = q.id AND c.ended_at IS NULL
 
 -- name: cancel
-UPDATE calls SET status = 'cancelled', ended_at = now() WHERE tenant = $1 AND id = $2 AND ended_at IS NULL
+UPDATE calls SET status = 'cancelled', ended_at = now(), request = ''
+WHERE tenant = $1 AND id = $2 AND ended_at IS NULL
 
 -- name: ended
 -- Calls of several tenants, each with its tenant, for which connections are held.

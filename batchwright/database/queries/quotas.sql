@@ -114,13 +114,12 @@ SELECT id FROM batches WHERE tenant = $1 AND id = $2 AND status = 'validating' F
 
 -- name: stored
 -- Bytes of known files, announced bytes of pending uploads, bytes that ingestion wrote for live batches, and bytes of
--- single calls that are not in the input file of their batch yet.
+-- the rows of single calls.
 SELECT ((SELECT coalesce(sum(bytes), 0) FROM known_files WHERE tenant = $1)
       + (SELECT coalesce(sum(bytes), 0) FROM uploads
          WHERE tenant = $1 AND status = 'pending' AND expires_at > now())
       + (SELECT coalesce(sum(bytes), 0) FROM ingest_attempts WHERE tenant = $1)
-      + (SELECT coalesce(sum(request_bytes), 0) FROM calls
-         WHERE tenant = $1 AND NOT collected AND ended_at IS NULL))::bigint AS bytes
+      + (SELECT coalesce(sum(bytes), 0) FROM calls WHERE tenant = $1))::bigint AS bytes
 
 -- name: requests
 SELECT requests FROM request_counts WHERE tenant = $1 AND began_at > now() - interval '1 minute'
@@ -158,8 +157,7 @@ WHERE (SELECT coalesce(sum(bytes), 0) FROM known_files WHERE tenant = $1 AND id 
     + (SELECT coalesce(sum(bytes), 0) FROM uploads
        WHERE tenant = $1 AND status = 'pending' AND expires_at > now() AND id <> $2)
     + (SELECT coalesce(sum(bytes), 0) FROM ingest_attempts WHERE tenant = $1)
-    + (SELECT coalesce(sum(request_bytes), 0) FROM calls
-       WHERE tenant = $1 AND NOT collected AND ended_at IS NULL)
+    + (SELECT coalesce(sum(bytes), 0) FROM calls WHERE tenant = $1)
     + (SELECT coalesce(sum(a.amount), 0) FROM admissions a
        WHERE a.tenant = $1 AND a.quota = 'stored_bytes' AND a.id <> $2
          AND NOT EXISTS (SELECT FROM files f WHERE f.tenant = a.tenant AND f.id = a.id)

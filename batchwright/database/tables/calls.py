@@ -44,7 +44,10 @@ class CallLine(NamedTuple):
 
 
 class CallsTable(Protocol):
-    """Single calls. Only the first answer of a call counts: an ended call no longer changes."""
+    """Single calls. Only the first answer of a call counts: an ended call no longer changes.
+
+    The end of a call empties its `request`.
+    """
 
     async def insert(self, call: NewCall) -> StoredCall | None:
         """Store a call as a line of the open rolling batch of its group. A repeated call keeps its batch.
@@ -78,7 +81,7 @@ class CallsTable(Protocol):
         ...
 
     def collected(self, tenant: str, batch_id: str) -> AsyncIterator[CallLine]:
-        """Yield the calls of a batch that `collect` has fixed, sorted by id, the same calls each time."""
+        """Yield the calls of a batch that `collect` has fixed and that have not ended, sorted by id."""
         ...
 
     async def get(self, tenant: str, id: str) -> Call | None:
@@ -158,6 +161,7 @@ class PostgresCalls(CallsTable):
             call.model,
             call.request,
             call.notifies,
+            call.echoed,
         )
         if found is None:
             return None

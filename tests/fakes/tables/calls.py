@@ -57,7 +57,7 @@ def _end(rows: Rows, key: Key, status: CallStatus, answer: bytes | None = None) 
     row = rows.calls.get(key)
     if row is None or row.call.ended_at is not None:
         return
-    ended = {"status": status, "answer": answer, "ended_at": rows.clock()}
+    ended = {"status": status, "answer": answer, "ended_at": rows.clock(), "request": b""}
     rows.calls[key] = row._replace(call=row.call.model_copy(update=ended))
     if row.call.notifies:
         record_event_of(rows, *key, f"response.{status}", rows.clock())
@@ -121,7 +121,7 @@ class MemoryCalls(CallsTable):
     async def collected(self, tenant: str, batch_id: str) -> AsyncIterator[CallLine]:
         self._rows.enter()
         for (_, id), row in sorted(self._of_batch(tenant, batch_id)):
-            if row.collected:
+            if row.collected and row.call.ended_at is None:
                 yield CallLine(id, row.call.request)
 
     async def get(self, tenant: str, id: str) -> Call | None:

@@ -113,10 +113,10 @@ class MemoryQuotas(QuotasTable):
         known = sum(row.bytes for row in files if rows.is_known(row, now))
         uploads = [row for row in rows.uploads.values() if row.tenant == tenant and row.id != but]
         written = sum(size for (owner, _, _), size in rows.attempts.items() if owner == tenant)
-        calls = (row for (of, _), row in rows.calls.items() if of == tenant and not row.collected)
-        waiting = sum(len(row.call.request) for row in calls if row.call.ended_at is None)
+        calls = [row.call for (of, _), row in rows.calls.items() if of == tenant]
+        in_calls = sum(len(call.request) + len(call.echoed) + len(call.answer or b"") for call in calls)
         pending = sum(row.bytes for row in uploads if row.status_at(now) == "pending")
-        return known + written + pending + waiting
+        return known + written + pending + in_calls
 
     async def reserve(
         self,

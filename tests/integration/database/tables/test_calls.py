@@ -67,10 +67,11 @@ async def test_a_batch_has_the_calls_that_were_stored_for_it_and_no_others(any_d
     assert await calls.insert(a_call("resp_4")) is None
     expected = [CallLine(id, a_call().request) for id in ("resp_1", "resp_2")]
     assert await lines(any_database) == expected
-    # A second attempt of ingestion reads the same lines, even if a call was cancelled meanwhile.
-    await calls.cancel("t", "resp_1")
+    # A second attempt of ingestion reads the same lines, except those that were cancelled meanwhile.
     await calls.collect("t", GROUP, "batch_1")
     assert await lines(any_database) == expected
+    await calls.cancel("t", "resp_1")
+    assert await lines(any_database) == expected[1:]
 
 
 async def test_collecting_a_batch_does_not_close_its_successor(any_database: Database) -> None:
@@ -281,15 +282,28 @@ async def test_rolling_batches_are_in_no_list_and_in_no_quota_of_batches(any_dat
     assert row.order == a_rolling_order()
 
 
-async def test_calls_count_as_stored_bytes_until_they_are_in_a_file(any_database: Database) -> None:
-    calls, quotas, size = any_database.calls, any_database.quotas, len(a_call().request)
-    await opened(any_database, "resp_1", "resp_2", "resp_3")
-    await calls.cancel("t", "resp_3")
-    assert await quotas.stored("t") == 2 * size
-    assert not await quotas.admit_bytes("t", "file-1", 1, 2 * size)
-    assert await quotas.admit_bytes("t", "file-1", 1, 2 * size + 1)
+async def test_all_bytes_of_calls_count_as_stored_and_the_end_of_a_call_removes_its_request(
+    any_database: Database,
+) -> None:
+    calls, quotas, size = any_database.calls, any_database.quotas, len(a_call().request) + 2
+    await opened(any_database)
+    for number in range(1, 5):
+        stored = a_call(f"resp_{number}").model_copy(update={"echoed": b"{}"})
+        assert await calls.insert(stored) is not None
+    assert await quotas.stored("t") == 4 * size
+    await calls.cancel("t", "resp_4")
     await calls.collect("t", GROUP, "batch_1")
-    assert await quotas.stored("t") == 0
+    await calls.cancel("t", "resp_3")
+    await calls.answer("t", [an_answer("resp_2", b"12345")])
+    assert await quotas.stored("t") == (used := size + 2 + 2 + 2 + 5)
+    assert not await quotas.admit_bytes("t", "file-1", 1, used)
+    assert await quotas.admit_bytes("t", "file-1", 1, used + 1)
+    await any_database.batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(20))
+    assert await quotas.stored("t") == 4 * 2 + 5
+    for number in range(1, 5):
+        call = await calls.get("t", f"resp_{number}")
+        assert call is not None
+        assert (call.request, call.echoed) == (b"", b"{}")
 
 
 async def test_the_row_of_a_rolling_batch_is_kept_for_two_days_only(any_database: Database) -> None:

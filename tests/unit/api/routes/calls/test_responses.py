@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
+from batchwright.api.routes.calls import response_format
 from batchwright.api.services import calls
 from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.calls import CallAnswer, CallStatus
@@ -17,7 +18,7 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules.ids import new_call_id
 from batchwright.rules.results.output_lines import result_line
 from batchwright.temporal import TemporalUnavailable
-from tests.fakes.api import ApiFixture, error_of, open_api
+from tests.fakes.api import ApiFixture, error_of, open_api, open_own_api
 from tests.fakes.calls import LINE_ID, answer, fail
 
 PATH = "/v1/responses"
@@ -146,6 +147,20 @@ async def test_a_cancelled_call_stays_cancelled(api: ApiFixture) -> None:
     assert lines == []
 
 
+async def test_an_ended_response_without_an_answer_has_the_small_fields_of_its_request(
+    api: ApiFixture,
+) -> None:
+    large = "b" * response_format.MAX_ECHOED_BYTES
+    id = await created(api, metadata={"a": "b"}, instructions=large, temperature=0.5, top_p=None)
+    await api.openai.responses.cancel(id)
+    [row] = api.database.rows.calls.values()
+    assert row.call.request == b""
+    assert await api.database.quotas.stored("default") < 100
+    shown = (await api.http.get(f"{PATH}/{id}")).json()
+    fields = ("status", "metadata", "temperature", "top_p", "instructions", "model")
+    assert [shown[name] for name in fields] == ["cancelled", {"a": "b"}, 0.5, None, None, "llama"]
+
+
 async def test_a_repeat_with_the_same_key_is_the_same_call(api: ApiFixture) -> None:
     headers = {"Idempotency-Key": "once"}
     first = await api.http.post(PATH, json=ASK, headers=headers)
@@ -183,6 +198,13 @@ async def test_a_repeat_starts_the_batch_that_an_interrupted_request_has_not_sta
     assert [call.batch_id] == list(api.temporal.orders)
 
 
+@pytest.fixture
+async def own_api() -> AsyncGenerator[ApiFixture]:
+    """An API that has started no batches for earlier tests."""
+    async with open_own_api() as api:
+        yield api
+
+
 class TwoProcesses:
     """Starts of batches by two API processes: each start waits until the test lets it succeed or fail."""
 
@@ -203,16 +225,16 @@ class TwoProcesses:
         count = len(self.starts)
         sending = self._api.http.post(PATH, json=ASK, headers={"Idempotency-Key": "once"})
         request = asyncio.create_task(sending)
-        while len(self.starts) == count:  # noqa: ASYNC110 - the app's task
+        while len(self.starts) == count and not request.done():  # noqa: ASYNC110 - the app's task
             await asyncio.sleep(0)
         return request
 
 
 @pytest.mark.parametrize("first", [0, 1])
 async def test_requests_with_the_same_key_that_cannot_start_the_batch_are_all_refused(
-    api: ApiFixture, monkeypatch: pytest.MonkeyPatch, first: int
+    own_api: ApiFixture, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
-    processes = TwoProcesses(api, monkeypatch)
+    processes = TwoProcesses(own_api, monkeypatch)
     requests = [await processes.send() for _ in range(2)]
     for number in (first, 1 - first):
         processes.starts[number].set_exception(TemporalUnavailable("gone"))
@@ -220,15 +242,15 @@ async def test_requests_with_the_same_key_that_cannot_start_the_batch_are_all_re
     last = await processes.send()
     processes.starts[2].set_result(None)
     id = (await last).json()["id"]
-    assert (await api.http.get(f"{PATH}/{id}")).status_code == 200
+    assert (await own_api.http.get(f"{PATH}/{id}")).status_code == 200
 
 
 @pytest.mark.parametrize("failing", [0, 1])
 @pytest.mark.parametrize("first", [0, 1])
 async def test_a_request_that_cannot_start_the_batch_does_not_remove_a_call_that_another_has_accepted(
-    api: ApiFixture, monkeypatch: pytest.MonkeyPatch, failing: int, first: int
+    own_api: ApiFixture, monkeypatch: pytest.MonkeyPatch, failing: int, first: int
 ) -> None:
-    processes = TwoProcesses(api, monkeypatch)
+    processes = TwoProcesses(own_api, monkeypatch)
     requests = [await processes.send() for _ in range(2)]
     for number in (first, 1 - first):
         if number == failing:
@@ -237,18 +259,21 @@ async def test_a_request_that_cannot_start_the_batch_does_not_remove_a_call_that
         else:
             processes.starts[number].set_result(None)
             id = (await requests[number]).json()["id"]
-    call = await api.database.calls.get("default", id)
+    call = await own_api.database.calls.get("default", id)
     assert call is not None
-    assert call.batch_id in api.temporal.orders
+    assert call.batch_id in own_api.temporal.orders
 
 
 async def test_a_call_that_its_batch_has_collected_is_accepted_although_its_request_could_not_start_the_batch(
-    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+    own_api: ApiFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    processes = TwoProcesses(api, monkeypatch)
+    processes = TwoProcesses(own_api, monkeypatch)
     request = await processes.send()
-    [(_, group)], [found] = api.database.rows.rolling_batches, api.database.rows.rolling_batches.values()
-    await api.database.calls.collect("default", group, found.order.batch_id)
+    [(_, group)], [found] = (
+        own_api.database.rows.rolling_batches,
+        own_api.database.rows.rolling_batches.values(),
+    )
+    await own_api.database.calls.collect("default", group, found.order.batch_id)
     processes.starts[0].set_exception(TemporalUnavailable("no answer, but it was started"))
     assert (await request).status_code == 200
 
