@@ -29,8 +29,10 @@ UPDATE webhook_deliveries SET body = coalesce(body, $3) WHERE tenant = $1 AND id
 SELECT id FROM webhook_endpoints WHERE tenant = $1 AND id = $2 FOR NO KEY UPDATE
 
 -- name: record_attempt
+-- The body for a job has its result, so it is removed at the end. A replay makes it again as long as the job is kept.
 WITH delivery AS (
-    UPDATE webhook_deliveries SET attempts = attempts + 1, status = $3
+    UPDATE webhook_deliveries SET attempts = attempts + 1, status = $3,
+        body = CASE WHEN $3 = 'pending' OR NOT starts_with(batch_id, 'job_') THEN body END
     WHERE tenant = $1 AND id = $2
     RETURNING tenant, id, attempts
 )
@@ -50,7 +52,9 @@ WHERE tenant = $1 AND id = $2 AND disabled_at IS NULL AND failing_since <= $4
 RETURNING id
 
 -- name: give_up
-UPDATE webhook_deliveries SET status = 'failed', reason = $3 WHERE tenant = $1 AND id = $2 AND status = 'pending'
+UPDATE webhook_deliveries
+SET status = 'failed', reason = $3, body = CASE WHEN NOT starts_with(batch_id, 'job_') THEN body END
+WHERE tenant = $1 AND id = $2 AND status = 'pending'
 
 -- name: replay
 -- A delivery that was started long ago and is still pending has lost its workflow.

@@ -119,6 +119,8 @@ class WebhookDeliveriesTable(Protocol):
     ) -> bool:
         """Record an attempt of a delivery. Return True if this attempt disables the endpoint.
 
+        The end of a delivery about a job removes its stored body, which has the result of the job.
+
         Args:
             is_last: True if no other attempt follows. If this attempt failed, the whole delivery has then
                 failed.
@@ -127,7 +129,10 @@ class WebhookDeliveriesTable(Protocol):
         ...
 
     async def give_up(self, tenant: str, id: str, reason: str) -> None:
-        """Record that a pending delivery has failed because of `reason`, and is not attempted again."""
+        """Record that a pending delivery has failed because of `reason`, and is not attempted again.
+
+        A stored body is removed as by `record_attempt`.
+        """
         ...
 
     async def replay(self, tenant: str, id: str, *, lost_before: datetime) -> bool:

@@ -115,6 +115,11 @@ class MemoryWebhookEndpoints(WebhookEndpointsTable):
         return changed
 
 
+def _kept(row: WebhookDelivery) -> bytes | None:
+    """Return the body that stays after the end of a delivery."""
+    return None if row.batch_id.startswith("job_") else row.body
+
+
 class MemoryWebhookDeliveries(WebhookDeliveriesTable):
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -163,7 +168,8 @@ class MemoryWebhookDeliveries(WebhookDeliveriesTable):
         if row is None or endpoint is None:
             return False
         number = row.attempts + 1
-        self._put(row, attempts=number, status=status_after(attempt, is_last=is_last))
+        status = status_after(attempt, is_last=is_last)
+        self._put(row, attempts=number, status=status, body=row.body if status == "pending" else _kept(row))
         attempts = self._rows.webhook_attempts.setdefault((row.tenant, row.id), [])
         attempts.append(attempt.model_copy(update={"number": number}))
         since = (endpoint.failing_since or attempt.at) if attempt.reason else None
@@ -177,7 +183,7 @@ class MemoryWebhookDeliveries(WebhookDeliveriesTable):
     async def give_up(self, tenant: str, id: str, reason: str) -> None:
         row = await self.get(tenant, id)
         if row is not None and row.status == "pending":
-            self._put(row, status="failed", reason=reason)
+            self._put(row, status="failed", reason=reason, body=_kept(row))
 
     async def replay(self, tenant: str, id: str, *, lost_before: datetime) -> bool:
         row = await self.get(tenant, id)

@@ -14,7 +14,7 @@ from batchwright.database.tables.calls import CallKey, CallLine
 from batchwright.database.tables.operator_batches import OperatorBatchFilters
 from tests.integration.database.call_rows import GROUP, a_call, a_rolling_order
 from tests.integration.database.rows import START, after, an_order
-from tests.integration.database.webhook_rows import an_endpoint, create, types
+from tests.integration.database.webhook_rows import an_endpoint, attempt, attempted, create, recorded, types
 
 LATER = timedelta(days=2)
 
@@ -218,6 +218,27 @@ async def test_the_end_of_a_call_is_one_event_if_it_notifies(any_database: Datab
         await any_database.calls.answer("t", answers)
     for webhook in ("webhook_1", "webhook_2"):
         assert await types(any_database, webhook) == ["response.incomplete"]
+
+
+@pytest.mark.parametrize("end", ["delivered", "failed", "given up"])
+async def test_the_end_of_a_delivery_about_a_job_removes_its_body(any_database: Database, end: str) -> None:
+    table = any_database.webhook_deliveries
+    await create(any_database, an_endpoint(batch_id="job_1", events=list(CALL_EVENTS)))
+    await opened(any_database, "job_1", notifies=True)
+    await any_database.calls.answer("t", [an_answer("job_1")])
+    [delivery] = await recorded(any_database)
+    await table.keep_body("t", delivery.id, b"result")
+    await attempted(any_database, delivery, attempt(20))
+    [pending] = await recorded(any_database)
+    assert (pending.status, pending.body) == ("pending", b"result")
+    if end == "given up":
+        await table.give_up("t", delivery.id, "disabled")
+    else:
+        await attempted(
+            any_database, delivery, attempt(30, reason="" if end == "delivered" else "no"), is_last=True
+        )
+    [ended] = await recorded(any_database)
+    assert (ended.status, ended.body) == ("delivered" if end == "delivered" else "failed", None)
 
 
 @pytest.mark.parametrize(
