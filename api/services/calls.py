@@ -27,6 +27,9 @@ from batchwright.temporal.errors import TemporalUnavailable
 
 OPEN_SECONDS = 0.5  # how long a rolling batch takes calls
 MAX_OPEN_CALLS = 50_000  # of a tenant without a quota of lines
+# Rolling batches of a tenant that have not ended. They do not count for its quota of live batches, and what
+# its requests have in common decides how many there are.
+MAX_ROLLING_BATCHES = 1_000
 _MAX_TRIES = 20  # to store a call: each time, another process may have opened or closed the batch
 _REMEMBERED_STARTS = 1_000
 
@@ -179,6 +182,7 @@ class Calls:
         for _ in range(_MAX_TRIES):
             stored = await self._calls.insert(call)
             if stored is None:
+                await self._check_batches(tenant)
                 await self._calls.open(call.group, await self._order(call.group, request, tenant, caller))
                 continue
             batch_id = stored.batch_id
@@ -200,6 +204,15 @@ class Calls:
                 created_at=stored.created_at,
             )
         raise DatabaseUnavailable("The rolling batch of a call was closed too often while it was stored.")
+
+    async def _check_batches(self, tenant: str) -> None:
+        count = await self._calls.count_batches(tenant)
+        if count >= MAX_ROLLING_BATCHES:
+            message = (
+                f"No room: your calls are in {count} unfinished batches of at most {MAX_ROLLING_BATCHES}. "
+                "Calls with the same endpoint, model and passed headers share a batch. Try again later."
+            )
+            raise no_room(message)
 
     async def _order(self, group: str, request: CallRequest, tenant: str, caller: Caller) -> BatchOrder:
         creation = BatchCreate(

@@ -61,6 +61,14 @@ WHERE c.tenant = $1 AND c.id = $2 AND (c.ended_at IS NULL OR c.ended_at > now() 
 -- name: count_open
 SELECT count(*) FROM calls WHERE tenant = $1 AND ended_at IS NULL
 
+-- name: count_batches
+SELECT count(*) FROM (
+    SELECT batch_id FROM rolling_batches WHERE tenant = $1 AND opened_at > now() - $2::interval
+    UNION
+    SELECT id FROM batches
+    WHERE tenant = $1 AND rolling AND status IN ('validating', 'in_progress', 'finalizing')
+) AS own
+
 -- name: unanswered
 SELECT id FROM calls WHERE tenant = $1 AND batch_id = $2 AND ended_at IS NULL
 

@@ -92,6 +92,10 @@ class CallsTable(Protocol):
         """Return how many calls of a tenant have not ended."""
         ...
 
+    async def count_batches(self, tenant: str) -> int:
+        """Return how many rolling batches of a tenant take calls or have not ended."""
+        ...
+
     async def unanswered(self, tenant: str, batch_id: str) -> frozenset[str]:
         """Return the ids of the batch's calls that have not ended."""
         ...
@@ -136,6 +140,7 @@ class CallQueries:
     collected: str
     get: str
     count_open: str
+    count_batches: str
     unanswered: str
     cancelled: str
     answer: str
@@ -201,6 +206,10 @@ class PostgresCalls(CallsTable):
 
     async def count_open(self, tenant: str) -> int:
         found = await self._connections.fetchrow(self._sql.count_open, tenant)
+        return 0 if found is None else found["count"]
+
+    async def count_batches(self, tenant: str) -> int:
+        found = await self._connections.fetchrow(self._sql.count_batches, tenant, LONGEST_OPEN)
         return 0 if found is None else found["count"]
 
     async def unanswered(self, tenant: str, batch_id: str) -> frozenset[str]:

@@ -16,6 +16,7 @@ from batchwright.database.tables.calls import (
     StoredCall,
     shown_status,
 )
+from batchwright.rules.batch_states import LIVE_STATES
 from tests.fakes.tables.rows import Key, Rows, files_follow
 from tests.fakes.tables.webhooks import record_event_of
 
@@ -140,6 +141,21 @@ class MemoryCalls(CallsTable):
     async def count_open(self, tenant: str) -> int:
         rows = self._rows.enter().calls
         return sum(of == tenant and row.call.ended_at is None for (of, _), row in rows.items())
+
+    async def count_batches(self, tenant: str) -> int:
+        rows = self._rows.enter()
+        fresh = rows.clock() - LONGEST_OPEN
+        taking = {
+            each.order.batch_id
+            for (of, _), each in rows.rolling_batches.items()
+            if of == tenant and each.opened_at > fresh
+        }
+        live = {
+            id
+            for (of, id), row in rows.batches.items()
+            if of == tenant and row.order.policy.rolling is not None and row.status in LIVE_STATES
+        }
+        return len(taking | live)
 
     async def unanswered(self, tenant: str, batch_id: str) -> frozenset[str]:
         self._rows.enter()

@@ -298,6 +298,11 @@ async def test_rolling_batches_are_in_no_list_and_in_no_quota_of_batches(any_dat
     assert count.batches == 1
     assert await operators.owner("batch_1") == "t"
     assert await any_database.batch_list.count_live("t") == 1
+    await any_database.calls.open("group_2", a_rolling_order("batch_3", group="group_2"))
+    assert await any_database.calls.count_batches("t") == 2
+    assert await any_database.calls.count_batches("other") == 0
+    await any_database.batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(20))
+    assert await any_database.calls.count_batches("t") == 1
     row = await any_database.batches.get("t", "batch_1")
     assert row is not None
     assert row.order == a_rolling_order()

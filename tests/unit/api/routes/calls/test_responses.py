@@ -341,6 +341,23 @@ async def test_a_tenant_with_too_many_calls_has_no_room(api: ApiFixture) -> None
     await created(api)
 
 
+async def test_the_calls_of_a_tenant_are_in_a_limited_number_of_batches(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "MAX_ROLLING_BATCHES", 1)
+    await created(api)
+    await created(api)  # in the same batch
+    other = {**ASK, "model": "org/qwen:7b"}
+    refused = await api.http.post(PATH, json=other)
+    assert (refused.status_code, error_of(refused).code) == (429, "resource_unavailable")
+    assert len(api.temporal.orders) == 1
+    [order] = api.temporal.orders.values()
+    await api.database.batches.end_without_files(
+        "default", order.batch_id, BatchStatus.FAILED, [], order.created_at
+    )
+    await created(api, model="org/qwen:7b")
+
+
 async def test_a_tenant_whose_storage_is_full_has_no_room(api: ApiFixture) -> None:
     await created(api)
     size = await api.database.quotas.stored("default")
