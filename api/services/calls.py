@@ -5,6 +5,7 @@ calls of its batch about half a second later.
 """
 
 import asyncio
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -77,11 +78,19 @@ class SentKey(NamedTuple):
     fingerprint: str
 
 
-class _Room(NamedTuple):
+@dataclass
+class _Room:
+    """Limits of a tenant and their usage, which includes the calls that were admitted since it was read."""
+
     quotas: TenantQuotas
     storage: StorageQuota
     max_open: int
     open: int
+
+    def take(self, size: int) -> None:
+        """Count a call and its bytes."""
+        self.open += 1
+        self.storage = self.storage._replace(used=self.storage.used + size)
 
 
 class Calls:
@@ -105,7 +114,7 @@ class Calls:
                 request (409).
             TemporalUnavailable, DatabaseUnavailable: the call was not accepted.
         """
-        await self._check(request, tenant)
+        await self._admit(request, tenant)
         id = new_call_id(request.id_prefix)
         if key is not None:
             keys = IdempotencyKeys(self._deps, tenant, "calls")
@@ -130,9 +139,10 @@ class Calls:
         await self._calls.cancel(tenant, id)
         return await self.get(tenant, id)
 
-    async def _check(self, request: CallRequest, tenant: str) -> None:
-        room, model = await self._rooms.get(tenant), self._deps.models.canonical(request.model)
-        served = await self._deps.models.served()
+    async def _admit(self, request: CallRequest, tenant: str) -> None:
+        """Check that the tenant may have this call, and count it until the usage is read again."""
+        served, model = await self._deps.models.served(), self._deps.models.canonical(request.model)
+        room = await self._rooms.get(tenant)
         is_served = not served or model in served or self._deps.models.accepts_unlisted(model)
         if not is_served or not room.quotas.may_use(model):
             message = f"The model '{request.model}' does not exist or you do not have access to it."
@@ -142,7 +152,9 @@ class Calls:
                 f"No room: {room.open} of your calls wait, and at most {room.max_open} may. Try again later."
             )
             raise no_room(message)
-        QuotaChecks(self._deps, tenant).check_storage(room.storage, len(request.body))
+        size = len(request.body) + len(request.echoed)
+        QuotaChecks(self._deps, tenant).check_storage(room.storage, size)
+        room.take(size)  # nothing is awaited since the check
 
     async def _read_room(self, tenant: str) -> _Room:
         checks = QuotaChecks(self._deps, tenant)

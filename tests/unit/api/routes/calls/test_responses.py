@@ -8,12 +8,14 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import ApiError
 from batchwright.api.routes.calls import response_format
 from batchwright.api.services import calls
-from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.batch import BatchOrder, Caller
 from batchwright.contracts.calls import CallAnswer, CallStatus
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.openai import BatchStatus, Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules.ids import new_call_id
 from batchwright.rules.results.output_lines import result_line
@@ -258,10 +260,9 @@ async def test_a_request_that_cannot_start_the_batch_does_not_remove_a_call_that
             assert (await requests[number]).status_code == 503
         else:
             processes.starts[number].set_result(None)
-            id = (await requests[number]).json()["id"]
-    call = await own_api.database.calls.get("default", id)
-    assert call is not None
-    assert call.batch_id in own_api.temporal.orders
+            assert (await requests[number]).status_code == 200
+    [row] = own_api.database.rows.calls.values()
+    assert row.call.batch_id in own_api.temporal.orders
 
 
 async def test_a_call_that_its_batch_has_collected_is_accepted_although_its_request_could_not_start_the_batch(
@@ -367,6 +368,21 @@ async def test_a_tenant_whose_storage_is_full_has_no_room(api: ApiFixture) -> No
     assert refused.headers["x-should-retry"] == "false"
     await api.database.quotas.change("default", {"stored_bytes": 2 * size}, NOW)
     await created(api)
+
+
+@pytest.mark.parametrize("quota", [{"enqueued_lines": 2}, {"stored_bytes": 30}])
+async def test_calls_count_for_the_limits_before_the_usage_is_read_again(
+    api: ApiFixture, quota: dict[str, object]
+) -> None:
+    await api.database.quotas.change("default", quota, NOW)
+    parts = (api.settings, api.database, api.storage, api.temporal, api.served, api.metrics)
+    service = calls.Calls(ApiDependencies(*parts, recent_seconds=3600))
+    request = calls.CallRequest("resp_", Endpoint.RESPONSES, "llama", b"ten bytes.")
+    submits = [service.submit(request, "default", Caller()) for _ in range(5)]
+    results = await asyncio.gather(*submits, return_exceptions=True)
+    refused = [result for result in results if isinstance(result, ApiError)]
+    assert len(api.database.rows.calls) == 5 - len(refused) == (2 if "enqueued_lines" in quota else 3)
+    assert {error.status for error in refused} == {429}
 
 
 @pytest.mark.parametrize("id", ["resp_x", "job_" + 32 * "0", "resp_" + 32 * "0"])
