@@ -49,7 +49,7 @@ class TimeZoneUnknown(Exception):
 
 
 class ScheduleStatus(NamedTuple):
-    """What Temporal knows about a schedule.
+    """State of a schedule in Temporal.
 
     Attributes:
         next_times: the next times at which it is due, up to ten; empty while it is paused.

@@ -27,7 +27,7 @@ _ALL_SECONDS = 30.0  # one round
 
 
 class _Direct(NamedTuple):
-    """What direct callers saw: the 95th percentile of their times, and the sum of all of them, in seconds."""
+    """Times of direct callers in seconds: the 95th percentile and the sum."""
 
     p95: float
     total: float

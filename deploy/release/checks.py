@@ -1,4 +1,4 @@
-"""What must be so before a version is released."""
+"""Checks that must pass before a version is released."""
 
 import re
 import subprocess

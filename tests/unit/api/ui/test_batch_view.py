@@ -1,4 +1,4 @@
-"""What the pages compute from a batch: its timeline, its window, and remedies for waiting reasons."""
+"""Pages compute the timeline of a batch, its window, and remedies for waiting reasons."""
 
 from collections.abc import AsyncGenerator
 
