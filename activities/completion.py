@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from batchwright.activities.results.output_files import delete_superseded
-from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.files import FilesTable
 from batchwright.rules import object_keys

@@ -13,8 +13,8 @@ from batchwright.activities.completion import (
     record_span,
 )
 from batchwright.activities.errors import translated
-from batchwright.contracts.finalization import EndRequest, LifecycleActivities
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.finalization import EndRequest, LifecycleActivities
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.records import BatchRow
 from batchwright.storage.base import Storage

@@ -9,7 +9,7 @@ from batchwright.api.retry_after import RetryAfterSpread
 from batchwright.api.streams import ApiShutdown
 from batchwright.api.temporal_gateway import TemporalGateway
 from batchwright.background import BackgroundTasks
-from batchwright.contracts.prices import PriceConfig
+from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.database.database import Database
 from batchwright.oidc.issuer_keys import IssuerKeys
 from batchwright.settings import Settings

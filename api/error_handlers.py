@@ -10,7 +10,7 @@ from starlette.routing import Match, Route
 
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, batch_not_found, error_response
 from batchwright.api.temporal_gateway import RunMissing
-from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable, UnknownBatch
 from batchwright.oidc.issuer import IssuerUnavailable
 from batchwright.rules.pagination import BadParameter

@@ -10,8 +10,8 @@ from fastapi import FastAPI, Request, Response
 from pydantic import TypeAdapter, WithJsonSchema
 
 from batchwright.api.docs_page import render_page
-from batchwright.contracts.anthropic import MessageErrorObject
-from batchwright.contracts.openai_objects import ErrorObject
+from batchwright.contracts.objects.anthropic import MessageErrorObject
+from batchwright.contracts.objects.openai import ErrorObject
 from batchwright.rules.batch_filters import LAST_TIME
 from batchwright.settings import Settings
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.terms import BatchStatus
 from batchwright.starter.client import Client
 from bench.stack import RunningStack, cpu_seconds, peak_mib
 

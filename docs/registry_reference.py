@@ -6,9 +6,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from batchwright.contracts.job_config import JobConfig
-from batchwright.contracts.prices import PriceConfig
-from batchwright.contracts.registry import (
+from batchwright.contracts.registry.job_config import JobConfig
+from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.registry.schema import (
     BackendConfig,
     GatewayConfig,
     LimitConfig,

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
-from batchwright.contracts.batch import RerunKind
-from batchwright.contracts.openai_objects import BatchObject, BatchPage, RequestCounts
+from batchwright.contracts.objects.openai import BatchObject, BatchPage, RequestCounts
+from batchwright.contracts.payloads.batch import RerunKind
 from batchwright.rules.input.parts import GROUP_KEY, GROUP_PREFIX, FoundBatch, part_number, whole_input_ids
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.output import (

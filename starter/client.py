@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from batchwright.contracts.openai_objects import (
+from batchwright.contracts.objects.openai import (
     BatchObject,
     BatchPage,
     DeletedBatch,
@@ -18,7 +18,7 @@ from batchwright.contracts.openai_objects import (
     EstimateObject,
     FileObject,
 )
-from batchwright.contracts.operator_objects import LimitsObject
+from batchwright.contracts.objects.operator import LimitsObject
 from batchwright.rules.input.parts import PartLimits
 
 _Body = Mapping[str, object]

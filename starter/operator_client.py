@@ -6,9 +6,9 @@ from urllib.parse import quote
 
 from httpx import QueryParams, Response
 
-from batchwright.contracts.audit_log import AuditLogPage
-from batchwright.contracts.openai_objects import BatchObject
-from batchwright.contracts.operator_objects import (
+from batchwright.contracts.objects.audit_log import AuditLogPage
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.objects.operator import (
     BatchCountsObject,
     BatchSlicesObject,
     DeadLetterPage,

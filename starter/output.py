@@ -17,9 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from batchwright.contracts.batch import DEFAULT_PRIORITY, ErrorCount, StartFit, WindowFit
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.openai_objects import (
+from batchwright.contracts.objects.openai import (
     BatchError,
     BatchObject,
     EstimatedCost,
@@ -29,6 +27,8 @@ from batchwright.contracts.openai_objects import (
     StartForecastObject,
     WaitingObject,
 )
+from batchwright.contracts.payloads.batch import DEFAULT_PRIORITY, ErrorCount, StartFit, WindowFit
+from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.duration_text import duration_text
 
 

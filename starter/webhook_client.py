@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from urllib.parse import quote, urlencode
 
-from batchwright.contracts.webhook_objects import (
+from batchwright.contracts.objects.webhooks import (
     DeletedWebhook,
     DeliveryObject,
     DeliveryPage,

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from batchwright.contracts.openai import GroupKind, Quota
+from batchwright.contracts.terms import GroupKind, Quota
 from batchwright.database.tenants.budget_groups import BudgetGroupsTable
 from batchwright.database.tenants.daily_usage import UsageOfDay
 from batchwright.database.tenants.quotas import QuotasTable

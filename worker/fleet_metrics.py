@@ -14,7 +14,6 @@ from typing import Protocol
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from batchwright.contracts.openai import BatchStatus
 from batchwright.contracts.temporal_names import (
     CONTROL_QUEUE,
     DISPATCH_QUEUE,
@@ -22,6 +21,7 @@ from batchwright.contracts.temporal_names import (
     WEBHOOK_QUEUE,
     inference_queue,
 )
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import LiveBatch, ModelDeadline
 from batchwright.database.tables.consistency_checks import ConsistencyChecksTable

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from batchwright.contracts.batch import BatchForecast
+from batchwright.contracts.payloads.batch import BatchForecast
 from batchwright.database.database import Database
 from batchwright.database.tables.forecasts import ForecastRow
 from batchwright.rules.dispatch.batch_forecast import Forecaster, is_news, window_fit

@@ -23,12 +23,12 @@ from temporalio.worker import (
 from batchwright.activities.errors import failure, failure_of
 from batchwright.activities.services.waiting_reason_reports import WaitingReasons
 from batchwright.background import log_failure
-from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.errors import FAILURE_SENTENCES, Failure
-from batchwright.contracts.execution import RELEASED, SliceRequest
-from batchwright.contracts.finalization import FinalizeRequest, FinalizeResult
-from batchwright.contracts.ingestion import IngestResult
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.payloads.execution import RELEASED, SliceRequest
+from batchwright.contracts.payloads.finalization import FinalizeRequest, FinalizeResult
+from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.terms import BatchStatus
 from batchwright.telemetry.labels import OTHER
 from batchwright.telemetry.metrics import Metrics
 

@@ -10,9 +10,9 @@ from typing import Protocol
 from temporalio.service import RPCError
 
 from batchwright.activities.services.waiting_reason_reports import ReasonSignal
-from batchwright.contracts.batch import WaitingReason
-from batchwright.contracts.openai import BatchStatus, HoldKind
+from batchwright.contracts.payloads.batch import WaitingReason
 from batchwright.contracts.temporal_names import IO_QUEUE, inference_queue
+from batchwright.contracts.terms import BatchStatus, HoldKind
 from batchwright.database.database import Database
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ModelBacklog

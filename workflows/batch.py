@@ -9,7 +9,8 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from batchwright.contracts.batch import (
+    from batchwright.contracts.errors import LineCode
+    from batchwright.contracts.payloads.batch import (
         SCHEDULED,
         BatchForecast,
         BatchOrder,
@@ -18,17 +19,16 @@ with workflow.unsafe.imports_passed_through():
         ModelProgress,
         WaitingReason,
     )
-    from batchwright.contracts.errors import LineCode
-    from batchwright.contracts.execution import ModelRunResult
-    from batchwright.contracts.finalization import (
+    from batchwright.contracts.payloads.execution import ModelRunResult
+    from batchwright.contracts.payloads.finalization import (
         EndRequest,
         FinalizationActivities,
         FinalizeRequest,
         FinalizeResult,
         LifecycleActivities,
     )
-    from batchwright.contracts.ingestion import IngestionActivities, IngestResult, ModelShare
-    from batchwright.contracts.openai import BatchStatus, ValidationError
+    from batchwright.contracts.payloads.ingestion import IngestionActivities, IngestResult, ModelShare
+    from batchwright.contracts.terms import BatchStatus, ValidationError
     from batchwright.rules.deadline import Deadline
     from batchwright.workflows.details import (
         details_markdown,

@@ -3,7 +3,7 @@
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from batchwright.contracts.consistency import (
+    from batchwright.contracts.payloads.consistency import (
         WORKFLOW,
         ConsistencyCheckActivities,
         ConsistencyCheckOrder,

@@ -6,7 +6,7 @@ from datetime import timedelta
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from batchwright.contracts.batch import (
+    from batchwright.contracts.payloads.batch import (
         SCHEDULED,
         BatchForecast,
         BatchOrder,
@@ -15,8 +15,8 @@ with workflow.unsafe.imports_passed_through():
         WaitingReason,
         WindowFit,
     )
-    from batchwright.contracts.openai import BatchStatus
     from batchwright.contracts.search_attributes import DEADLINE, MODELS, STATUS, TENANT
+    from batchwright.contracts.terms import BatchStatus
 
 _MAX_MODELS = 20
 

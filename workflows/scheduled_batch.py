@@ -8,8 +8,8 @@ from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ActivityError, FailureError, WorkflowAlreadyStartedError
 
 with workflow.unsafe.imports_passed_through():
-    from batchwright.contracts.batch import BatchOrder
-    from batchwright.contracts.batch_schedules import (
+    from batchwright.contracts.payloads.batch import BatchOrder
+    from batchwright.contracts.payloads.batch_schedules import (
         WORKFLOW,
         RunRecord,
         ScheduleActivities,
@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
         ScheduledRun,
         ScheduleRef,
     )
-    from batchwright.contracts.openai import BatchStatus
+    from batchwright.contracts.terms import BatchStatus
     from batchwright.workflows.batch import BatchWorkflow
     from batchwright.workflows.failures import cause_of, sentence_for_tenant
     from batchwright.workflows.options import batch_options, scheduled_batch_options, scheduled_run_options

@@ -12,9 +12,9 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 from temporalio.exceptions import TimeoutError as TemporalTimeout
 
 with workflow.unsafe.imports_passed_through():
-    from batchwright.contracts.batch import ModelProgress
     from batchwright.contracts.errors import Failure
-    from batchwright.contracts.execution import (
+    from batchwright.contracts.payloads.batch import ModelProgress
+    from batchwright.contracts.payloads.execution import (
         ExecutionActivities,
         ModelRun,
         ModelRunResult,

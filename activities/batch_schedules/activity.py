@@ -9,16 +9,16 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from batchwright.activities.errors import translated
-from batchwright.contracts.batch import BatchOrder
-from batchwright.contracts.batch_schedules import (
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.payloads.batch_schedules import (
     BatchTemplate,
     RunRecord,
     ScheduleActivities,
     ScheduledBatch,
     ScheduledRun,
 )
-from batchwright.contracts.errors import Failure
-from batchwright.contracts.openai import BatchStatus, Quota
+from batchwright.contracts.terms import BatchStatus, Quota
 from batchwright.database.database import Database
 from batchwright.database.errors import UnknownBatch
 from batchwright.database.tables.schedules import ScheduleRow, ScheduleRunRow

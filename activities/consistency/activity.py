@@ -14,7 +14,7 @@ from batchwright.activities.consistency.differences import ConsistencyReport
 from batchwright.activities.consistency.runs import BatchRunSource
 from batchwright.activities.errors import translated
 from batchwright.activities.heartbeat import heartbeating
-from batchwright.contracts.consistency import (
+from batchwright.contracts.payloads.consistency import (
     ConsistencyCheckActivities,
     ConsistencyCheckOrder,
     ConsistencyCheckResult,

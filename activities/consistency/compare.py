@@ -13,8 +13,8 @@ from functools import partial
 from batchwright.activities.consistency.differences import ConsistencyReport, Difference, DifferenceKind
 from batchwright.activities.consistency.restore import restored_outcome
 from batchwright.activities.consistency.runs import BatchRun, BatchRunSource
-from batchwright.contracts.batch import BatchOrder, BatchResult
-from batchwright.contracts.openai import BatchStatus, ValidationError
+from batchwright.contracts.payloads.batch import BatchOrder, BatchResult
+from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.records import BatchOutcome, BatchRow, FileRow
 from batchwright.settings import Settings

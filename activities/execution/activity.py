@@ -12,7 +12,7 @@ from batchwright.activities.execution.turn_state import next_turn_error
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.slice_demand import HeldSlice
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.execution import ExecutionActivities, SliceRequest, SliceResult
+from batchwright.contracts.payloads.execution import ExecutionActivities, SliceRequest, SliceResult
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE
 from batchwright.inference.fleet_rates import EffectiveRates
 from batchwright.rules.deadline import Deadline

@@ -20,7 +20,7 @@ from batchwright.activities.execution.turn_state import SliceTurn, StopReason
 from batchwright.activities.services.backend_jobs import cancel_job, forwarded_headers, kind_label
 from batchwright.activities.services.callbacks import CallbackFuture
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.job_config import JobConfig
+from batchwright.contracts.registry.job_config import JobConfig
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference import job_outcomes
 from batchwright.inference.outcomes import Outcome

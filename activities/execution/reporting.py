@@ -13,7 +13,7 @@ from batchwright.activities.services.waiting_reason_reports import (
     waiting_reason,
 )
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.execution import SliceRequest, SliceResult
+from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
 from batchwright.database.records import SliceProgress
 from batchwright.inference.circuit_breaker import CircuitBreaker
 from batchwright.rules.deadline import Deadline

@@ -12,8 +12,8 @@ from batchwright.activities.execution.outcome_handler import InFlightRequest, Ou
 from batchwright.activities.execution.task_pool import TaskPool
 from batchwright.activities.execution.turn_state import SliceTurn
 from batchwright.activities.services.backend_jobs import forwarded_headers
-from batchwright.contracts.openai import Endpoint
-from batchwright.contracts.registry import LimitConfig
+from batchwright.contracts.registry.schema import LimitConfig
+from batchwright.contracts.terms import Endpoint
 from batchwright.inference.client import RequestSender
 from batchwright.inference.concurrency_limiter import Permit
 from batchwright.inference.hooks import Call

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from pydantic import BaseModel
 
-from batchwright.contracts.batch import ErrorCount
-from batchwright.contracts.openai import Usage
+from batchwright.contracts.payloads.batch import ErrorCount
+from batchwright.contracts.terms import Usage
 from batchwright.rules.results.error_tally import line_error
 from batchwright.rules.results.segments import RecordKind, RecordLocation, locate_records
 from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage, StorageUnavailable

@@ -19,7 +19,7 @@ from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_costs import SliceCost
 from batchwright.activities.services.slice_demand import HeldSlice
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.execution import SliceRequest
+from batchwright.contracts.payloads.execution import SliceRequest
 from batchwright.inference.fleet_rates import EffectiveRates
 from batchwright.inference.router import ModelRouter
 from batchwright.rules.deadline import Deadline

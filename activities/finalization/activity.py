@@ -30,10 +30,14 @@ from batchwright.activities.results.result_index import ResultIndex, SegmentUsag
 from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.activities.results.segment_reader import SegmentReader
 from batchwright.activities.services.backend_jobs import JobCanceller, RouterLookup, RunningJob
-from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts, ModelUsage
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.finalization import FinalizationActivities, FinalizeRequest, FinalizeResult
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import BatchOrder, ErrorCount, ModelCounts, ModelUsage
+from batchwright.contracts.payloads.finalization import (
+    FinalizationActivities,
+    FinalizeRequest,
+    FinalizeResult,
+)
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.records import BatchOutcome, BatchRow
 from batchwright.rules import object_keys

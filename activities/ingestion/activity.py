@@ -33,11 +33,11 @@ from batchwright.activities.ingestion.resumption import SourceBatchGone, resumed
 from batchwright.activities.ingestion.scanner import IngestionContext, Scanner
 from batchwright.activities.ingestion.window_check import check_window
 from batchwright.activities.services.model_access import ModelAccess
-from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts
 from batchwright.contracts.errors import Failure, LineCode
-from batchwright.contracts.ingestion import IngestionActivities, IngestResult, ModelShare
-from batchwright.contracts.openai import BatchStatus, OverQuota, ValidationError
-from batchwright.contracts.prices import PriceConfig
+from batchwright.contracts.payloads.batch import BatchOrder, ErrorCount, ModelCounts
+from batchwright.contracts.payloads.ingestion import IngestionActivities, IngestResult, ModelShare
+from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.terms import BatchStatus, OverQuota, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BatchRow, FileRow

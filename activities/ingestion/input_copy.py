@@ -7,8 +7,8 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from secrets import token_hex
 
-from batchwright.contracts.batch import BatchOrder
-from batchwright.contracts.openai import ValidationError
+from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.terms import ValidationError
 from batchwright.database.database import Database
 from batchwright.database.records import FileRow
 from batchwright.rules import object_keys

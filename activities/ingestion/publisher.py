@@ -20,9 +20,9 @@ from batchwright.activities.ingestion.input_spool import InputSpool
 from batchwright.activities.ingestion.resumption import ResumedResults
 from batchwright.activities.ingestion.scanner import IngestionContext, Scanner
 from batchwright.activities.services.model_access import display_name, model_not_allowed, model_not_served
-from batchwright.contracts.batch import ModelCounts
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.ingestion import ModelShare
+from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.payloads.ingestion import ModelShare
 from batchwright.inference.fleet_rates import EffectiveRates
 from batchwright.rules import object_keys
 from batchwright.rules.ids import request_id, safe_name

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from batchwright.activities.ingestion.duplicates import DuplicateDetector
 from batchwright.activities.ingestion.resumption import ResumedResults
 from batchwright.activities.services.model_access import ModelAccess, display_name
-from batchwright.contracts.batch import BatchOrder, BatchPolicy, ModelCounts, StartForecast
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.prices import PriceConfig
+from batchwright.contracts.payloads.batch import BatchOrder, BatchPolicy, ModelCounts, StartForecast
+from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.input.errors import ValidationCode, ValidationErrors
 from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits, RejectedRequest

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from batchwright.activities.ingestion.scanner import IngestionContext, Scanner
-from batchwright.contracts.batch import StartFit, StartForecast
-from batchwright.contracts.openai import AdmissionPolicy, ValidationError
+from batchwright.contracts.payloads.batch import StartFit, StartForecast
+from batchwright.contracts.terms import AdmissionPolicy, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.tables.forecasts import ForecastsTable
 from batchwright.rules.dispatch.start_forecast import start_time

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import NamedTuple, Self
 
 from batchwright.activities.results.result_spool import ResultSpool
-from batchwright.contracts.openai import Usage
+from batchwright.contracts.terms import Usage
 from batchwright.rules.results.segments import (
     FINAL_FLAG,
     SUCCESS_FLAG,

@@ -10,7 +10,7 @@ from batchwright.activities.errors import translated
 from batchwright.activities.heartbeat import heartbeating
 from batchwright.activities.retention import expired, leftovers
 from batchwright.activities.retention.sweep_turn import TURN_SECONDS, RetentionTurn
-from batchwright.contracts.retention import (
+from batchwright.contracts.payloads.retention import (
     RetentionActivities,
     RetentionKind,
     SweepPosition,

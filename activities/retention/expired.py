@@ -8,7 +8,7 @@ turn still finds the row, and tries to delete the object again.
 from functools import partial
 
 from batchwright.activities.retention.sweep_turn import PAGE, RetentionTurn, sweep_pages
-from batchwright.contracts.retention import SweepPosition
+from batchwright.contracts.payloads.retention import SweepPosition
 from batchwright.database.records import FileRow, UploadRow
 from batchwright.database.tables.retention import EndedItem
 from batchwright.rules import object_keys

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from batchwright.contracts.execution import SliceRequest
+from batchwright.contracts.payloads.execution import SliceRequest
 from batchwright.database.tables.batch_snapshots import BatchKey
 from batchwright.database.tables.progress import ProgressTable, SliceKey
 from batchwright.rules.costs import UnitPrices

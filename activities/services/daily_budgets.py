@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime
 from secrets import token_hex
 from typing import NamedTuple
 
-from batchwright.contracts.openai import GroupKind, Quota
+from batchwright.contracts.terms import GroupKind, Quota
 from batchwright.database.records import BudgetGroupRow
 from batchwright.database.tenants.budget_groups import BudgetGroupsTable
 from batchwright.database.tenants.quota_records import DailyUsage, TenantQuotas

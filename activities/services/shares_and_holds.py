@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from batchwright.contracts.openai import HoldKind
+from batchwright.contracts.terms import HoldKind
 from batchwright.database.database import Database
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tenants.quota_records import TenantShare

@@ -20,8 +20,8 @@ from batchwright.api.auth.caller import SCOPE_TENANT, key_id_of, user_of
 from batchwright.api.auth.failure_limiter import FailureLimiter
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, rate_limited
-from batchwright.contracts.audit_log import AuditAction, AuditOutcome
 from batchwright.contracts.calls import CallStatus
+from batchwright.contracts.objects.audit_log import AuditAction, AuditOutcome
 from batchwright.database.errors import UnknownBatch
 from batchwright.database.recorded_act import recorded
 from batchwright.database.tables.audit_log import AuditActor, AuditEntry, AuditResult, AuditTarget

@@ -14,8 +14,8 @@ from pydantic import JsonValue
 from batchwright.api.auth.caller import tenant_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.schemas.json_body import read_json_object, read_optional_object
-from batchwright.contracts.audit_log import AuditTargetType
-from batchwright.contracts.openai import GroupKind, HoldKind
+from batchwright.contracts.objects.audit_log import AuditTargetType
+from batchwright.contracts.terms import GroupKind, HoldKind
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.audit_log import AuditTarget
 from batchwright.rules.api_keys import new_key_id

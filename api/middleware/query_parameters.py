@@ -11,7 +11,7 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batchwright.api.errors import error_response, unknown_parameter
-from batchwright.contracts.openai import Profile
+from batchwright.contracts.terms import Profile
 
 WARNING_HEADER = "x-batchwright-warning"
 _EVERYWHERE = frozenset({"api-version"})  # clients of Azure OpenAI send it with each request

@@ -38,10 +38,8 @@ from batchwright.api.services.idempotency import (
     idempotency_key_of,
     idempotency_key_parameter,
 )
-from batchwright.contracts.audit_log import AuditAction
-from batchwright.contracts.batch import BatchState
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.openai_objects import (
+from batchwright.contracts.objects.audit_log import AuditAction
+from batchwright.contracts.objects.openai import (
     BatchObject,
     BatchPage,
     DeletedBatch,
@@ -49,6 +47,8 @@ from batchwright.contracts.openai_objects import (
     ThroughputObject,
     ThroughputSample,
 )
+from batchwright.contracts.payloads.batch import BatchState
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.records import BatchRow
 from batchwright.rules.batch_filters import (

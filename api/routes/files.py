@@ -19,8 +19,8 @@ from batchwright.api.services.file_download import conditional_headers, file_res
 from batchwright.api.services.file_upload import FileUpload, discard_object, store_file
 from batchwright.api.services.idempotency import idempotency_key_of, idempotency_key_parameter
 from batchwright.api.services.request_body import stream_body
-from batchwright.contracts.audit_log import AuditAction
-from batchwright.contracts.openai_objects import DeletedFile, FileObject, FilePage
+from batchwright.contracts.objects.audit_log import AuditAction
+from batchwright.contracts.objects.openai import DeletedFile, FileObject, FilePage
 from batchwright.database.errors import FileInUse, UnknownCursor
 from batchwright.database.records import FileRow, Purpose
 from batchwright.rules.ids import is_file_id

@@ -6,8 +6,8 @@ from batchwright.api.auth.caller import key_id_of, tenant_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.openapi import error_responses
 from batchwright.api.schemas.responses import json_response
-from batchwright.contracts.openai import AdmissionPolicy, OverQuota, Quota
-from batchwright.contracts.operator_objects import GroupLimit, LimitObject, LimitsObject
+from batchwright.contracts.objects.operator import GroupLimit, LimitObject, LimitsObject
+from batchwright.contracts.terms import AdmissionPolicy, OverQuota, Quota
 from batchwright.rules.costs import amount_text
 from batchwright.rules.quotas import BUDGETS, DailyAmounts
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.schemas.responses import json_response
 from batchwright.api.services.cache import CoalescingCache
-from batchwright.contracts.operator_objects import (
+from batchwright.contracts.objects.operator import (
     BackendStats,
     ModelStats,
     OpenCircuitObject,

@@ -33,8 +33,8 @@ from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.api.services.request_body import stream_body
 from batchwright.api.services.tenant_limiter import TenantLimiter
 from batchwright.api.services.upload_assembly import MAX_PART_BYTES, assemble, store_part
-from batchwright.contracts.audit_log import AuditAction
-from batchwright.contracts.openai_objects import PartObject, UploadObject
+from batchwright.contracts.objects.audit_log import AuditAction
+from batchwright.contracts.objects.openai import PartObject, UploadObject
 from batchwright.database.errors import UnknownUpload, UploadClosed, UploadFull
 from batchwright.database.records import UploadRow
 from batchwright.rules import object_keys

@@ -22,10 +22,10 @@ from batchwright.api.schemas.json_body import (
 )
 from batchwright.api.schemas.start_time import StartTime, parse_start_at
 from batchwright.api.schemas.webhooks import BatchWebhookBody, WebhookSpec, parse_batch_webhook
-from batchwright.contracts.batch import DEFAULT_PRIORITY, MAX_PRIORITY, MIN_PRIORITY, Caller
-from batchwright.contracts.batch_schedules import BatchTemplate
-from batchwright.contracts.openai import Endpoint, Profile
-from batchwright.contracts.prices import DecimalText, parse_decimal
+from batchwright.contracts.payloads.batch import DEFAULT_PRIORITY, MAX_PRIORITY, MIN_PRIORITY, Caller
+from batchwright.contracts.payloads.batch_schedules import BatchTemplate
+from batchwright.contracts.registry.prices import DecimalText, parse_decimal
+from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.batch_filters import MAX_METADATA_PAIRS
 from batchwright.rules.deadline import DEFAULT_WINDOW, window_seconds
 from batchwright.rules.ids import new_file_id

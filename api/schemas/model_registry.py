@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, JsonValue
 
-from batchwright.contracts.operator_objects import (
+from batchwright.contracts.objects.operator import (
     BackendObject,
     ModelSettingsObject,
     RegisteredBackend,

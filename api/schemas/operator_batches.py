@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from batchwright.api.schemas.responses import batch_object, forecast_object
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.openai_objects import BatchObject
-from batchwright.contracts.operator_objects import (
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.objects.operator import (
     BatchCountsObject,
     OperatorBatch,
     OperatorBatchPage,
     TenantBatchCounts,
 )
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.operator_batches import BatchCount
 

@@ -6,9 +6,7 @@ from datetime import datetime, timedelta
 from fastapi import Response
 from pydantic import BaseModel
 
-from batchwright.contracts.batch import StartForecast
-from batchwright.contracts.openai import UploadStatus, Usage
-from batchwright.contracts.openai_objects import (
+from batchwright.contracts.objects.openai import (
     BatchCost,
     BatchError,
     BatchErrors,
@@ -28,6 +26,8 @@ from batchwright.contracts.openai_objects import (
     UsageObject,
     WaitingObject,
 )
+from batchwright.contracts.payloads.batch import StartForecast
+from batchwright.contracts.terms import UploadStatus, Usage
 from batchwright.database.records import BatchRow, FileRow, PartRow, UploadRow
 from batchwright.rules.batch_states import visible_status
 from batchwright.rules.costs import batch_cost

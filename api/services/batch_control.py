@@ -7,8 +7,8 @@ from batchwright.api.errors import batch_not_found, conflict, invalid_value
 from batchwright.api.schemas.responses import batch_object, cost_of, forecast_object
 from batchwright.api.services.batch_waiting_reasons import PAUSED, BatchWaitingReasons, PolledQueues
 from batchwright.api.temporal_gateway import RunMissing
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.waiting_reasons import WaitingRow
 from batchwright.rules import batch_states

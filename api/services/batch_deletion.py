@@ -5,7 +5,7 @@ import logging
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, batch_not_found, conflict
-from batchwright.contracts.openai_objects import DeletedBatch
+from batchwright.contracts.objects.openai import DeletedBatch
 from batchwright.database.errors import ResultsInUse
 from batchwright.database.records import BatchRow
 from batchwright.rules import object_keys

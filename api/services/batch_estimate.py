@@ -8,7 +8,7 @@ from batchwright.api.errors import ApiError, file_not_found, invalid_value
 from batchwright.api.schemas.batch_create import parse_estimate
 from batchwright.api.services.tenant_limiter import TenantLimiter
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.openai_objects import EstimateObject
+from batchwright.contracts.objects.openai import EstimateObject
 from batchwright.database.records import FileRow
 from batchwright.rules.ids import is_file_id
 from batchwright.rules.input.line_checks import InputLimits

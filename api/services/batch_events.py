@@ -15,8 +15,8 @@ from batchwright.api.schemas.responses import FORECAST_AGE
 from batchwright.api.services.batch_control import BatchControl
 from batchwright.api.services.batch_waiting_reasons import PolledQueues
 from batchwright.api.streams import LIFETIME_SECONDS
-from batchwright.contracts.openai_objects import BatchObject
-from batchwright.contracts.webhook_events import EventType
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.objects.webhook_events import EventType
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.batch_snapshots import BatchKey, BatchSnapshot
 

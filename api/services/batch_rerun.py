@@ -27,8 +27,8 @@ from batchwright.api.services.failed_lines import (
 )
 from batchwright.api.services.file_upload import discard_object
 from batchwright.api.services.quota_checks import QuotaChecks
-from batchwright.contracts.batch import BatchOrder, Caller, RerunKind, SourceBatch
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import BatchOrder, Caller, RerunKind, SourceBatch
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import OutcomeUnknown, ResultsGone, UnknownBatch
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.rules.backends.request_headers import currently_passed

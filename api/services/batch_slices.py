@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.contracts.ingestion import ModelShare
-from batchwright.contracts.operator_objects import BatchSlicesObject, PendingObject, SliceObject, StepObject
+from batchwright.contracts.objects.operator import BatchSlicesObject, PendingObject, SliceObject, StepObject
+from batchwright.contracts.payloads.ingestion import ModelShare
 from batchwright.contracts.temporal_names import model_run_id
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.progress import SettledLines

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.services.cache import CoalescingCache
-from batchwright.contracts.batch import SCHEDULED
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.openai_objects import WaitingObject
+from batchwright.contracts.objects.openai import WaitingObject
+from batchwright.contracts.payloads.batch import SCHEDULED
 from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.waiting_reasons import WaitingRow, WaitingSource
 from batchwright.rules.batch_states import LIVE_STATES

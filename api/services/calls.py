@@ -18,9 +18,9 @@ from batchwright.api.services.cache import CoalescingCache
 from batchwright.api.services.idempotency import IdempotencyKeys
 from batchwright.api.services.quota_checks import QuotaChecks, StorageQuota
 from batchwright.api.services.webhooks import Webhooks
-from batchwright.contracts.batch import BatchOrder, Caller
 from batchwright.contracts.calls import ANSWER_LIFETIME, Call, CallStatus, NewCall, RollingBatch
-from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.payloads.batch import BatchOrder, Caller
+from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tenants.quota_records import TenantQuotas
 from batchwright.rules.ids import call_group, derived_file_id, new_call_id

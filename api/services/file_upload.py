@@ -34,7 +34,7 @@ from batchwright.api.schemas.file_create import (
 from batchwright.api.services.idempotency import IdempotencyKeys
 from batchwright.api.services.multipart import FormField, FormFile, FormPiece, read_multipart
 from batchwright.api.services.quota_checks import QuotaChecks, StorageQuota
-from batchwright.contracts.openai import Profile
+from batchwright.contracts.terms import Profile
 from batchwright.database.errors import OutcomeUnknown
 from batchwright.database.records import FileRow, Purpose
 from batchwright.rules import object_keys

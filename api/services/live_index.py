@@ -12,8 +12,8 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import NamedTuple
 
-from batchwright.contracts.batch import BatchOrder
-from batchwright.contracts.ingestion import IngestResult
+from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.payloads.ingestion import IngestResult
 from batchwright.rules import object_keys
 from batchwright.rules.ids import RequestIds
 from batchwright.rules.planning.duplicates import copy_result, decode_duplicates

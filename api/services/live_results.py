@@ -16,7 +16,7 @@ from batchwright.api.errors import ApiError, file_not_found, invalid_value, rate
 from batchwright.api.services.compressed_response import accepted_compression, encoded, encoding_headers
 from batchwright.api.services.live_index import LiveIndex, open_index
 from batchwright.api.streams import LIFETIME_SECONDS
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.rules.input.compression import Compression
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter

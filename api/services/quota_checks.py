@@ -18,7 +18,7 @@ from batchwright.api.errors import (
     webhook_quota_exceeded,
 )
 from batchwright.api.services.cache import CoalescingCache
-from batchwright.contracts.openai import Quota
+from batchwright.contracts.terms import Quota
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
 from batchwright.database.tenants.quota_records import TenantQuotas

@@ -13,9 +13,9 @@ from batchwright.api.schemas.schedules import (
     schedule_object,
     unknown_time_zone,
 )
-from batchwright.contracts.batch import Caller
-from batchwright.contracts.batch_schedules import BatchTemplate, OverlapPolicy
-from batchwright.contracts.schedule_objects import ScheduleObject
+from batchwright.contracts.objects.schedules import ScheduleObject
+from batchwright.contracts.payloads.batch import Caller
+from batchwright.contracts.payloads.batch_schedules import BatchTemplate, OverlapPolicy
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.schedules import ScheduleRow
 from batchwright.rules.ids import is_file_id, is_schedule_id

@@ -24,7 +24,7 @@ from batchwright.api.schemas.upload_create import MAX_PARTS, UploadCompletion, u
 from batchwright.api.services.file_upload import FirstLineCheck, discard_object
 from batchwright.api.services.multipart import FormFile, FormPiece, read_multipart
 from batchwright.api.services.quota_checks import QuotaChecks, StorageQuota
-from batchwright.contracts.openai import Profile
+from batchwright.contracts.terms import Profile
 from batchwright.database.errors import OutcomeUnknown
 from batchwright.database.records import FileRow, PartRow, UploadRow
 from batchwright.rules import object_keys

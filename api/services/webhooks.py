@@ -16,9 +16,9 @@ from batchwright.api.errors import (
 )
 from batchwright.api.schemas.webhooks import WebhookSpec
 from batchwright.api.services.quota_checks import QuotaChecks
-from batchwright.contracts.batch import BatchOrder
-from batchwright.contracts.openai_objects import BatchWebhook
-from batchwright.contracts.webhook_events import TEST_BATCH, EventType
+from batchwright.contracts.objects.openai import BatchWebhook
+from batchwright.contracts.objects.webhook_events import TEST_BATCH, EventType
+from batchwright.contracts.payloads.batch import BatchOrder
 from batchwright.database.tables.webhook_deliveries import ListedDelivery, WebhookDelivery
 from batchwright.database.tables.webhook_endpoints import EndpointChanges, WebhookEndpoint
 from batchwright.rules.ids import (

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batchwright.api.auth.caller import SCOPE_SESSION_KEY, SessionKey
 from batchwright.api.errors import ApiError
-from batchwright.contracts.openai_objects import ErrorObject
+from batchwright.contracts.objects.openai import ErrorObject
 
 # Headers that are about the browser's request, or would authenticate it in another way than its session.
 _OWN_HEADERS = frozenset(

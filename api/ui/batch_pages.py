@@ -15,10 +15,10 @@ from batchwright.api.ui.batch_view import ThroughputChart, remedy, throughput_ch
 from batchwright.api.ui.live import BatchStream, ListStream, ListStreams
 from batchwright.api.ui.rendering import Renderer, link
 from batchwright.api.ui.visit import Visit
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.openai_objects import BatchObject, BatchPage, ThroughputObject
-from batchwright.contracts.operator_objects import OperatorBatch
-from batchwright.contracts.webhook_objects import DeliveryPage, WebhookPage
+from batchwright.contracts.objects.openai import BatchObject, BatchPage, ThroughputObject
+from batchwright.contracts.objects.operator import OperatorBatch
+from batchwright.contracts.objects.webhooks import DeliveryPage, WebhookPage
+from batchwright.contracts.terms import BatchStatus
 from batchwright.settings import Settings
 
 Page = Callable[[Visit], Awaitable[Response]]

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from batchwright.contracts.batch import SCHEDULED
-from batchwright.contracts.openai_objects import BatchObject, ThroughputSample, WaitingObject
+from batchwright.contracts.objects.openai import BatchObject, ThroughputSample, WaitingObject
+from batchwright.contracts.payloads.batch import SCHEDULED
 
 _EXACT_REMEDIES = {
     "paused": "Resume the batch to continue.",

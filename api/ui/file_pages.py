@@ -6,7 +6,7 @@ from starlette.types import Receive, Scope, Send
 from batchwright.api.ui.batch_pages import Page
 from batchwright.api.ui.rendering import Renderer, link
 from batchwright.api.ui.visit import Visit
-from batchwright.contracts.openai_objects import FileObject, FilePage
+from batchwright.contracts.objects.openai import FileObject, FilePage
 
 _PER_PAGE = 50
 _SENT_ON = ("range", "if-range", "if-none-match")

@@ -13,7 +13,7 @@ from batchwright.api.ui.api_client import ApiClient, Query
 from batchwright.api.ui.batch_pages import Page
 from batchwright.api.ui.rendering import Renderer, link
 from batchwright.api.ui.visit import Visit
-from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.objects.openai import BatchObject
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter
 from batchwright.rules.json_text import replace_lone_surrogates
 

@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from batchwright.api.errors import ApiError, error_response, rate_limited
 from batchwright.api.streams import LIFETIME_SECONDS, ApiShutdown
 from batchwright.api.ui.visit import Visit
-from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.objects.openai import BatchObject
 
 logger = logging.getLogger(__name__)
 

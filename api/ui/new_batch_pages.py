@@ -12,8 +12,8 @@ from batchwright.api.ui.api_client import ApiClient
 from batchwright.api.ui.batch_pages import Page
 from batchwright.api.ui.rendering import Renderer, link
 from batchwright.api.ui.visit import Visit
-from batchwright.contracts.openai import Endpoint, Profile
-from batchwright.contracts.openai_objects import BatchObject, EstimateObject, FileObject
+from batchwright.contracts.objects.openai import BatchObject, EstimateObject, FileObject
+from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.ids import is_file_id
 from batchwright.settings import Settings
 

@@ -12,9 +12,9 @@ from batchwright.api.errors import ApiError
 from batchwright.api.ui.batch_pages import Page
 from batchwright.api.ui.rendering import Renderer, link
 from batchwright.api.ui.visit import Visit
-from batchwright.contracts.audit_log import AuditLogPage
-from batchwright.contracts.key_objects import CreatedKey, KeyList
-from batchwright.contracts.operator_objects import (
+from batchwright.contracts.objects.audit_log import AuditLogPage
+from batchwright.contracts.objects.keys import CreatedKey, KeyList
+from batchwright.contracts.objects.operator import (
     BatchCountsObject,
     DeadLetterPage,
     OperatorBatchPage,
@@ -22,7 +22,7 @@ from batchwright.contracts.operator_objects import (
     RegisteredModels,
     StatsObject,
 )
-from batchwright.contracts.worker_objects import WorkerList
+from batchwright.contracts.objects.workers import WorkerList
 from batchwright.rules.api_keys import Scope
 
 _PER_PAGE = "50"

@@ -6,7 +6,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from batchwright.contracts.message import Message
-from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.terms import Endpoint
 
 ANSWER_LIFETIME = timedelta(days=1)  # how long the answer of a call can be fetched after its end
 

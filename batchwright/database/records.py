@@ -6,7 +6,8 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, JsonValue
 
-from batchwright.contracts.batch import (
+from batchwright.contracts.message import Message
+from batchwright.contracts.payloads.batch import (
     BatchForecast,
     BatchOrder,
     ErrorCount,
@@ -14,8 +15,9 @@ from batchwright.contracts.batch import (
     ModelUsage,
     StartForecast,
 )
-from batchwright.contracts.message import Message
-from batchwright.contracts.openai import (
+from batchwright.contracts.registry.prices import DecimalText, PriceConfig
+from batchwright.contracts.registry.schema import ModelConfig
+from batchwright.contracts.terms import (
     BatchStatus,
     GroupKind,
     HoldKind,
@@ -23,8 +25,6 @@ from batchwright.contracts.openai import (
     Usage,
     ValidationError,
 )
-from batchwright.contracts.prices import DecimalText, PriceConfig
-from batchwright.contracts.registry import ModelConfig
 from batchwright.rules.api_keys import Scope, SecretHash, is_usable
 from batchwright.rules.costs import amount_of
 from batchwright.rules.quotas import BudgetGroup, DailyAmounts

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import httpx
 
-from batchwright.contracts.registry import BackendConfig, GatewayConfig
+from batchwright.contracts.registry.schema import BackendConfig, GatewayConfig
 from batchwright.inference.discovery import ListingFailed, ModelListing, list_models
 from batchwright.inference.outcomes import Outcome, from_exception, invalid_response
 from batchwright.inference.transport.base import (

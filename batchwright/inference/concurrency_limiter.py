@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from msgspec import Struct
 
-from batchwright.contracts.batch import DEFAULT_PRIORITY
+from batchwright.contracts.payloads.batch import DEFAULT_PRIORITY
 from batchwright.inference.adaptive_limits import AdaptiveLimits, PlacedRequest
 from batchwright.inference.model_permits import ModelPermits
 from batchwright.inference.outcomes import Outcome

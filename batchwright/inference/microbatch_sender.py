@@ -17,8 +17,8 @@ from weakref import WeakKeyDictionary
 from msgspec.structs import replace
 
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.openai import Endpoint
-from batchwright.contracts.registry import LimitConfig
+from batchwright.contracts.registry.schema import LimitConfig
+from batchwright.contracts.terms import Endpoint
 from batchwright.inference.client import RequestSender, parse_response
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.transport.base import Header, TargetUrl

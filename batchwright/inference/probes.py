@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from enum import IntEnum
 
-from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.terms import Endpoint
 from batchwright.inference.client import InferenceClient
 from batchwright.inference.discovery import ListingFailed
 from batchwright.inference.transport.base import TargetUrl

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
-from batchwright.contracts.prices import PriceConfig
-from batchwright.contracts.registry import BackendConfig, ModelConfig
+from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
 from batchwright.inference.catalog import (
     ChangeResolver,
     ListedModel,

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from batchwright.contracts.openai import Endpoint
-from batchwright.contracts.registry import LimitConfig, LoadBalancing, ModelConfig
+from batchwright.contracts.registry.schema import LimitConfig, LoadBalancing, ModelConfig
+from batchwright.contracts.terms import Endpoint
 from batchwright.inference.circuit_breaker import CircuitAttempt, CircuitBreaker
 from batchwright.inference.client import RequestSender
 from batchwright.inference.outcomes import Outcome, invalid_response

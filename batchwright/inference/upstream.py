@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from batchwright.contracts.job_config import JobConfig
-from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.registry.job_config import JobConfig
+from batchwright.contracts.terms import Endpoint
 from batchwright.inference.circuit_breaker import CircuitBreaker
 from batchwright.inference.client import InferenceClient
 from batchwright.inference.probes import ProbeResult, UpstreamProber

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import NamedTuple
 
-from batchwright.contracts.openai import BatchStatus, Endpoint
+from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.rules.pagination import BadParameter
 
 METADATA_PREFIX = "metadata["

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from enum import Enum
 
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.terms import BatchStatus
 
 _CANCEL_PRECEDENCE = timedelta(minutes=10)
 

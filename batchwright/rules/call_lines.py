@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.terms import Endpoint
 
 CALLS_PURPOSE: Literal["calls"] = (
     "calls"  # purpose of the files of rolling batches, which no list of files shows

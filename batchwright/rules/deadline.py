@@ -6,7 +6,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from batchwright.contracts.openai import Profile
+from batchwright.contracts.terms import Profile
 
 DEFAULT_WINDOW = "24h"
 DAY_SECONDS = 86_400

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from batchwright.contracts.openai import GroupKind, Quota
+from batchwright.contracts.terms import GroupKind, Quota
 
 MAX_QUOTA = 2**53 - 1  # the largest integer that every JSON parser reads exactly
 BUDGETS = (

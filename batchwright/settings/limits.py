@@ -3,8 +3,8 @@
 from pydantic import Field
 from pydantic_settings import BaseSettings
 
-from batchwright.contracts.openai import Profile
-from batchwright.contracts.prices import DecimalText
+from batchwright.contracts.registry.prices import DecimalText
+from batchwright.contracts.terms import Profile
 from batchwright.rules.costs import amount_of
 from batchwright.rules.quotas import MAX_QUOTA, QuotaLimits
 from batchwright.settings.levels import TUNING

@@ -8,9 +8,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from batchwright.contracts.job_config import JobConfig
-from batchwright.contracts.prices import PriceConfig
-from batchwright.contracts.registry import (
+from batchwright.contracts.registry.job_config import JobConfig
+from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.registry.schema import (
     BackendConfig,
     GatewayConfig,
     LimitConfig,

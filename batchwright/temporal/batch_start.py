@@ -13,8 +13,8 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from batchwright.contracts import search_attributes, temporal_names
-from batchwright.contracts.batch import BatchOrder
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.terms import BatchStatus
 
 _RPC_TIMEOUT = timedelta(seconds=10)
 

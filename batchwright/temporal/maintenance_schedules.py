@@ -17,8 +17,8 @@ from temporalio.client import (
     ScheduleUpdateInput,
 )
 
-from batchwright.contracts import consistency
-from batchwright.contracts.retention import (
+from batchwright.contracts.payloads import consistency
+from batchwright.contracts.payloads.retention import (
     EXPIRED_KINDS,
     LITTER_KINDS,
     WORKFLOW,

@@ -15,8 +15,8 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverse
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
-from batchwright.contracts.activity_state import ActivityState
-from batchwright.contracts.execution import ExecutionActivities, SliceRequest
+from batchwright.contracts.payloads.execution import ExecutionActivities, SliceRequest
+from batchwright.contracts.terms import ActivityState
 from batchwright.temporal.codec import PayloadDecryptionError
 
 _RPC_TIMEOUT = timedelta(seconds=10)

@@ -27,10 +27,10 @@ from batchwright.activities.services.batch_costs import BatchCosts
 from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.activities.services.progress import ProgressReporter
 from batchwright.activities.services.waiting_reason_reports import WaitingReasons
-from batchwright.contracts.batch import WaitingReason
-from batchwright.contracts.execution import ModelRun, SliceRequest, SliceResult
-from batchwright.contracts.ingestion import IngestResult
-from batchwright.contracts.registry import GatewayConfig, ModelConfig
+from batchwright.contracts.payloads.batch import WaitingReason
+from batchwright.contracts.payloads.execution import ModelRun, SliceRequest, SliceResult
+from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.fleet_rates import FleetRates
 from batchwright.inference.registry import retry_policy_of

@@ -17,10 +17,10 @@ from prometheus_client import CollectorRegistry
 from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.finalization.activity import Finalization
-from batchwright.contracts.batch import ModelCounts
-from batchwright.contracts.finalization import FinalizeRequest, FinalizeResult
-from batchwright.contracts.ingestion import IngestResult
-from batchwright.contracts.openai import BatchStatus, Usage
+from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.payloads.finalization import FinalizeRequest, FinalizeResult
+from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.rules import object_keys
 from batchwright.rules.ids import request_id
 from batchwright.rules.planning.plan_format import unpack_entries

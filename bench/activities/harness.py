@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import msgspec
 
-from batchwright.contracts.batch import BatchOrder
-from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.terms import Endpoint
 from batchwright.database.records import FileRow
 
 TENANT, INPUT_ID, BATCH_ID = "bench", "file-input", "batch_" + "0" * 32

@@ -8,7 +8,7 @@ from operator import attrgetter
 from random import Random
 from typing import NamedTuple
 
-from batchwright.contracts.batch import StartFit
+from batchwright.contracts.payloads.batch import StartFit
 from batchwright.rules.dispatch.batch_forecast import Forecaster
 from batchwright.rules.dispatch.fair_share import FairShare
 from batchwright.rules.dispatch.queue_forecast import ModelSpeed, RemainingTime

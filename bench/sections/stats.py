@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from pydantic import JsonValue
 
-from batchwright.contracts.openai import Usage
-from batchwright.contracts.registry import BackendConfig, ModelConfig
+from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
+from batchwright.contracts.terms import Usage
 from batchwright.inference.catalog import ListedModel
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.registry import BackendRegistry

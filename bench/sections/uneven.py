@@ -17,8 +17,8 @@ from pathlib import Path
 
 import psutil
 
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.terms import BatchStatus
 from batchwright.starter.client import Client
 from bench import batches
 from bench.inputs import write_input

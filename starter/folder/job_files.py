@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from pydantic import BaseModel, ValidationError
 
-from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.terms import Endpoint
 from batchwright.starter.folder.errors import JobFailed
 
 _RECORD_BYTES = 64 * 1024

@@ -4,7 +4,7 @@ import json
 
 from pydantic import BaseModel, Field, ValidationError
 
-from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.terms import Endpoint
 from batchwright.starter.folder.errors import JobFailed
 from batchwright.starter.folder.job_files import JobDirectory, JobFile
 

@@ -4,10 +4,10 @@ import json
 
 import msgspec
 
-from batchwright.contracts.batch import BatchPolicy
 from batchwright.contracts.calls import CallStatus, NewCall, RollingBatch
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.openai import BatchStatus, Endpoint
+from batchwright.contracts.payloads.batch import BatchPolicy
+from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.rules.call_lines import CALLS_PURPOSE
 from batchwright.rules.call_results import answers_of, error_of
 from batchwright.rules.results.output_lines import result_line

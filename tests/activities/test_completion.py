@@ -11,7 +11,7 @@ from batchwright.activities.completion import (
     size_bucket,
 )
 from batchwright.activities.services.waiting_reason_reports import DeferralMetrics
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
 from batchwright.telemetry.metrics import Metrics
 from tests.integration.database.rows import after, an_order

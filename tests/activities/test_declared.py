@@ -16,15 +16,14 @@ from batchwright.activities.ingestion.activity import Ingestion
 from batchwright.activities.lifecycle import Lifecycle
 from batchwright.activities.retention.activity import Retention
 from batchwright.activities.webhooks.activity import WebhookDeliveries
-from batchwright.contracts.batch_schedules import ScheduleActivities
-from batchwright.contracts.consistency import ConsistencyCheckActivities
-from batchwright.contracts.execution import ExecutionActivities
-from batchwright.contracts.finalization import FinalizationActivities, LifecycleActivities
-from batchwright.contracts.ingestion import IngestionActivities
-from batchwright.contracts.retention import RetentionActivities
-from batchwright.contracts.webhooks import WebhookActivities
+from batchwright.contracts.payloads.batch_schedules import ScheduleActivities
+from batchwright.contracts.payloads.consistency import ConsistencyCheckActivities
+from batchwright.contracts.payloads.execution import ExecutionActivities
+from batchwright.contracts.payloads.finalization import FinalizationActivities, LifecycleActivities
+from batchwright.contracts.payloads.ingestion import IngestionActivities
+from batchwright.contracts.payloads.retention import RetentionActivities
+from batchwright.contracts.payloads.webhooks import WebhookActivities
 
-CONTRACTS = list(pkgutil.iter_modules(contracts.__path__))
 PHASES: list[tuple[type, type]] = [
     (IngestionActivities, Ingestion),
     (ExecutionActivities, Execution),
@@ -59,6 +58,9 @@ def test_an_implementation_has_the_declared_parameters_and_return_types(
 
 
 def test_every_declared_activity_class_is_checked() -> None:
-    modules = [importlib.import_module(f"batchwright.contracts.{found.name}") for found in CONTRACTS]
+    modules = [
+        importlib.import_module(found.name)
+        for found in pkgutil.walk_packages(contracts.__path__, "batchwright.contracts.")
+    ]
     declared = {name for module in modules for name in vars(module) if name.endswith("Activities")}
     assert declared == {phase.__name__ for phase, _ in PHASES}

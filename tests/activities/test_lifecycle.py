@@ -6,8 +6,8 @@ from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.lifecycle import Lifecycle
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.finalization import EndRequest
-from batchwright.contracts.openai import BatchStatus, ValidationError
+from batchwright.contracts.payloads.finalization import EndRequest
+from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import SliceProgress
 from batchwright.storage.base import StorageUnavailable

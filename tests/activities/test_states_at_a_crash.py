@@ -18,7 +18,7 @@ from batchwright.activities.finalization.activity import Finalization
 from batchwright.activities.ingestion.activity import Ingestion
 from batchwright.activities.services.progress import ProgressReporter
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.terms import BatchStatus
 from batchwright.rules import object_keys
 from batchwright.rules.results.segments import SegmentWriter, read_records
 from batchwright.settings import load

@@ -8,7 +8,7 @@ import pytest
 from openai import BadRequestError, ConflictError, NotFoundError
 from openai.types import Batch
 
-from batchwright.contracts.openai import Profile
+from batchwright.contracts.terms import Profile
 from tests.clients import http_client
 from tests.conformance.contract import Api, Table
 from tests.conformance.exact import exact

@@ -6,7 +6,7 @@ import pytest
 from openai import APIStatusError
 from openai.types import Batch, FileObject
 
-from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.terms import Endpoint
 from tests.conformance.contract import Api, Table
 from tests.conformance.places import PART_BYTES, TIGHT
 from tests.conformance.requests import CONTENT, done, jsonl, sent

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from batchwright.contracts.openai import Profile
+from batchwright.contracts.terms import Profile
 from tests.conformance.contract import Api, Place
 from tests.conformance.places import Places
 from tests.conformance.verdicts import Record, table

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from openai import AsyncOpenAI
 
-from batchwright.contracts.openai import Profile
+from batchwright.contracts.terms import Profile
 from tests.e2e.stack import Stack
 
 Area = Literal[

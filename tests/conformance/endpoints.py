@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from openai.types import Batch
 
-from batchwright.contracts.openai import Endpoint, Profile
+from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.results.token_usage import usage_of
 from tests.clients import http_client
 from tests.conformance.contract import Api, Table

@@ -5,7 +5,7 @@ import gzip
 import pytest
 from openai import BadRequestError, ConflictError, NotFoundError
 
-from batchwright.contracts.openai import Profile
+from batchwright.contracts.terms import Profile
 from batchwright.rules.input.compression import zstd
 from tests.clients import http_client
 from tests.conformance.contract import Api, Table

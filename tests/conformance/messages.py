@@ -12,7 +12,7 @@ from anthropic.types.messages import MessageBatch, MessageBatchIndividualRespons
 from anthropic.types.messages.batch_create_params import Request
 from pydantic import TypeAdapter
 
-from batchwright.contracts.openai import Profile
+from batchwright.contracts.terms import Profile
 from tests.clients import http_client
 from tests.conformance.contract import Api, Table
 from tests.conformance.exact import differences

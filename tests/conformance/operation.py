@@ -12,10 +12,8 @@ from openai.types import Batch
 from pydantic import BaseModel
 
 from batchwright.api.routes.admin.budget_groups import BudgetGroupObject
-from batchwright.contracts.activity_state import ActivityState
-from batchwright.contracts.openai import Profile, Quota
-from batchwright.contracts.openai_objects import BatchObject, EstimateObject
-from batchwright.contracts.operator_objects import (
+from batchwright.contracts.objects.openai import BatchObject, EstimateObject
+from batchwright.contracts.objects.operator import (
     BatchCountsObject,
     BatchSlicesObject,
     DeadLetterPage,
@@ -28,7 +26,8 @@ from batchwright.contracts.operator_objects import (
     OperatorBatchPage,
     StatsObject,
 )
-from batchwright.contracts.schedule_objects import ScheduleObject
+from batchwright.contracts.objects.schedules import ScheduleObject
+from batchwright.contracts.terms import ActivityState, Profile, Quota
 from tests.conformance.contract import Api, Table
 from tests.conformance.requests import created, done, jsonl, sent
 from tests.e2e.batches import CHAT, chat_line, chat_lines, ended, lines_of, until

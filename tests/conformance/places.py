@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 
-from batchwright.contracts.openai import Profile
+from batchwright.contracts.terms import Profile
 from batchwright.starter.stack.ports import free_port
 from tests.clients import get
 from tests.conformance.contract import Place

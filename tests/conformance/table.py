@@ -4,7 +4,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import get_args
 
-from batchwright.contracts.openai import Profile
+from batchwright.contracts.terms import Profile
 from tests.conformance import (
     batches,
     bounds,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.contracts.openai import Profile
+from batchwright.contracts.terms import Profile
 from tests.conformance.contract import Api, Place, Row
 from tests.conformance.fuzzing import SECONDS, fuzz
 from tests.conformance.node_client import NODE_ROWS, install, verdicts

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from pydantic import TypeAdapter
 
-from batchwright.contracts.openai import Profile
+from batchwright.contracts.terms import Profile
 from tests.conformance.contract import Row
 
 VERDICT = "conformance"

@@ -16,9 +16,9 @@ from batchwright.api.app import build_app
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.services.batch_events import BatchEvents
 from batchwright.background import BackgroundTasks
-from batchwright.contracts.batch import BatchOrder
-from batchwright.contracts.openai_objects import BatchObject, ErrorDetails, ErrorObject, FileObject
-from batchwright.contracts.prices import PriceConfig
+from batchwright.contracts.objects.openai import BatchObject, ErrorDetails, ErrorObject, FileObject
+from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.oidc.issuer_keys import IssuerKeys
 from batchwright.settings import Settings, load
 from batchwright.telemetry.metrics import Metrics

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from batchwright.contracts.openai import GroupKind
+from batchwright.contracts.terms import GroupKind
 from batchwright.database.database import Database
 from batchwright.database.records import ApiKeyRow
 from batchwright.rules.api_keys import ApiKey, Scope, hash_secret, new_key, new_key_id

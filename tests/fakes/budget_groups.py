@@ -1,6 +1,6 @@
 """Short constructors for the three kinds of budget groups."""
 
-from batchwright.contracts.openai import GroupKind
+from batchwright.contracts.terms import GroupKind
 from batchwright.rules.quotas import BudgetGroup
 
 

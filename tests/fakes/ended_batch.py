@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
+from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.terms import BatchStatus, Usage, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.records import BatchOutcome, FileRow
 from batchwright.rules.ids import derived_file_id, request_id

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts
-from batchwright.contracts.openai import BatchStatus, Endpoint, Usage, ValidationError
-from batchwright.contracts.prices import PriceConfig
+from batchwright.contracts.payloads.batch import BatchOrder, ErrorCount, ModelCounts
+from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.terms import BatchStatus, Endpoint, Usage, ValidationError
 from batchwright.database.database import Database, DatabaseServer
 from batchwright.database.errors import UnknownBatch
 from batchwright.database.records import BatchOutcome, BatchRow, EndedBatch, SliceProgress

@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 
 from batchwright.api.schemas.responses import batch_object
 from batchwright.contracts.errors import Failure, LineCode
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.driver import connect
 from batchwright.database.records import BatchRow

@@ -15,11 +15,11 @@ from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.finalization.activity import Finalization
 from batchwright.activities.ingestion.activity import Ingestion
-from batchwright.contracts.batch import BatchOrder, BatchPolicy
-from batchwright.contracts.execution import ModelRun, SliceRequest
-from batchwright.contracts.finalization import FinalizeRequest
-from batchwright.contracts.ingestion import IngestResult, ModelShare
-from batchwright.contracts.openai import BatchStatus, Endpoint
+from batchwright.contracts.payloads.batch import BatchOrder, BatchPolicy
+from batchwright.contracts.payloads.execution import ModelRun, SliceRequest
+from batchwright.contracts.payloads.finalization import FinalizeRequest
+from batchwright.contracts.payloads.ingestion import IngestResult, ModelShare
+from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.database.database import Database
 from batchwright.database.postgres import open_database
 from batchwright.database.records import BatchRow, FileRow

@@ -6,11 +6,11 @@ from datetime import timedelta
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from batchwright.contracts.batch import BatchPolicy, ModelProgress, WaitingReason
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.execution import SliceRequest, SliceResult
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import BatchPolicy, ModelProgress, WaitingReason
+from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE
+from batchwright.contracts.terms import BatchStatus
 from batchwright.workflows.batch import BatchWorkflow
 from tests.e2e.batches import until
 from tests.replay.early_ends import BATCH, EARLY_ENDS, Scenario, cancelled

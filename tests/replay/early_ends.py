@@ -8,10 +8,10 @@ from unittest import mock
 
 from temporalio.exceptions import ApplicationError
 
-from batchwright.contracts.batch import BatchPolicy
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.execution import SliceRequest, SliceResult
-from batchwright.contracts.ingestion import IngestResult
+from batchwright.contracts.payloads.batch import BatchPolicy
+from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
+from batchwright.contracts.payloads.ingestion import IngestResult
 from batchwright.contracts.temporal_names import CONTROL_QUEUE
 from batchwright.workflows import options
 from batchwright.workflows.batch import BatchWorkflow

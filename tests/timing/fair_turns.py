@@ -11,7 +11,7 @@ from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
-from batchwright.contracts.execution import ModelRunResult, SliceRequest, SliceResult
+from batchwright.contracts.payloads.execution import ModelRunResult, SliceRequest, SliceResult
 from batchwright.contracts.temporal_names import CONTROL_QUEUE, inference_queue
 from batchwright.rules.dispatch.fair_share import fresh_fairness_key
 from batchwright.temporal import DATA_CONVERTER

@@ -14,15 +14,15 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker, WorkerDeploymentConfig
 
-from batchwright.contracts.batch import BatchOrder, BatchPolicy, BatchResult, BatchState
-from batchwright.contracts.batch_schedules import ScheduledBatchResult, ScheduleRef
-from batchwright.contracts.consistency import ConsistencyCheckOrder, ConsistencyCheckResult
-from batchwright.contracts.execution import ModelRun, ModelRunResult
-from batchwright.contracts.openai import Endpoint
-from batchwright.contracts.retention import RetentionOrder, RetentionResult
+from batchwright.contracts.payloads.batch import BatchOrder, BatchPolicy, BatchResult, BatchState
+from batchwright.contracts.payloads.batch_schedules import ScheduledBatchResult, ScheduleRef
+from batchwright.contracts.payloads.consistency import ConsistencyCheckOrder, ConsistencyCheckResult
+from batchwright.contracts.payloads.execution import ModelRun, ModelRunResult
+from batchwright.contracts.payloads.retention import RetentionOrder, RetentionResult
+from batchwright.contracts.payloads.webhooks import DeliveryOrder, DeliveryResult
 from batchwright.contracts.search_attributes import SEARCH_ATTRIBUTES
 from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE, WEBHOOK_QUEUE, inference_queue
-from batchwright.contracts.webhooks import DeliveryOrder, DeliveryResult
+from batchwright.contracts.terms import Endpoint
 from batchwright.starter.stack.ports import free_port
 from batchwright.temporal import DATA_CONVERTER
 from batchwright.workflows.batch import BatchWorkflow

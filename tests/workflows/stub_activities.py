@@ -7,31 +7,30 @@ from datetime import datetime
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from batchwright.contracts.batch import BatchOrder
-from batchwright.contracts.batch_schedules import (
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.payloads.batch_schedules import (
     RunRecord,
     ScheduleActivities,
     ScheduledBatch,
     ScheduledRun,
 )
-from batchwright.contracts.consistency import (
+from batchwright.contracts.payloads.consistency import (
     ConsistencyCheckActivities,
     ConsistencyCheckOrder,
     ConsistencyCheckResult,
     DifferenceCount,
 )
-from batchwright.contracts.errors import Failure
-from batchwright.contracts.execution import ExecutionActivities, SliceRequest, SliceResult
-from batchwright.contracts.finalization import (
+from batchwright.contracts.payloads.execution import ExecutionActivities, SliceRequest, SliceResult
+from batchwright.contracts.payloads.finalization import (
     EndRequest,
     FinalizationActivities,
     FinalizeRequest,
     FinalizeResult,
     LifecycleActivities,
 )
-from batchwright.contracts.ingestion import IngestionActivities, IngestResult, ModelShare
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.retention import (
+from batchwright.contracts.payloads.ingestion import IngestionActivities, IngestResult, ModelShare
+from batchwright.contracts.payloads.retention import (
     DeletionCount,
     RetentionActivities,
     RetentionKind,
@@ -39,7 +38,8 @@ from batchwright.contracts.retention import (
     SweepRequest,
     SweepResult,
 )
-from batchwright.contracts.webhooks import AttemptRequest, AttemptResult, WebhookActivities
+from batchwright.contracts.payloads.webhooks import AttemptRequest, AttemptResult, WebhookActivities
+from batchwright.contracts.terms import BatchStatus
 
 LINES_A_SLICE = 10
 Clock = Callable[[], Awaitable[datetime]]

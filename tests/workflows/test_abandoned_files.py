@@ -2,9 +2,9 @@
 
 import pytest
 
-from batchwright.contracts.batch import BatchPolicy, BatchResult
-from batchwright.contracts.execution import SliceRequest, SliceResult
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import BatchPolicy, BatchResult
+from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
+from batchwright.contracts.terms import BatchStatus
 from batchwright.workflows import options
 from batchwright.workflows.batch import BatchWorkflow
 from tests.workflows.fixture import POLICY, WorkflowFixture, state_of

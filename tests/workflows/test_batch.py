@@ -2,10 +2,10 @@
 
 import pytest
 
-from batchwright.contracts.batch import BatchResult
-from batchwright.contracts.finalization import FinalizeRequest
-from batchwright.contracts.ingestion import IngestResult
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import BatchResult
+from batchwright.contracts.payloads.finalization import FinalizeRequest
+from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.terms import BatchStatus
 from tests.workflows.fixture import WorkflowFixture
 from tests.workflows.stub_activities import ingested, share
 

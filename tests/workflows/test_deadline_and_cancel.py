@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from batchwright.contracts.batch import BatchPolicy
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.execution import SliceRequest, SliceResult
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import BatchPolicy
+from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
+from batchwright.contracts.terms import BatchStatus
 from batchwright.workflows.batch import BatchWorkflow
 from batchwright.workflows.model_run import ModelRunWorkflow
 from tests.workflows.fixture import RunHandle, WorkflowFixture, state_of

@@ -5,12 +5,12 @@ from datetime import timedelta
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from batchwright.contracts.batch import BatchPolicy, BatchResult
 from batchwright.contracts.errors import Failure, LineCode
-from batchwright.contracts.execution import SliceRequest, SliceResult
-from batchwright.contracts.finalization import EndRequest
-from batchwright.contracts.ingestion import IngestResult
-from batchwright.contracts.openai import BatchStatus, ValidationError
+from batchwright.contracts.payloads.batch import BatchPolicy, BatchResult
+from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
+from batchwright.contracts.payloads.finalization import EndRequest
+from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.workflows import options
 from batchwright.workflows.batch import BatchWorkflow
 from tests.workflows.fixture import POLICY, WorkflowFixture, state_of

@@ -10,9 +10,9 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from batchwright.contracts.batch import BatchPolicy, Caller
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.execution import ModelRunResult, SliceRequest, SliceResult
+from batchwright.contracts.payloads.batch import BatchPolicy, Caller
+from batchwright.contracts.payloads.execution import ModelRunResult, SliceRequest, SliceResult
 from batchwright.workflows import options
 from batchwright.workflows.model_run import ModelRunWorkflow
 from tests.workflows.fixture import POLICY, WorkflowFixture

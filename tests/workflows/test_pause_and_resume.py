@@ -7,7 +7,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import WorkflowHandle
 
-from batchwright.contracts.batch import (
+from batchwright.contracts.payloads.batch import (
     BatchForecast,
     BatchResult,
     BatchState,
@@ -15,8 +15,8 @@ from batchwright.contracts.batch import (
     WaitingReason,
     WindowFit,
 )
-from batchwright.contracts.openai import BatchStatus
 from batchwright.contracts.search_attributes import DEADLINE, MODELS, STATUS, TENANT
+from batchwright.contracts.terms import BatchStatus
 from batchwright.temporal.batch_start import start_batch
 from batchwright.workflows.batch import BatchWorkflow
 from tests.workflows.fixture import WorkflowFixture, state_of

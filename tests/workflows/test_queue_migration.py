@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from batchwright.contracts.execution import ModelRunResult
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.execution import ModelRunResult
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE
+from batchwright.contracts.terms import BatchStatus
 from batchwright.workflows.model_run import ModelRunWorkflow
 from tests.workflows.fixture import POLICY, RunHandle, WorkflowFixture
 from tests.workflows.stub_activities import Belongs, ingested, share, until_cancelled

@@ -5,7 +5,7 @@ from datetime import UTC, timedelta
 import pytest
 
 from batchwright.contracts.calls import RollingBatch
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.terms import BatchStatus
 from tests.workflows.fixture import POLICY, WorkflowFixture
 
 pytestmark = pytest.mark.integration

@@ -5,15 +5,15 @@ from datetime import timedelta
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from batchwright.contracts.batch import SCHEDULED
-from batchwright.contracts.batch_schedules import (
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.payloads.batch import SCHEDULED
+from batchwright.contracts.payloads.batch_schedules import (
     RunRecord,
     ScheduledBatch,
     ScheduledBatchResult,
     ScheduleRef,
 )
-from batchwright.contracts.errors import Failure
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.terms import BatchStatus
 from batchwright.workflows.batch import BatchWorkflow
 from tests.workflows.fixture import WorkflowFixture, state_of
 from tests.workflows.stub_activities import until_cancelled

@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 from temporalio.client import WorkflowFailureError
 
-from batchwright.contracts.webhooks import AttemptResult, DeliveryOrder, DeliveryResult
+from batchwright.contracts.payloads.webhooks import AttemptResult, DeliveryOrder, DeliveryResult
 from tests.workflows.fixture import WorkflowFixture
 
 pytestmark = pytest.mark.integration

@@ -26,16 +26,16 @@ from batchwright.api.schemas.operator_batches import batch_counts, operator_batc
 from batchwright.api.schemas.responses import FORECAST_AGE, json_response
 from batchwright.api.services.batch_control import BatchControl
 from batchwright.api.services.batch_slices import BatchSlices
-from batchwright.contracts.audit_log import AuditAction
-from batchwright.contracts.batch import MAX_PRIORITY, MIN_PRIORITY, WindowFit
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.openai_objects import BatchObject
-from batchwright.contracts.operator_objects import (
+from batchwright.contracts.objects.audit_log import AuditAction
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.objects.operator import (
     BatchCountsObject,
     BatchSlicesObject,
     OperatorBatch,
     OperatorBatchPage,
 )
+from batchwright.contracts.payloads.batch import MAX_PRIORITY, MIN_PRIORITY, WindowFit
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.tables.operator_batches import OperatorBatchFilters
 from batchwright.rules.ids import is_batch_id
 from batchwright.rules.pagination import is_ascending, page_limit

@@ -24,9 +24,9 @@ from batchwright.api.schemas.budgets import (
 )
 from batchwright.api.schemas.json_body import json_body_spec, read_json_object, reject_unknown
 from batchwright.api.schemas.responses import json_response
-from batchwright.contracts.audit_log import AuditAction
-from batchwright.contracts.openai import GroupKind
-from batchwright.contracts.prices import DecimalText
+from batchwright.contracts.objects.audit_log import AuditAction
+from batchwright.contracts.registry.prices import DecimalText
+from batchwright.contracts.terms import GroupKind
 from batchwright.database.errors import InOtherOrganization, UnknownBudgetGroup, UnknownTenant
 from batchwright.database.tenants.daily_usage import UsageOfDay
 from batchwright.rules.costs import amount_text

@@ -21,9 +21,9 @@ from batchwright.api.schemas.json_body import (
 )
 from batchwright.api.schemas.responses import batch_object, json_response
 from batchwright.api.services.dead_letter_retry import DeadLetterRetries
-from batchwright.contracts.audit_log import AuditAction
-from batchwright.contracts.openai_objects import BatchObject
-from batchwright.contracts.operator_objects import (
+from batchwright.contracts.objects.audit_log import AuditAction
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.objects.operator import (
     DeadLetterError,
     DeadLetterObject,
     DeadLetterPage,

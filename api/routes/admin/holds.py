@@ -16,9 +16,9 @@ from batchwright.api.openapi import pattern_schema
 from batchwright.api.schemas.budgets import NAME_PATTERN, checked_name
 from batchwright.api.schemas.json_body import check_text, json_body_spec, read_json_object, reject_unknown
 from batchwright.api.schemas.responses import json_response
-from batchwright.contracts.audit_log import AuditAction
-from batchwright.contracts.openai import HoldKind
-from batchwright.contracts.operator_objects import HoldList, HoldObject
+from batchwright.contracts.objects.audit_log import AuditAction
+from batchwright.contracts.objects.operator import HoldList, HoldObject
+from batchwright.contracts.terms import HoldKind
 
 logger = logging.getLogger(__name__)
 _MAX_NAME_CHARACTERS = 256

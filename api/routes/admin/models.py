@@ -31,10 +31,10 @@ from batchwright.api.schemas.model_update import (
     version_conflict,
 )
 from batchwright.api.schemas.responses import json_response
-from batchwright.contracts.audit_log import AuditAction
-from batchwright.contracts.operator_objects import ModelSettingsObject, RegisteredModels
-from batchwright.contracts.prices import describe_mixed_currencies
-from batchwright.contracts.registry import (
+from batchwright.contracts.objects.audit_log import AuditAction
+from batchwright.contracts.objects.operator import ModelSettingsObject, RegisteredModels
+from batchwright.contracts.registry.prices import describe_mixed_currencies
+from batchwright.contracts.registry.schema import (
     ModelConfig,
     ModelNameConflict,
     check_model_names,

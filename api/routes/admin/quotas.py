@@ -25,11 +25,11 @@ from batchwright.api.schemas.json_body import (
     wrong_type,
 )
 from batchwright.api.schemas.responses import json_response
-from batchwright.contracts.audit_log import AuditAction
-from batchwright.contracts.batch import MAX_PRIORITY, MIN_PRIORITY
-from batchwright.contracts.openai import AdmissionPolicy, OverQuota, Quota
-from batchwright.contracts.operator_objects import DefaultQuotas, LimitsObject, QuotaList, QuotaObject
-from batchwright.contracts.prices import DecimalText
+from batchwright.contracts.objects.audit_log import AuditAction
+from batchwright.contracts.objects.operator import DefaultQuotas, LimitsObject, QuotaList, QuotaObject
+from batchwright.contracts.payloads.batch import MAX_PRIORITY, MIN_PRIORITY
+from batchwright.contracts.registry.prices import DecimalText
+from batchwright.contracts.terms import AdmissionPolicy, OverQuota, Quota
 from batchwright.rules.dispatch.fair_share import MAX_WEIGHT, MIN_WEIGHT
 from batchwright.rules.quotas import MAX_QUOTA
 

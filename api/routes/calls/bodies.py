@@ -11,7 +11,7 @@ from batchwright.api.errors import ApiError, invalid_type, invalid_value, missin
 from batchwright.api.schemas.json_body import read_raw_object
 from batchwright.api.services.calls import SentKey
 from batchwright.api.services.idempotency import fingerprint, idempotency_key_of
-from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.terms import Endpoint
 from batchwright.rules.call_lines import LONGEST_LINE_START
 from batchwright.rules.ids import is_model_name
 from batchwright.rules.input.body_checks import kind_of

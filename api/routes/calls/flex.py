@@ -32,7 +32,7 @@ from batchwright.api.services.held_calls import HeldCalls, late_error
 from batchwright.api.services.idempotency import idempotency_key_parameter
 from batchwright.contracts.calls import Call
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.terms import Endpoint
 from batchwright.database.tables.calls import CallKey
 from batchwright.rules.call_lines import edit_body
 from batchwright.rules.call_results import error_of, read_result, success_of

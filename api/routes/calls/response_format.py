@@ -6,7 +6,7 @@ import msgspec
 import orjson
 
 from batchwright.contracts.calls import Call, CallStatus
-from batchwright.contracts.openai import Profile
+from batchwright.contracts.terms import Profile
 from batchwright.rules.call_results import error_of, success_of
 
 # Fields that OpenAI's responses always have, and what they are if neither request nor backend says more.

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from batchwright.contracts.anthropic import MessageBatchObject, MessageCounts, ProcessingStatus
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.openai import BatchStatus, Profile
+from batchwright.contracts.objects.anthropic import MessageBatchObject, MessageCounts, ProcessingStatus
+from batchwright.contracts.terms import BatchStatus, Profile
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.rules.ids import message_batch_id
 

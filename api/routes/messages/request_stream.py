@@ -13,7 +13,7 @@ import msgspec
 
 from batchwright.api.errors import ApiError, invalid_value, payload_too_large
 from batchwright.api.services.multipart import FormField, FormFile, FormPiece
-from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.terms import Endpoint
 from batchwright.rules.input.digest_set import DigestSet
 from batchwright.rules.input.lines import DECODE_ERRORS, read_fields_with_margin
 from batchwright.rules.json_text import member_name, object_members, replace_lone_surrogates

@@ -7,9 +7,9 @@ import msgspec
 
 from batchwright.api.routes.messages.error_format import error_type
 from batchwright.api.routes.messages.objects import ended_without_files
-from batchwright.contracts.anthropic import ErrorType
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.objects.anthropic import ErrorType
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter
 from batchwright.rules.json_text import replace_lone_surrogates

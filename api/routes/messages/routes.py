@@ -44,7 +44,7 @@ from batchwright.api.services.file_upload import FileUpload, discard_object, sto
 from batchwright.api.services.idempotency import idempotency_key_of, idempotency_key_parameter
 from batchwright.api.services.live_results import JSONL
 from batchwright.api.services.request_body import stream_body
-from batchwright.contracts.anthropic import (
+from batchwright.contracts.objects.anthropic import (
     ANTHROPIC_VERSION_HEADER,
     DEFAULT_ANTHROPIC_VERSION,
     DeletedMessageBatch,
@@ -53,9 +53,9 @@ from batchwright.contracts.anthropic import (
     RelaxedMessageBatchObject,
     RelaxedMessageBatchPage,
 )
-from batchwright.contracts.audit_log import AuditAction
-from batchwright.contracts.openai import Endpoint, Profile
-from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.objects.audit_log import AuditAction
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.database.errors import DatabaseError, UnknownCursor
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.rules.batch_filters import BatchFilters

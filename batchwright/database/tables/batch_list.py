@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from batchwright.contracts.openai import BatchStatus, Endpoint
+from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.database.driver import Row
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import BatchRow

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from pydantic import BaseModel, Field, Json, TypeAdapter
 
-from batchwright.contracts.batch import (
+from batchwright.contracts.payloads.batch import (
     BatchForecast,
     BatchOrder,
     BatchPolicy,
@@ -18,8 +18,8 @@ from batchwright.contracts.batch import (
     SourceBatch,
     StartForecast,
 )
-from batchwright.contracts.openai import BatchStatus, Endpoint, Usage, ValidationError
-from batchwright.contracts.prices import DecimalText, PriceConfig
+from batchwright.contracts.registry.prices import DecimalText, PriceConfig
+from batchwright.contracts.terms import BatchStatus, Endpoint, Usage, ValidationError
 from batchwright.database.driver import Row
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.waiting_reasons import WaitingRow

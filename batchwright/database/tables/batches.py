@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from batchwright.contracts.batch import BatchOrder, ErrorCount, ModelCounts
-from batchwright.contracts.openai import BatchStatus, ValidationError
-from batchwright.contracts.prices import PriceConfig
+from batchwright.contracts.payloads.batch import BatchOrder, ErrorCount, ModelCounts
+from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.driver import Session
 from batchwright.database.errors import UnknownBatch
 from batchwright.database.pool import ConnectionPool

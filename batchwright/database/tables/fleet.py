@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from batchwright.contracts.openai import BatchStatus, HoldKind
+from batchwright.contracts.terms import BatchStatus, HoldKind
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import LiveBatch, ModelBacklog, ModelDeadline
 from batchwright.database.sql import queries

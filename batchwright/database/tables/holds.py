@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from batchwright.contracts.openai import HoldKind
+from batchwright.contracts.terms import HoldKind
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import Hold
 from batchwright.database.sql import queries

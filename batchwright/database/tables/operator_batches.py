@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from batchwright.contracts.batch import WindowFit
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import WindowFit
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import BatchRow
 from batchwright.database.sql import queries

@@ -6,9 +6,9 @@ from typing import Protocol
 
 from pydantic import field_validator
 
-from batchwright.contracts.batch_schedules import BatchTemplate, ScheduleSpec
 from batchwright.contracts.message import Message
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch_schedules import BatchTemplate, ScheduleSpec
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.driver import Row
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.pool import ConnectionPool

@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 from pydantic import Field, TypeAdapter
 
 from batchwright.contracts.message import Message
-from batchwright.contracts.webhook_events import EventType
-from batchwright.contracts.webhook_objects import DeliveryStatus
+from batchwright.contracts.objects.webhook_events import EventType
+from batchwright.contracts.objects.webhooks import DeliveryStatus
 from batchwright.database.driver import Row
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.pool import ConnectionPool

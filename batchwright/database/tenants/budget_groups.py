@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from batchwright.contracts.openai import GroupKind
+from batchwright.contracts.terms import GroupKind
 from batchwright.database.driver import Session
 from batchwright.database.errors import InOtherOrganization, UnknownApiKey, UnknownBudgetGroup, UnknownTenant
 from batchwright.database.pool import ConnectionPool

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Set
 
-from batchwright.contracts.openai import GroupKind
+from batchwright.contracts.terms import GroupKind
 from batchwright.database.driver import Row
 from batchwright.database.records import BudgetGroupRow
 from batchwright.database.tenants.quota_records import DailyUsage

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from batchwright.contracts.batch import MAX_PRIORITY
 from batchwright.contracts.message import Message
-from batchwright.contracts.openai import AdmissionPolicy, OverQuota
-from batchwright.contracts.prices import DecimalText
+from batchwright.contracts.payloads.batch import MAX_PRIORITY
+from batchwright.contracts.registry.prices import DecimalText
+from batchwright.contracts.terms import AdmissionPolicy, OverQuota
 from batchwright.rules.costs import amount_of
 from batchwright.rules.quotas import DailyAmounts, QuotaLimits
 

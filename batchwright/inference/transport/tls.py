@@ -3,7 +3,7 @@
 import ssl
 from pathlib import Path
 
-from batchwright.contracts.registry import BackendConfig
+from batchwright.contracts.registry.schema import BackendConfig
 
 
 class InvalidTlsFiles(Exception):

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from batchwright.contracts.registry import BackendConfig, GatewayConfig, ModelConfig
-from batchwright.contracts.registry_types import RegistryEntry
+from batchwright.contracts.registry.base_types import RegistryEntry
+from batchwright.contracts.registry.schema import BackendConfig, GatewayConfig, ModelConfig
 
 
 def effective_models(

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
-from batchwright.contracts.batch import BatchForecast, WindowFit
+from batchwright.contracts.payloads.batch import BatchForecast, WindowFit
 from batchwright.rules.dispatch.queue_forecast import (
     PRIOR_LINES,
     LineWork,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from batchwright.contracts.batch import StartFit
+from batchwright.contracts.payloads.batch import StartFit
 from batchwright.rules.dispatch.queue_forecast import LineWork, ModelSpeed, QueueForecast
 from batchwright.rules.dispatch.work_shares import UnsettledWork
 

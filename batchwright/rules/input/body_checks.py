@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec import UNSET
 
-from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.terms import Endpoint
 from batchwright.rules.input.errors import ValidationCode
 from batchwright.rules.input.lines import (
     FastBody,

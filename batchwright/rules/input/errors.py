@@ -6,9 +6,9 @@ At most 1,000 errors are listed, but all are counted.
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
-from batchwright.contracts.batch import BatchOrder, StartForecast
-from batchwright.contracts.openai import Quota, ValidationError
-from batchwright.contracts.prices import PriceConfig, describe_mixed_currencies
+from batchwright.contracts.payloads.batch import BatchOrder, StartForecast
+from batchwright.contracts.registry.prices import PriceConfig, describe_mixed_currencies
+from batchwright.contracts.terms import Quota, ValidationError
 from batchwright.rules.duration_text import duration_text
 from batchwright.rules.json_text import storable
 from batchwright.rules.quotas import QuotaExcess

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET, Struct
 
-from batchwright.contracts.openai import Endpoint, Profile
+from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.input.ambiguous_keys import BODY_NAMES, LINE_NAMES, LineTemplates, ambiguous_keys
 from batchwright.rules.input.body_checks import (
     BodyProblem,

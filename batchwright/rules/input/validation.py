@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from batchwright.contracts.openai import Endpoint, Profile, ValidationError
+from batchwright.contracts.terms import Endpoint, Profile, ValidationError
 from batchwright.rules.input.errors import ValidationCode, ValidationErrors
 from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits, LineChecker, RejectedRequest
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter

@@ -5,15 +5,15 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from batchwright.contracts.openai import Endpoint, Profile
-from batchwright.contracts.openai_objects import (
+from batchwright.contracts.objects.openai import (
     BatchError,
     BatchErrors,
     EstimatedCost,
     EstimateObject,
     ModelEstimateObject,
 )
-from batchwright.contracts.prices import PriceConfig
+from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.costs import UnitPrices, amount_text
 from batchwright.rules.input.errors import ValidationCode
 from batchwright.rules.input.line_checks import InputLimits, RejectedRequest

@@ -8,7 +8,7 @@ from json.encoder import encode_basestring_ascii as _quoted
 import msgspec
 
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.openai import Usage
+from batchwright.contracts.terms import Usage
 from batchwright.rules.json_text import is_json, replace_lone_surrogates
 from batchwright.rules.results.token_usage import usage_of
 

@@ -5,7 +5,7 @@ from typing import Annotated, Protocol
 
 import msgspec
 
-from batchwright.contracts.openai import Usage
+from batchwright.contracts.terms import Usage
 from batchwright.rules.json_text import replace_lone_surrogates
 
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.terms import BatchStatus
 from batchwright.starter.batch_groups import batches_exit_code, batches_of, print_batches
 from batchwright.starter.client import Client
 from batchwright.starter.commands.batches.watch import follow, follow_all

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.terms import Endpoint
 from batchwright.starter.folder.errors import FolderError
 from batchwright.starter.folder.job_batches import JobOptions
 from batchwright.starter.folder.job_runner import FolderJobRunner

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.terms import Endpoint
 from batchwright.rules.input.line_checks import InputLimits
 from batchwright.rules.input.request_lines import request_line
 from batchwright.starter.output import ExitCode, stderr, stop

@@ -13,8 +13,8 @@ from uuid import uuid4
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from batchwright.contracts.batch import MAX_PRIORITY, MIN_PRIORITY
-from batchwright.contracts.openai_objects import BatchObject, FileObject
+from batchwright.contracts.objects.openai import BatchObject, FileObject
+from batchwright.contracts.payloads.batch import MAX_PRIORITY, MIN_PRIORITY
 from batchwright.rules.input.parts import group_id
 from batchwright.starter.batch_groups import batches_exit_code, print_batches
 from batchwright.starter.client import Client, ClientError

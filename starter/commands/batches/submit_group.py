@@ -5,7 +5,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.objects.openai import BatchObject
 from batchwright.rules.input.parts import DuplicateCustomId, InputPart, PartFile, divide, part_metadata
 from batchwright.starter.batch_groups import parts_of
 from batchwright.starter.client import Client, ClientError

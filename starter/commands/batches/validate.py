@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from batchwright.contracts.openai import Endpoint, Profile
-from batchwright.contracts.openai_objects import EstimateObject
-from batchwright.contracts.registry import prices_of
+from batchwright.contracts.objects.openai import EstimateObject
+from batchwright.contracts.registry.schema import prices_of
+from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.input.line_checks import InputLimits
 from batchwright.rules.input.validation import ValidationReport
 from batchwright.rules.input.validation import validate as validate_pieces

@@ -6,7 +6,7 @@ import typer
 from pydantic import JsonValue
 from rich.table import Table
 
-from batchwright.contracts.operator_objects import (
+from batchwright.contracts.objects.operator import (
     ModelSettingsObject,
     RegisteredBackend,
     RegisteredModels,

@@ -12,7 +12,7 @@ from batchwright.activities.consistency.activity import store_counts
 from batchwright.activities.consistency.compare import ComparedSources, ConsistencyCheck
 from batchwright.activities.consistency.differences import ConsistencyReport
 from batchwright.activities.consistency.runs import TemporalBatchRunSource
-from batchwright.contracts.audit_log import AuditAction, AuditTargetType
+from batchwright.contracts.objects.audit_log import AuditAction, AuditTargetType
 from batchwright.database.database import Database
 from batchwright.database.tables.audit_log import AuditTarget
 from batchwright.settings import Settings

@@ -14,8 +14,8 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from batchwright.activities.retention.storage_mark import adopt_storage
-from batchwright.contracts.audit_log import AuditAction, AuditTargetType
-from batchwright.contracts.retention import (
+from batchwright.contracts.objects.audit_log import AuditAction, AuditTargetType
+from batchwright.contracts.payloads.retention import (
     EXPIRED_KINDS,
     LITTER_KINDS,
     WORKFLOW,

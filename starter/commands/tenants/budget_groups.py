@@ -7,8 +7,8 @@ from typing import Annotated, TypeVar
 import typer
 from pydantic import BaseModel, JsonValue
 
-from batchwright.contracts.audit_log import AuditAction, AuditTargetType
-from batchwright.contracts.openai import GroupKind
+from batchwright.contracts.objects.audit_log import AuditAction, AuditTargetType
+from batchwright.contracts.terms import GroupKind
 from batchwright.database.database import Database
 from batchwright.database.errors import UnknownBudgetGroup
 from batchwright.database.records import ApiKeyRow, BudgetGroupRow

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from batchwright.contracts.prices import parse_decimal
+from batchwright.contracts.registry.prices import parse_decimal
 from batchwright.rules.costs import amount_text
 from batchwright.rules.ids import is_tenant
 from batchwright.rules.quotas import MAX_QUOTA, DailyAmounts

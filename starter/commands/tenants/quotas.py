@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from batchwright.contracts.batch import MAX_PRIORITY, MIN_PRIORITY
-from batchwright.contracts.openai import AdmissionPolicy, OverQuota
-from batchwright.contracts.operator_objects import DefaultQuotas, QuotaList, QuotaObject
+from batchwright.contracts.objects.operator import DefaultQuotas, QuotaList, QuotaObject
+from batchwright.contracts.payloads.batch import MAX_PRIORITY, MIN_PRIORITY
+from batchwright.contracts.terms import AdmissionPolicy, OverQuota
 from batchwright.rules.quotas import MAX_QUOTA
 from batchwright.starter.commands.tenants.budget_output import checked_cost
 from batchwright.starter.operator_client import operator_client

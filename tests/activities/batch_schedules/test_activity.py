@@ -7,8 +7,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.batch_schedules.activity import BatchScheduling
-from batchwright.contracts.batch import BatchOrder, Caller
-from batchwright.contracts.batch_schedules import (
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.payloads.batch import BatchOrder, Caller
+from batchwright.contracts.payloads.batch_schedules import (
     BatchTemplate,
     OverlapPolicy,
     RunRecord,
@@ -16,8 +17,7 @@ from batchwright.contracts.batch_schedules import (
     ScheduledRun,
     ScheduleRef,
 )
-from batchwright.contracts.errors import Failure
-from batchwright.contracts.openai import BatchStatus, Endpoint
+from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.schedules import ScheduleRow, ScheduleRunRow
 from batchwright.rules.ids import is_batch_id

@@ -6,8 +6,12 @@ from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.consistency.activity import ConsistencyChecking
 from batchwright.activities.consistency.differences import DifferenceKind
-from batchwright.contracts.consistency import ConsistencyCheckOrder, ConsistencyCheckResult, DifferenceCount
 from batchwright.contracts.errors import Failure
+from batchwright.contracts.payloads.consistency import (
+    ConsistencyCheckOrder,
+    ConsistencyCheckResult,
+    DifferenceCount,
+)
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.settings import load
 from tests.activities.consistency.test_compare import ID, ConsistencyFixture

@@ -8,8 +8,8 @@ import pytest
 from batchwright.activities.consistency.compare import ComparedSources, ConsistencyCheck
 from batchwright.activities.consistency.differences import ConsistencyReport, DifferenceKind
 from batchwright.activities.consistency.runs import BatchRun, BatchRunSource
-from batchwright.contracts.batch import BatchOrder, BatchResult
-from batchwright.contracts.openai import BatchStatus, Endpoint, Usage
+from batchwright.contracts.payloads.batch import BatchOrder, BatchResult
+from batchwright.contracts.terms import BatchStatus, Endpoint, Usage
 from batchwright.database.records import BatchOutcome, BatchRow, FileRow
 from batchwright.rules import object_keys
 from batchwright.rules.ids import derived_file_id

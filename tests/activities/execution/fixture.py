@@ -23,11 +23,11 @@ from batchwright.activities.services.progress import ProgressReporter
 from batchwright.activities.services.shares_and_holds import StoredShares
 from batchwright.activities.services.slice_demand import MAX_SLICES
 from batchwright.activities.services.waiting_reason_reports import WaitingReasons
-from batchwright.contracts.batch import ModelCounts, WaitingReason
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.execution import RELEASED, SliceRequest, SliceResult
-from batchwright.contracts.openai import Endpoint
-from batchwright.contracts.registry import GatewayConfig, ModelConfig
+from batchwright.contracts.payloads.batch import ModelCounts, WaitingReason
+from batchwright.contracts.payloads.execution import RELEASED, SliceRequest, SliceResult
+from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
+from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import SliceProgress
 from batchwright.database.tables.batch_snapshots import BatchKey

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from batchwright.contracts.batch import BatchPolicy
 from batchwright.contracts.calls import CallStatus, RollingBatch
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.execution import SliceResult
+from batchwright.contracts.payloads.batch import BatchPolicy
+from batchwright.contracts.payloads.execution import SliceResult
 from batchwright.database.errors import DatabaseUnavailable
 from tests.activities.execution.fixture import (
     BATCH,

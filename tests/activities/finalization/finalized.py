@@ -5,11 +5,11 @@ from typing import Protocol
 from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.finalization.activity import Finalization
-from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.finalization import FinalizeRequest, FinalizeResult
-from batchwright.contracts.ingestion import IngestResult
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.payloads.finalization import FinalizeRequest, FinalizeResult
+from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.settings import load
 from batchwright.storage.base import Storage

@@ -6,8 +6,8 @@ import pytest
 from batchwright.activities.execution.result_writer import ResultWriter, SegmentNames
 from batchwright.activities.execution.stored_results import read_stored_results
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.execution import SliceResult
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.execution import SliceResult
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.tables.dead_letters import StoredDeadLetter
 from batchwright.rules.ids import request_id
 from batchwright.rules.results.dead_letters import FinalAttempt

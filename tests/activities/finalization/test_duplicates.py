@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from temporalio.exceptions import ApplicationError
 
-from batchwright.contracts.batch import ModelCounts
 from batchwright.contracts.errors import Failure, LineCode
-from batchwright.contracts.finalization import FinalizeResult
-from batchwright.contracts.ingestion import IngestResult
-from batchwright.contracts.openai import BatchStatus, Usage
+from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.payloads.finalization import FinalizeResult
+from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.rules import object_keys
 from batchwright.rules.ids import derived_file_id, request_id
 from batchwright.rules.input.line_splitter import LineSplitter

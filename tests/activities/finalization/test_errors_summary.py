@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from batchwright.contracts.batch import ErrorCount, ErrorExample
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample
+from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.results.output_lines import result_line
 from batchwright.rules.results.segments import RecordKind, SegmentRecord
 from tests.activities.finalization.settled_batch import BATCH_ID, TENANT, SettledBatch, a_batch

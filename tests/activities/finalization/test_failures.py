@@ -9,8 +9,8 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.errors import Failure, LineCode
-from batchwright.contracts.finalization import FinalizeRequest, FinalizeResult
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.finalization import FinalizeRequest, FinalizeResult
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules import object_keys
 from batchwright.rules.results.segments import RecordKind, SegmentRecord

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from batchwright.activities.execution.stored_results import LineAttempt
 from batchwright.activities.results.result_index import ResultIndex
 from batchwright.activities.results.result_spool import ResultSpool
-from batchwright.contracts.batch import ModelCounts
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.finalization import FinalizeResult
-from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
+from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.payloads.finalization import FinalizeResult
+from batchwright.contracts.terms import BatchStatus, Usage, ValidationError
 from batchwright.rules.results.segments import RecordKind, SegmentRecord
 from batchwright.storage.base import StorageFull, StorageUnavailable
 from batchwright.storage.local import LocalStorage

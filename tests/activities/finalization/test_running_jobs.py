@@ -8,7 +8,7 @@ from temporalio.exceptions import ApplicationError
 
 from batchwright.activities.execution.stored_results import LineAttempt, SubmittedJob
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import OutcomeUnknown
 from batchwright.rules.results.segments import RecordKind, SegmentRecord
 from tests.activities.execution.jobs.job_server import JobServer, config_of

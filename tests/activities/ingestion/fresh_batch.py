@@ -12,10 +12,10 @@ from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.ingestion.activity import Ingestion
 from batchwright.activities.ingestion.publisher import ModelMap
-from batchwright.contracts.batch import BatchOrder, BatchPolicy
-from batchwright.contracts.ingestion import IngestResult, ModelShare
-from batchwright.contracts.openai import Endpoint, Profile
-from batchwright.contracts.prices import PriceConfig
+from batchwright.contracts.payloads.batch import BatchOrder, BatchPolicy
+from batchwright.contracts.payloads.ingestion import IngestResult, ModelShare
+from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.rules import object_keys
 from batchwright.rules.ids import is_model_name

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from batchwright.contracts.batch import ModelCounts, StartFit, StartForecast
-from batchwright.contracts.openai import AdmissionPolicy, BatchStatus
+from batchwright.contracts.payloads.batch import ModelCounts, StartFit, StartForecast
+from batchwright.contracts.terms import AdmissionPolicy, BatchStatus
 from batchwright.rules.dispatch.queue_forecast import ModelSpeed
 from batchwright.storage.base import StorageUnavailable
 from tests.activities.ingestion.fresh_batch import TENANT, FreshBatch, a_batch, a_line

@@ -15,8 +15,8 @@ from temporalio.exceptions import ApplicationError
 
 from batchwright.activities.ingestion.input_spool import InputSpool
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.ingestion import IngestResult
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.terms import BatchStatus
 from batchwright.storage.base import StorageUnavailable
 from tests.activities.ingestion.fresh_batch import BATCH_ID, TENANT, FreshBatch, a_batch, a_line
 from tests.fakes.storage import MemoryStorage, MemoryWriter

@@ -14,10 +14,10 @@ from temporalio.exceptions import ApplicationError
 
 from batchwright.activities.ingestion import publisher
 from batchwright.activities.ingestion.scanner import line_limits
-from batchwright.contracts.batch import ErrorCount, ErrorExample, ModelCounts
 from batchwright.contracts.errors import Failure, LineCode
-from batchwright.contracts.ingestion import IngestResult, ModelShare
-from batchwright.contracts.openai import BatchStatus, Endpoint, Profile, ValidationError
+from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample, ModelCounts
+from batchwright.contracts.payloads.ingestion import IngestResult, ModelShare
+from batchwright.contracts.terms import BatchStatus, Endpoint, Profile, ValidationError
 from batchwright.rules.dispatch.rate_limits import Pacing
 from batchwright.rules.ids import request_id
 from batchwright.rules.planning.plan_format import SliceRecord

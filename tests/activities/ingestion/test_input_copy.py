@@ -10,7 +10,7 @@ from secrets import token_hex
 import pytest
 from botocore.session import get_session
 
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.input.compression import zstd
 from batchwright.storage.base import ObjectWriter, StorageUnavailable
 from tests.activities.ingestion.fresh_batch import FILE_ID, TENANT, FreshBatch, a_line

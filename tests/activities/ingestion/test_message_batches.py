@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from batchwright.contracts.batch import ErrorCount
-from batchwright.contracts.openai import BatchStatus, Endpoint
+from batchwright.contracts.payloads.batch import ErrorCount
+from batchwright.contracts.terms import BatchStatus, Endpoint
 from tests.activities.ingestion.fresh_batch import FreshBatch, a_line
 
 PARAMS = {"model": "a", "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}]}

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.ingestion import IngestResult
-from batchwright.contracts.openai import BatchStatus, Endpoint
+from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.rules import object_keys
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.ids import derived_file_id

@@ -7,7 +7,7 @@ import pytest
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.openai import BatchStatus, Endpoint, OverQuota
+from batchwright.contracts.terms import BatchStatus, Endpoint, OverQuota
 from batchwright.rules.quotas import EnqueuedWork, QuotaExcess, QuotaLimits
 from batchwright.rules.results.segments import SegmentRecord
 from batchwright.storage.base import StorageUnavailable

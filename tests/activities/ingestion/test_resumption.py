@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from batchwright.contracts.batch import ErrorCount, ErrorExample, RerunKind, SourceBatch
 from batchwright.contracts.errors import Failure, LineCode
-from batchwright.contracts.finalization import FinalizeResult
-from batchwright.contracts.ingestion import IngestResult
-from batchwright.contracts.openai import BatchStatus, Usage
+from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample, RerunKind, SourceBatch
+from batchwright.contracts.payloads.finalization import FinalizeResult
+from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.records import BatchOutcome, FileRow
 from batchwright.rules import object_keys
 from batchwright.rules.ids import derived_file_id, request_id

@@ -6,11 +6,11 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from batchwright.activities.retention import storage_mark
-from batchwright.contracts.audit_log import AuditAction, AuditTargetType
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.retention import RetentionKind
-from batchwright.contracts.webhook_events import EventType
+from batchwright.contracts.objects.audit_log import AuditAction, AuditTargetType
+from batchwright.contracts.objects.webhook_events import EventType
+from batchwright.contracts.payloads.retention import RetentionKind
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import FileRow
 from batchwright.database.tables.audit_log import AuditActor, AuditEntry, AuditTarget

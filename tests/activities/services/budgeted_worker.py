@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime, timedelta
 from batchwright.activities.services.authorization import CachedPermissions
 from batchwright.activities.services.batch_costs import BatchCosts
 from batchwright.activities.services.daily_budgets import DailyBudgets
-from batchwright.contracts.execution import SliceRequest
+from batchwright.contracts.payloads.execution import SliceRequest
 from batchwright.rules.costs import amount_of
 from batchwright.rules.quotas import DailyAmounts
 from tests.activities.execution.fixture import ExecutionFixture, line_of, ok, plan_slice

@@ -1,10 +1,10 @@
 """Cost of batches, as one process knows it, and its comparison with the caps."""
 
 from batchwright.activities.services.batch_costs import BatchCosts
-from batchwright.contracts.batch import ModelCounts
-from batchwright.contracts.execution import SliceRequest
-from batchwright.contracts.openai import Usage
-from batchwright.contracts.prices import PriceConfig
+from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.payloads.execution import SliceRequest
+from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.terms import Usage
 from batchwright.database.records import SliceProgress
 from batchwright.rules.costs import amount_of
 from tests.activities.execution.fixture import BATCH, MODEL, TENANT, request

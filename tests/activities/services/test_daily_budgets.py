@@ -9,8 +9,8 @@ import pytest
 from batchwright.activities.services.authorization import CachedPermissions
 from batchwright.activities.services.batch_costs import BatchCosts
 from batchwright.activities.services.daily_budgets import DailyBudgets
-from batchwright.contracts.batch import Caller
-from batchwright.contracts.prices import PriceConfig
+from batchwright.contracts.payloads.batch import Caller
+from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ApiKeyRow
 from batchwright.database.tenants.quota_records import DailyUsage

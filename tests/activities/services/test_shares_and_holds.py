@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from batchwright.activities.services.shares_and_holds import StoredShares, part_of_cap
-from batchwright.contracts.batch import BatchPolicy, Caller, ModelCounts
+from batchwright.contracts.payloads.batch import BatchPolicy, Caller, ModelCounts
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ApiKeyRow
 from batchwright.inference.send_limits import FleetRate, Rates

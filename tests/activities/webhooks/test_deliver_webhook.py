@@ -10,11 +10,11 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.webhooks.activity import WebhookDeliveries
-from batchwright.contracts.batch import ErrorCount
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.webhook_events import CALL_EVENTS, END_EVENTS
-from batchwright.contracts.webhooks import AttemptRequest, AttemptResult, DeliveryOrder
+from batchwright.contracts.objects.webhook_events import CALL_EVENTS, END_EVENTS
+from batchwright.contracts.payloads.batch import ErrorCount
+from batchwright.contracts.payloads.webhooks import AttemptRequest, AttemptResult, DeliveryOrder
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.webhook_deliveries import ListedDelivery
 from batchwright.database.tables.webhook_endpoints import WebhookEndpoint

@@ -9,9 +9,9 @@ import pytest
 from openai import AsyncOpenAI, NotFoundError
 from openai.types import Batch
 
-from batchwright.contracts.activity_state import ActivityState
-from batchwright.contracts.openai_objects import BatchObject
-from batchwright.contracts.operator_objects import BatchSlicesObject, OperatorBatch
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.objects.operator import BatchSlicesObject, OperatorBatch
+from batchwright.contracts.terms import ActivityState
 from tests.clients import http_client
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack

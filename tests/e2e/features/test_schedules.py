@@ -11,8 +11,8 @@ from openai import AsyncOpenAI
 from openai.types import Batch
 from temporalio.client import ScheduleBackfill
 
-from batchwright.contracts.openai_objects import BatchObject
-from batchwright.contracts.schedule_objects import ScheduleObject
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.objects.schedules import ScheduleObject
 from tests.clients import http_client
 from tests.e2e.batches import CHAT, chat_lines, check_conservation, ended, submit, until
 from tests.e2e.stack import MODELS, Stack

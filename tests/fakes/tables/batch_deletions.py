@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime
 
-from batchwright.contracts.batch import RerunKind
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import RerunKind
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import ResultsInUse
 from batchwright.database.tables.batch_deletions import BatchDeletions
 from tests.fakes.tables.rows import Rows

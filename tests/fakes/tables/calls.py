@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.calls import ANSWER_LIFETIME, Call, CallAnswer, CallStatus, NewCall
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.calls import (
     LONGEST_OPEN,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from batchwright.activities.consistency.differences import DifferenceKind
-from batchwright.contracts.consistency import DifferenceCount
+from batchwright.contracts.payloads.consistency import DifferenceCount
 from batchwright.database.tables.consistency_checks import ConsistencyChecksTable, RecordedConsistencyCheck
 from tests.fakes.tables.rows import Rows
 

@@ -5,7 +5,7 @@ It passes the tests of the PostgreSQL table.
 
 from collections.abc import Sequence
 
-from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.payloads.batch import BatchOrder
 from batchwright.database.records import FileRow
 from batchwright.database.tables.dead_letters import DeadLettersTable, StoredDeadLetter
 from tests.fakes.tables.rows import Rows, position

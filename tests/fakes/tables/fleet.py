@@ -3,7 +3,7 @@
 from collections import Counter
 from datetime import datetime
 
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow, LiveBatch, ModelBacklog, ModelDeadline
 from batchwright.database.tables.batch_records import add_reported
 from batchwright.database.tables.fleet import LiveBatches

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from batchwright.contracts.batch import BatchOrder, StartForecast, WindowFit
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import BatchOrder, StartForecast, WindowFit
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.tables.batch_records import add_reported
 from batchwright.database.tables.forecasts import SPEED_AGE, ForecastRow, ForecastsTable, LiveWork
 from batchwright.database.tables.waiting_reasons import WaitingSource

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from batchwright.contracts.openai import HoldKind
+from batchwright.contracts.terms import HoldKind
 from batchwright.database.records import Hold
 from batchwright.database.tables.holds import HoldsTable
 from tests.fakes.tables.rows import Rows

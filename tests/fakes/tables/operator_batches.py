@@ -3,8 +3,8 @@
 from collections import defaultdict
 from datetime import datetime
 
-from batchwright.contracts.batch import BatchForecast, WindowFit
-from batchwright.contracts.openai import BatchStatus, Usage
+from batchwright.contracts.payloads.batch import BatchForecast, WindowFit
+from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.batch_records import add_reported
 from batchwright.database.tables.operator_batches import BatchCount, OperatorBatches, OperatorBatchFilters

@@ -4,7 +4,7 @@ import time
 from collections.abc import Collection, Sequence
 from datetime import UTC, date, datetime, timedelta
 
-from batchwright.contracts.openai import BatchStatus, Quota
+from batchwright.contracts.terms import BatchStatus, Quota
 from batchwright.database.records import BatchRow, WorkerHeartbeat
 from batchwright.database.tenants.quota_records import (
     DailyUsage,

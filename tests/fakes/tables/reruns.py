@@ -5,7 +5,7 @@ It passes the tests of the PostgreSQL table.
 
 from datetime import UTC, datetime
 
-from batchwright.contracts.batch import BatchOrder, RerunKind, SourceBatch
+from batchwright.contracts.payloads.batch import BatchOrder, RerunKind, SourceBatch
 from batchwright.database.errors import ResultsGone, UnknownBatch
 from batchwright.database.records import FileRow
 from batchwright.database.tables.reruns import RerunsTable

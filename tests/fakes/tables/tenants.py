@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from batchwright.contracts.openai import GroupKind
+from batchwright.contracts.terms import GroupKind
 from batchwright.database.errors import InOtherOrganization, UnknownApiKey, UnknownBudgetGroup, UnknownTenant
 from batchwright.database.records import ApiKeyRow, BudgetGroupRow, StoredApiKey, TenantRow
 from batchwright.database.tenants.api_keys import ApiKeysTable

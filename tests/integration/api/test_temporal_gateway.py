@@ -11,10 +11,9 @@ from temporalio.worker import Worker
 
 from batchwright.api.temporal_gateway import RunMissing, TemporalClientGateway
 from batchwright.contracts import search_attributes, temporal_names
-from batchwright.contracts.activity_state import ActivityState
-from batchwright.contracts.batch import BatchOrder, BatchResult
-from batchwright.contracts.execution import ModelRun, SliceRequest, SliceResult
-from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.payloads.batch import BatchOrder, BatchResult
+from batchwright.contracts.payloads.execution import ModelRun, SliceRequest, SliceResult
+from batchwright.contracts.terms import ActivityState, Endpoint
 from batchwright.rules.ids import new_batch_id
 from batchwright.settings import load
 from batchwright.starter.stack.ports import free_port

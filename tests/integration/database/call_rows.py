@@ -1,8 +1,8 @@
 """Rows of single calls and rolling batches, which tests of their tables and of callbacks share."""
 
-from batchwright.contracts.batch import BatchOrder, BatchPolicy
 from batchwright.contracts.calls import NewCall, RollingBatch
-from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.payloads.batch import BatchOrder, BatchPolicy
+from batchwright.contracts.terms import Endpoint
 from tests.integration.database.rows import an_order
 
 GROUP = "group_1"

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
-from batchwright.contracts.batch import BatchOrder, ModelCounts, ModelUsage
-from batchwright.contracts.openai import BatchStatus, Endpoint, Usage
+from batchwright.contracts.payloads.batch import BatchOrder, ModelCounts, ModelUsage
+from batchwright.contracts.terms import BatchStatus, Endpoint, Usage
 from batchwright.database.database import Database
 from batchwright.database.records import BatchOutcome, BatchRow, FileRow, SliceProgress
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.contracts.batch import RerunKind, SourceBatch
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import RerunKind, SourceBatch
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection, Session, connect, create_driver_pool
 from batchwright.database.errors import DatabaseUnavailable, FileInUse, OutcomeUnknown, ResultsGone

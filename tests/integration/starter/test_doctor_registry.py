@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from batchwright.contracts.registry import BackendConfig, ModelConfig
+from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
 from batchwright.database.database import Database
 from batchwright.settings import load
 from batchwright.starter.diagnostics.backend_checks import check_backends

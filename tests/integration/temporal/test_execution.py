@@ -13,10 +13,10 @@ from temporalio.worker import Worker
 
 from batchwright.activities.execution.activity import Execution
 from batchwright.activities.execution.lease import Heartbeat, HeartbeatReply, temporal_heartbeat
-from batchwright.contracts.batch import BatchPolicy
-from batchwright.contracts.execution import ModelRun, ModelRunResult, SliceResult
-from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.payloads.batch import BatchPolicy
+from batchwright.contracts.payloads.execution import ModelRun, ModelRunResult, SliceResult
 from batchwright.contracts.temporal_names import inference_queue
+from batchwright.contracts.terms import Endpoint
 from batchwright.temporal import DATA_CONVERTER
 from batchwright.workflows.model_run import ModelRunWorkflow
 from tests.activities.execution.fixture import (

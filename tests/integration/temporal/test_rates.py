@@ -9,7 +9,7 @@ import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from batchwright.contracts.execution import ModelRunResult
+from batchwright.contracts.payloads.execution import ModelRunResult
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE
 from batchwright.rules.dispatch.rate_limits import ALL_MODELS, Pacing, pacing_for
 from batchwright.starter.stack.temporal_server import find_binary

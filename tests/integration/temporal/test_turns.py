@@ -3,7 +3,7 @@
 from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import Worker
 
-from batchwright.contracts.batch import BatchOrder
+from batchwright.contracts.payloads.batch import BatchOrder
 from batchwright.contracts.temporal_names import CONTROL_QUEUE
 from batchwright.rules.dispatch.fair_share import fresh_fairness_key
 from batchwright.temporal.batch_start import start_batch

@@ -7,11 +7,11 @@ import pytest_asyncio
 from temporalio import activity
 from temporalio.client import Client, Interceptor
 
-from batchwright.contracts.batch import BatchOrder
-from batchwright.contracts.execution import SliceRequest, SliceResult
-from batchwright.contracts.finalization import FinalizeRequest, FinalizeResult
-from batchwright.contracts.ingestion import IngestResult
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
+from batchwright.contracts.payloads.finalization import FinalizeRequest, FinalizeResult
+from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.terms import BatchStatus
 from batchwright.telemetry.metrics import Metrics
 from batchwright.worker import interceptors
 from batchwright.worker.interceptors import ActivityMetricsInterceptor

@@ -11,7 +11,7 @@ from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.terms import BatchStatus
 from batchwright.settings import load
 from batchwright.worker.wiring import deployment_config
 from batchwright.workflows.batch import BatchWorkflow

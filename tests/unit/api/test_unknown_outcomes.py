@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 import httpx
 import pytest
 
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.openai_objects import BatchObject, FileObject, PartObject, UploadObject
+from batchwright.contracts.objects.openai import BatchObject, FileObject, PartObject, UploadObject
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import OutcomeUnknown
 from tests.fakes.api import LINE, ApiFixture, error_of, open_api, read
 from tests.fakes.ended_batch import INPUT, Ended

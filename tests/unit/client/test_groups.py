@@ -11,7 +11,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from batchwright.client import AsyncBatches, AsyncJobGroup, Batches, Job, JobGroup, Request
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.results.output_lines import result_line
 from tests.unit.client.api import Api
 from tests.unit.starter.cli import Cli, served

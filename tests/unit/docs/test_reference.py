@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.openai import Quota
+from batchwright.contracts.terms import Quota
 from batchwright.rules.input.errors import ValidationCode
 from batchwright.settings import Settings
 from batchwright.settings.limits import LimitSettings

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
-from batchwright.contracts.prices import PriceConfig
-from batchwright.contracts.registry import ModelConfig
+from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.registry.schema import ModelConfig
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.registry import BackendRegistry

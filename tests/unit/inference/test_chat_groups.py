@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from batchwright.contracts.openai import Endpoint
-from batchwright.contracts.registry import LimitConfig
+from batchwright.contracts.registry.schema import LimitConfig
+from batchwright.contracts.terms import Endpoint
 from batchwright.inference.client import RequestSender, parse_response
 from batchwright.inference.microbatch_sender import (
     MicrobatchSender,

@@ -5,8 +5,8 @@ import json
 
 import httpx
 
-from batchwright.contracts.openai import Endpoint
-from batchwright.contracts.registry import BackendConfig
+from batchwright.contracts.registry.schema import BackendConfig
+from batchwright.contracts.terms import Endpoint
 from batchwright.inference.client import InferenceClient
 from batchwright.inference.probes import ProbeResult, UpstreamProber
 from batchwright.inference.router import ModelRouter

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from pydantic import JsonValue
 
-from batchwright.contracts.registry import BackendConfig, ModelConfig
+from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.registry import BackendRegistry

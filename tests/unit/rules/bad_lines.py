@@ -3,7 +3,7 @@
 import json
 from typing import NamedTuple
 
-from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.terms import Endpoint
 
 CHAT = Endpoint.CHAT_COMPLETIONS
 EMBEDDINGS = Endpoint.EMBEDDINGS

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.batch_filters import (
     MAX_METADATA_PAIRS,
     BatchFilters,

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from batchwright.contracts.batch import ModelUsage
-from batchwright.contracts.openai import Usage
-from batchwright.contracts.prices import PriceConfig
+from batchwright.contracts.payloads.batch import ModelUsage
+from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.terms import Usage
 from batchwright.rules.costs import UnitPrices, amount_of, amount_text, batch_cost, total_cost
 from batchwright.rules.results.token_usage import total_usage
 

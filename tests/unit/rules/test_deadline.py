@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchwright.contracts.openai import Profile
+from batchwright.contracts.terms import Profile
 from batchwright.rules.deadline import window_seconds, window_text
 
 SHORTEST, LONGEST = 60, 14 * 86_400

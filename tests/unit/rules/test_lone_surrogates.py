@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchwright.contracts.job_config import JobConfig
-from batchwright.contracts.openai import Endpoint, Profile
+from batchwright.contracts.registry.job_config import JobConfig
+from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.backends import async_jobs
 from batchwright.rules.backends.microbatch import EmbeddingsAdapter
 from batchwright.rules.backends.response_checks import find_embeddings_problem

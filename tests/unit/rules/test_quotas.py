@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchwright.contracts.openai import Quota
+from batchwright.contracts.terms import Quota
 from batchwright.database.tenants.quota_records import TenantQuotas
 from batchwright.rules.input.errors import quota_exceeded
 from batchwright.rules.input.lines import RequestBody, read_body

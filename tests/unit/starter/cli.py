@@ -13,7 +13,7 @@ from typing import TypeVar
 import uvicorn
 from typer.testing import CliRunner, Result
 
-from batchwright.contracts.batch import (
+from batchwright.contracts.payloads.batch import (
     BatchForecast,
     ErrorCount,
     ErrorExample,
@@ -22,7 +22,7 @@ from batchwright.contracts.batch import (
     StartForecast,
     WindowFit,
 )
-from batchwright.contracts.openai import BatchStatus, Usage
+from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.records import BatchOutcome, BatchRow, FileRow, SliceProgress
 from batchwright.database.tables.forecasts import ForecastRow
 from batchwright.database.tables.waiting_reasons import WaitingRow, WaitingSource

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.contracts.activity_state import ActivityState
-from batchwright.contracts.ingestion import IngestResult, ModelShare
-from batchwright.contracts.openai import BatchStatus, Usage
+from batchwright.contracts.payloads.ingestion import IngestResult, ModelShare
 from batchwright.contracts.temporal_names import model_run_id
+from batchwright.contracts.terms import ActivityState, BatchStatus, Usage
 from batchwright.database.records import BatchOutcome
 from batchwright.temporal.pending_activities import PendingActivity
 from tests.unit.starter.cli import LATER, Cli, run_now, served

@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from batchwright.api.services import batch_events
-from batchwright.contracts.batch import ErrorCount, ErrorExample, ModelCounts, StartFit, WindowFit
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.openai import BatchStatus, ValidationError
-from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample, ModelCounts, StartFit, WindowFit
+from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.waiting_reasons import WaitingSource
 from batchwright.rules.ids import request_id

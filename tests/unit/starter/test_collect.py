@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.results.output_lines import error_line, result_line
 from batchwright.starter.tables.results import answer_text
 from tests.unit.starter.cli import Cli, served

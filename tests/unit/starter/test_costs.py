@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.contracts.batch import ModelCounts
-from batchwright.contracts.openai import Usage
-from batchwright.contracts.openai_objects import EstimateObject
-from batchwright.contracts.prices import PriceConfig
+from batchwright.contracts.objects.openai import EstimateObject
+from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.terms import Usage
 from batchwright.database.records import SliceProgress
 from batchwright.starter.output import money_text
 from tests.unit.starter.cli import LATER, Cli, run_now, served

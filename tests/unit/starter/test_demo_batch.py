@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from batchwright.contracts.batch import ModelCounts
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.openai_objects import (
+from batchwright.contracts.objects.openai import (
     BatchExtension,
     BatchObject,
     InputDetails,
@@ -18,6 +16,8 @@ from batchwright.contracts.openai_objects import (
     UsageObject,
     WaitingObject,
 )
+from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.terms import BatchStatus
 from batchwright.starter.stack import demo_batch
 from batchwright.starter.stack.demo_output import LastingReasons, ProgressBars, print_next_steps, print_result
 

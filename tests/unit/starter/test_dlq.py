@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.contracts.openai import BatchStatus, Usage
+from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.records import BatchOutcome
 from batchwright.rules.ids import request_id
 from batchwright.rules.results.dead_letters import DeadLetter

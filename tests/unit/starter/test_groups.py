@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
 from batchwright.rules.input.parts import PartLimits
 from batchwright.starter.client import Client

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.contracts.operator_objects import ModelSettingsObject
-from batchwright.contracts.registry import BackendConfig, ModelConfig
+from batchwright.contracts.objects.operator import ModelSettingsObject
+from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
 from batchwright.starter.operator_client import OperatorClient
 from tests.unit.starter.cli import LISTING, Cli, run_now, served
 

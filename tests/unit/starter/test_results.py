@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from batchwright.contracts.batch import ModelCounts
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.starter.client import ClientError
 from batchwright.starter.commands.batches.results import follow_results

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchwright.contracts.openai import Usage
+from batchwright.contracts.terms import Usage
 from batchwright.rules.dispatch.retry_policy import Category
 from batchwright.rules.worker_stats import FleetTraffic, TrafficShare, UpstreamTraffic, sum_traffic
 from batchwright.telemetry.backend_traffic import GROUPED_CHAT, BackendTraffic

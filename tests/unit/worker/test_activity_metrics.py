@@ -11,10 +11,10 @@ from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.execution import RELEASED
-from batchwright.contracts.finalization import FinalizeResult
-from batchwright.contracts.ingestion import IngestResult
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.execution import RELEASED
+from batchwright.contracts.payloads.finalization import FinalizeResult
+from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.storage.base import StorageUnavailable
 from batchwright.telemetry.metrics import Metrics

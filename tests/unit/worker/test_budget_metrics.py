@@ -2,7 +2,7 @@
 
 from datetime import UTC, date, datetime
 
-from batchwright.contracts.openai import Quota
+from batchwright.contracts.terms import Quota
 from batchwright.database.tenants.quota_records import DailyUsage
 from batchwright.rules.costs import amount_of
 from batchwright.rules.quotas import DailyAmounts

@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.activities.consistency.differences import DifferenceKind
-from batchwright.contracts.batch import BatchOrder, ModelCounts
-from batchwright.contracts.consistency import DifferenceCount
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import BatchOrder, ModelCounts
+from batchwright.contracts.payloads.consistency import DifferenceCount
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules.quotas import DailyAmounts
 from batchwright.telemetry.metrics import Metrics

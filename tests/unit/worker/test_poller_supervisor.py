@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 
-from batchwright.contracts.batch import ModelCounts
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.storage.base import StorageUnavailable
 from batchwright.worker.dependency_checks import DependencyMonitor

@@ -12,8 +12,8 @@ import pytest
 
 from batchwright.activities.completion import count_missing_lines
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.openai import Endpoint
-from batchwright.contracts.registry import BackendConfig, ModelConfig
+from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
+from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
 from batchwright.inference.client import RequestSender

@@ -11,11 +11,11 @@ from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
 from batchwright.activities.services.waiting_reason_reports import WaitingReasons
-from batchwright.contracts.batch import BatchOrder, WaitingReason
 from batchwright.contracts.errors import Failure, LineCode
-from batchwright.contracts.execution import SliceRequest
-from batchwright.contracts.finalization import FinalizeRequest
-from batchwright.contracts.openai import BatchStatus, Endpoint
+from batchwright.contracts.payloads.batch import BatchOrder, WaitingReason
+from batchwright.contracts.payloads.execution import SliceRequest
+from batchwright.contracts.payloads.finalization import FinalizeRequest
+from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.database.tables.waiting_reasons import WaitingSource
 from batchwright.rules.ids import new_batch_id
 from batchwright.worker.interceptors import WaitingReasonInbound

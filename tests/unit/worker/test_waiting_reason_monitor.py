@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.contracts.batch import BatchOrder, ModelCounts, WaitingReason
-from batchwright.contracts.openai import Endpoint, HoldKind
+from batchwright.contracts.payloads.batch import BatchOrder, ModelCounts, WaitingReason
 from batchwright.contracts.temporal_names import IO_QUEUE, inference_queue
+from batchwright.contracts.terms import Endpoint, HoldKind
 from batchwright.database.records import SliceProgress
 from batchwright.database.tables.waiting_reasons import WaitingSource
 from batchwright.rules.dispatch.rate_limits import Pacing

@@ -11,8 +11,8 @@ from temporalio.activity import ActivityCancellationDetails
 from batchwright.activities.execution.stored_results import LineAttempt
 from batchwright.activities.services.callbacks import CallbackWatch
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.execution import SliceResult
-from batchwright.contracts.registry import GatewayConfig, ModelConfig
+from batchwright.contracts.payloads.execution import SliceResult
+from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
 from batchwright.rules.backends.callback_tokens import CALLBACK_PATH, verify_token
 from batchwright.rules.results.segments import RecordKind
 from batchwright.storage.base import StorageUnavailable

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from temporalio.activity import ActivityCancellationDetails
 
-from batchwright.contracts.execution import SliceRequest, SliceResult
-from batchwright.contracts.prices import PriceConfig
+from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
+from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.database.tables.batch_snapshots import BatchKey
 from batchwright.database.tables.progress import BatchSpending
 from batchwright.rules.costs import amount_of

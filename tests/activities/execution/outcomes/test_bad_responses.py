@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.execution import SliceRequest, SliceResult
-from batchwright.contracts.openai import Endpoint
-from batchwright.contracts.registry import GatewayConfig, ModelConfig
+from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
+from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
+from batchwright.contracts.terms import Endpoint
 from batchwright.rules.dispatch.retry_policy import Budget
 from batchwright.rules.results.segments import RecordKind
 from docs.error_codes import ANSWER_OUTCOMES, AnswerOutcome

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.execution import SliceResult
-from batchwright.contracts.openai import Endpoint
-from batchwright.contracts.registry import GatewayConfig, ModelConfig
+from batchwright.contracts.payloads.execution import SliceResult
+from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
+from batchwright.contracts.terms import Endpoint
 from tests.activities.execution.fixture import ExecutionFixture, plan_slice, request
 from tests.fakes import hostile_backends
 from tests.fakes.bad_lines import DOWN, LISTING, BadLines

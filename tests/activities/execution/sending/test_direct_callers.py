@@ -2,8 +2,8 @@
 
 import asyncio
 
-from batchwright.contracts.execution import SliceResult
-from batchwright.contracts.registry import GatewayConfig, ModelConfig
+from batchwright.contracts.payloads.execution import SliceResult
+from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
 from batchwright.rules.results.segments import RecordKind
 from batchwright.simulator.backend import SimulatorOptions
 from tests.activities.execution.fixture import (

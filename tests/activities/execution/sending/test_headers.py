@@ -4,9 +4,9 @@ import asyncio
 
 import httpx
 
-from batchwright.contracts.batch import Caller
-from batchwright.contracts.openai import Endpoint
-from batchwright.contracts.registry import GatewayConfig, ModelConfig
+from batchwright.contracts.payloads.batch import Caller
+from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
+from batchwright.contracts.terms import Endpoint
 from tests.activities.execution.fixture import MODEL, ExecutionFixture, line_of, ok, plan_slice, request
 from tests.activities.execution.jobs.job_server import JobServer, config_of, done
 from tests.activities.execution.sending.test_microbatch import embedded, inputs_of

@@ -3,8 +3,8 @@
 import pytest
 
 from batchwright.activities.services.backend_jobs import forwarded_headers
-from batchwright.contracts.batch import Caller
-from batchwright.contracts.openai import Endpoint
+from batchwright.contracts.payloads.batch import Caller
+from batchwright.contracts.terms import Endpoint
 
 SENT = {"anthropic-version": "2026-10-21"}
 

@@ -8,8 +8,8 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from batchwright.contracts.openai import Endpoint
-from batchwright.contracts.registry import BackendConfig, ModelConfig
+from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
+from batchwright.contracts.terms import Endpoint
 from batchwright.inference.client import parse_response
 from batchwright.inference.microbatch_sender import MicrobatchPolicy, MicrobatchSender, MicrobatchSenders
 from batchwright.inference.outcomes import Outcome

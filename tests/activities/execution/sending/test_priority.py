@@ -4,8 +4,8 @@ import json
 
 import httpx
 
-from batchwright.contracts.openai import Endpoint
-from batchwright.contracts.registry import BackendConfig, GatewayConfig, ModelConfig
+from batchwright.contracts.registry.schema import BackendConfig, GatewayConfig, ModelConfig
+from batchwright.contracts.terms import Endpoint
 from tests.activities.execution.fixture import (
     MODEL,
     ExecutionFixture,

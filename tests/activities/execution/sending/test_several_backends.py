@@ -9,8 +9,8 @@ import pytest
 
 from batchwright.activities.execution.stored_results import LineAttempt
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.execution import SliceResult
-from batchwright.contracts.registry import GatewayConfig, ModelConfig, RetryConfig
+from batchwright.contracts.payloads.execution import SliceResult
+from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig, RetryConfig
 from batchwright.inference.router import ModelRouter
 from batchwright.rules.results.segments import RecordKind
 from batchwright.settings import load

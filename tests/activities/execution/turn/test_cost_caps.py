@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from batchwright.activities.services.batch_costs import SliceCost
-from batchwright.contracts.execution import SliceRequest, SliceResult
-from batchwright.contracts.prices import PriceConfig
-from batchwright.contracts.registry import GatewayConfig, ModelConfig
+from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
+from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
 from batchwright.database.tables.batch_snapshots import BatchKey
 from batchwright.database.tables.progress import BatchSpending
 from batchwright.rules.costs import amount_of

@@ -11,8 +11,8 @@ from batchwright.activities.execution.result_writer import ResultWriter, Segment
 from batchwright.activities.services.authorization import LineAuthorizer
 from batchwright.activities.services.daily_budgets import UsedUpBudget
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.openai import Quota
-from batchwright.contracts.registry import GatewayConfig, ModelConfig
+from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
+from batchwright.contracts.terms import Quota
 from batchwright.inference.memory_budget import MemoryBudget
 from batchwright.rules.results.segments import RecordKind, SegmentRecord
 from batchwright.storage.base import StorageUnavailable

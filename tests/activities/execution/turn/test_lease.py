@@ -14,9 +14,9 @@ from temporalio.testing import ActivityEnvironment
 from batchwright.activities.execution import lease
 from batchwright.activities.execution.lease import HeartbeatReply, SliceLease, is_fresh_attempt
 from batchwright.activities.services.waiting_reason_reports import WaitingReasons
-from batchwright.contracts.batch import WaitingReason
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.execution import SliceResult
+from batchwright.contracts.payloads.batch import WaitingReason
+from batchwright.contracts.payloads.execution import SliceResult
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.waiting_reasons import WaitingSource
 from tests.activities.execution.fixture import (

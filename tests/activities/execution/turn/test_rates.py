@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.execution import SliceResult
-from batchwright.contracts.registry import GatewayConfig, ModelConfig
+from batchwright.contracts.payloads.execution import SliceResult
+from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
 from batchwright.rules.dispatch.rate_limits import Pacing
 from tests.activities.execution.fixture import (
     ExecutionFixture,

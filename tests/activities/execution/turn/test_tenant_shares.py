@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from batchwright.activities.services.shares_and_holds import StoredShares
-from batchwright.contracts.batch import Caller, ModelCounts
-from batchwright.contracts.openai import HoldKind
+from batchwright.contracts.payloads.batch import Caller, ModelCounts
+from batchwright.contracts.terms import HoldKind
 from batchwright.database.records import ApiKeyRow
 from batchwright.rules.api_keys import Scope, SecretHash
 from tests.activities.execution.fixture import (

@@ -8,8 +8,8 @@ import pytest
 
 from batchwright.activities.execution.result_writer import FLUSH_RESULTS
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.execution import SliceResult
-from batchwright.contracts.openai import Usage
+from batchwright.contracts.payloads.execution import SliceResult
+from batchwright.contracts.terms import Usage
 from batchwright.rules import ids, object_keys
 from batchwright.rules.results.output_lines import result_line
 from batchwright.rules.results.segments import RecordKind, SegmentRecord

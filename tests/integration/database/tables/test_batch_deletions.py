@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.contracts.batch import BatchOrder, RerunKind, SourceBatch
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import BatchOrder, RerunKind, SourceBatch
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.errors import ResultsGone, ResultsInUse, UnknownBatch
 from batchwright.rules.results.dead_letters import DeadLetter

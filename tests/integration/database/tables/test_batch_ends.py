@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from batchwright.contracts.batch import ErrorCount, ErrorExample, ModelCounts, ModelUsage
-from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
+from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample, ModelCounts, ModelUsage
+from batchwright.contracts.terms import BatchStatus, Usage, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.errors import UnknownBatch
 from batchwright.database.records import EndedBatch

@@ -1,7 +1,7 @@
 """Snapshots of several batches; `any_database` runs the tests on each database."""
 
-from batchwright.contracts.batch import ErrorCount, ErrorExample
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.tables.batch_snapshots import BatchKey, BatchSnapshot
 from batchwright.database.tables.waiting_reasons import WaitingRow, WaitingSource

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from batchwright.contracts.batch import BatchPolicy
-from batchwright.contracts.openai import BatchStatus, Endpoint, Profile, ValidationError
+from batchwright.contracts.payloads.batch import BatchPolicy
+from batchwright.contracts.terms import BatchStatus, Endpoint, Profile, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.errors import UnknownBatch, UnknownCursor
 from batchwright.database.records import BatchRow

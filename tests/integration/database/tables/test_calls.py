@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from batchwright.contracts.calls import CallAnswer, CallStatus
-from batchwright.contracts.openai import BatchStatus, ValidationError
-from batchwright.contracts.retention import SWEEP_START
-from batchwright.contracts.webhook_events import CALL_EVENTS
+from batchwright.contracts.objects.webhook_events import CALL_EVENTS
+from batchwright.contracts.payloads.retention import SWEEP_START
+from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.tables.calls import CallKey, CallLine
 from batchwright.database.tables.operator_batches import OperatorBatchFilters

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from batchwright.activities.consistency.differences import DifferenceKind
-from batchwright.contracts.consistency import DifferenceCount
+from batchwright.contracts.payloads.consistency import DifferenceCount
 from batchwright.database.database import Database
 from batchwright.database.tables.consistency_checks import RecordedConsistencyCheck
 

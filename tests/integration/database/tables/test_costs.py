@@ -1,8 +1,8 @@
 """Costs of batches, and caps on them; `any_database` runs the tests on each database."""
 
-from batchwright.contracts.batch import ModelUsage
-from batchwright.contracts.openai import Endpoint, Usage
-from batchwright.contracts.prices import PriceConfig
+from batchwright.contracts.payloads.batch import ModelUsage
+from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.terms import Endpoint, Usage
 from batchwright.database.database import Database
 from batchwright.database.tables.batch_snapshots import BatchKey
 from batchwright.database.tables.progress import BatchSpending, SliceKey

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from batchwright.contracts.batch import BatchOrder, RerunKind, SourceBatch
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import BatchOrder, RerunKind, SourceBatch
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.tables.dead_letters import StoredDeadLetter

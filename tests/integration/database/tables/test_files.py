@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.errors import FileInUse, UnknownCursor
 from batchwright.database.records import FileRow

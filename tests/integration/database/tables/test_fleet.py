@@ -2,8 +2,8 @@
 
 from datetime import timedelta
 
-from batchwright.contracts.batch import ModelCounts
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.records import LiveBatch, ModelBacklog, ModelDeadline
 from batchwright.database.tables.waiting_reasons import WaitingRow, WaitingSource

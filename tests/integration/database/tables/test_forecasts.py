@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from batchwright.contracts.batch import (
+from batchwright.contracts.payloads.batch import (
     BatchForecast,
     BatchPolicy,
     Caller,
@@ -13,7 +13,7 @@ from batchwright.contracts.batch import (
     StartForecast,
     WindowFit,
 )
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.records import ApiKeyRow
 from batchwright.database.tables.forecasts import ForecastRow, LiveWork

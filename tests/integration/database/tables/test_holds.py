@@ -2,8 +2,8 @@
 
 import pytest
 
-from batchwright.contracts.batch import ModelCounts
-from batchwright.contracts.openai import HoldKind
+from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.terms import HoldKind
 from batchwright.database.database import Database
 from batchwright.database.records import Hold
 from tests.integration.database.rows import after, an_order

@@ -2,8 +2,8 @@
 
 from datetime import timedelta
 
-from batchwright.contracts.batch import BatchForecast, ModelCounts, WindowFit
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.batch import BatchForecast, ModelCounts, WindowFit
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.tables.forecasts import ForecastRow
 from batchwright.database.tables.operator_batches import BatchCount, OperatorBatchFilters

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.contracts.batch import ModelCounts
-from batchwright.contracts.openai import BatchStatus, ValidationError
-from batchwright.contracts.retention import SWEEP_START as FIRST
+from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.payloads.retention import SWEEP_START as FIRST
+from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.errors import FileInUse, UnknownBatch
 from batchwright.database.records import BatchRow, EndedBatch

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.contracts.batch import ModelCounts, RerunKind, SourceBatch
-from batchwright.contracts.openai import BatchStatus, Usage
-from batchwright.contracts.retention import SweepPosition
+from batchwright.contracts.payloads.batch import ModelCounts, RerunKind, SourceBatch
+from batchwright.contracts.payloads.retention import SweepPosition
+from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.database import Database
 from batchwright.database.errors import ResultsGone, UnknownBatch
 from batchwright.database.tables.retention import EndedItem

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.retention import SWEEP_START, RetentionKind, SweepPosition
+from batchwright.contracts.payloads.retention import SWEEP_START, RetentionKind, SweepPosition
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.records import FileRow, IdempotencyClaim, UploadRow
 from batchwright.database.tables.retention import EndedItem

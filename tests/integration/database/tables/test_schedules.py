@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.contracts.batch import Caller
-from batchwright.contracts.batch_schedules import BatchTemplate, OverlapPolicy
-from batchwright.contracts.openai import BatchStatus, Endpoint
-from batchwright.contracts.retention import SweepPosition
+from batchwright.contracts.payloads.batch import Caller
+from batchwright.contracts.payloads.batch_schedules import BatchTemplate, OverlapPolicy
+from batchwright.contracts.payloads.retention import SweepPosition
+from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.database.database import Database
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.tables import schedules

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.tables.waiting_reasons import WaitingRow, WaitingSource
 from tests.integration.database.rows import an_order

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from batchwright.contracts.webhook_events import EventType
+from batchwright.contracts.objects.webhook_events import EventType
 from batchwright.database.database import Database
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.tables.webhook_endpoints import EndpointChanges

@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from batchwright.contracts.batch import BatchForecast, WindowFit
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.webhook_events import EventType
+from batchwright.contracts.objects.webhook_events import EventType
+from batchwright.contracts.payloads.batch import BatchForecast, WindowFit
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.tables.forecasts import ForecastRow

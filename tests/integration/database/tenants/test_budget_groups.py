@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from batchwright.contracts.openai import GroupKind
+from batchwright.contracts.terms import GroupKind
 from batchwright.database.database import Database
 from batchwright.database.errors import InOtherOrganization, UnknownApiKey, UnknownBudgetGroup, UnknownTenant
 from batchwright.database.records import ApiKeyRow, BudgetGroupRow

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from batchwright.activities.services.shares_and_holds import StoredShares
-from batchwright.contracts.batch import BatchPolicy, Caller
-from batchwright.contracts.openai import BatchStatus, OverQuota, Quota
+from batchwright.contracts.payloads.batch import BatchPolicy, Caller
+from batchwright.contracts.terms import BatchStatus, OverQuota, Quota
 from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection
 from batchwright.database.records import ApiKeyRow, UploadRow

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.contracts.openai import BatchStatus, Quota
+from batchwright.contracts.terms import BatchStatus, Quota
 from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection
 from batchwright.database.sql import queries

@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from batchwright.contracts.operator_objects import LimitsObject
+from batchwright.contracts.objects.operator import LimitsObject
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tenants.quota_records import DailyUsage
 from batchwright.rules.api_keys import ApiKey, Scope, new_key

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from batchwright.api.middleware.query_parameters import WARNING_HEADER
-from batchwright.contracts.openai import Profile
+from batchwright.contracts.terms import Profile
 from tests.fakes.api import ApiFixture, error_of, open_api
 
 LISTS = ["/v1/files", "/v1/batches", "/v1/models", "/v1/x/limits", "/v1/stats"]

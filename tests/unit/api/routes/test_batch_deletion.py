@@ -8,8 +8,8 @@ import pytest
 
 from batchwright.api.dependencies import now
 from batchwright.api.services import batch_deletion
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.openai_objects import BatchObject, DeletedBatch
+from batchwright.contracts.objects.openai import BatchObject, DeletedBatch
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules import object_keys
 from batchwright.rules.ids import derived_file_id

@@ -14,9 +14,15 @@ from batchwright.api.middleware import authentication
 from batchwright.api.services import batch_events
 from batchwright.api.services.batch_events import KEEP_ALIVE, KEEP_ALIVE_SECONDS
 from batchwright.api.streams import LIFETIME_SECONDS
-from batchwright.contracts.batch import BatchForecast, ErrorCount, ErrorExample, ModelCounts, WindowFit
-from batchwright.contracts.openai import BatchStatus, Usage
-from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.payloads.batch import (
+    BatchForecast,
+    ErrorCount,
+    ErrorExample,
+    ModelCounts,
+    WindowFit,
+)
+from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BatchOutcome, SliceProgress
 from batchwright.database.tables.batch_snapshots import BatchKey, BatchSnapshot

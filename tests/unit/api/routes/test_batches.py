@@ -6,7 +6,14 @@ from datetime import UTC, datetime, timedelta
 import openai
 import pytest
 
-from batchwright.contracts.batch import (
+from batchwright.contracts.objects.openai import (
+    BatchObject,
+    BatchPage,
+    ForecastObject,
+    StartForecastObject,
+    WaitingObject,
+)
+from batchwright.contracts.payloads.batch import (
     BatchForecast,
     BatchState,
     ModelCounts,
@@ -15,15 +22,8 @@ from batchwright.contracts.batch import (
     WaitingReason,
     WindowFit,
 )
-from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
-from batchwright.contracts.openai_objects import (
-    BatchObject,
-    BatchPage,
-    ForecastObject,
-    StartForecastObject,
-    WaitingObject,
-)
 from batchwright.contracts.temporal_names import CONTROL_QUEUE, DISPATCH_QUEUE, IO_QUEUE, inference_queue
+from batchwright.contracts.terms import BatchStatus, Usage, ValidationError
 from batchwright.database.records import BatchOutcome
 from batchwright.database.tables.forecasts import ForecastRow
 from batchwright.database.tables.waiting_reasons import WaitingRow, WaitingSource

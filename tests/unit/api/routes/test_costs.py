@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from batchwright.contracts.batch import ModelCounts
-from batchwright.contracts.openai import Usage
-from batchwright.contracts.openai_objects import BatchCost, BatchObject, EstimateObject, ModelCost
-from batchwright.contracts.prices import PriceConfig
+from batchwright.contracts.objects.openai import BatchCost, BatchObject, EstimateObject, ModelCost
+from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.terms import Usage
 from batchwright.database.records import SliceProgress
 from batchwright.database.tables.batch_snapshots import BatchKey
 from batchwright.rules.costs import amount_of

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.contracts.batch_schedules import OverlapPolicy, ScheduleSpec
-from batchwright.contracts.openai_objects import FileObject
-from batchwright.contracts.schedule_objects import RunError, ScheduleObject, SchedulePage, ScheduleRunObject
+from batchwright.contracts.objects.openai import FileObject
+from batchwright.contracts.objects.schedules import RunError, ScheduleObject, SchedulePage, ScheduleRunObject
+from batchwright.contracts.payloads.batch_schedules import OverlapPolicy, ScheduleSpec
 from batchwright.database.tables.schedules import ScheduleRunRow
 from batchwright.rules.ids import new_schedule_id
 from batchwright.temporal import TemporalUnavailable

@@ -8,12 +8,12 @@ import httpx
 import pytest
 
 from batchwright.api.services.webhooks import REFUSED_URLS_PER_MINUTE, REQUESTED_PER_MINUTE
-from batchwright.contracts.batch import ModelCounts
-from batchwright.contracts.openai import BatchStatus, Quota, Usage
-from batchwright.contracts.openai_objects import BatchObject
-from batchwright.contracts.operator_objects import LimitsObject
-from batchwright.contracts.webhook_events import END_EVENTS, TEST_BATCH, EventType
-from batchwright.contracts.webhook_objects import DeliveryObject, DeliveryPage, WebhookObject, WebhookPage
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.objects.operator import LimitsObject
+from batchwright.contracts.objects.webhook_events import END_EVENTS, TEST_BATCH, EventType
+from batchwright.contracts.objects.webhooks import DeliveryObject, DeliveryPage, WebhookObject, WebhookPage
+from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.terms import BatchStatus, Quota, Usage
 from batchwright.database.records import BatchOutcome
 from batchwright.database.tables.webhook_endpoints import EndpointChanges, WebhookEndpoint
 from batchwright.rules.ids import new_delivery_id, new_webhook_id

@@ -5,9 +5,9 @@ from collections.abc import AsyncGenerator
 import orjson
 import pytest
 
-from batchwright.contracts.batch import BatchOrder, BatchPolicy
-from batchwright.contracts.openai import Endpoint
-from batchwright.contracts.openai_objects import BatchObject, ErrorDetails
+from batchwright.contracts.objects.openai import BatchObject, ErrorDetails
+from batchwright.contracts.payloads.batch import BatchOrder, BatchPolicy
+from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.temporal import TemporalUnavailable
 from tests.fakes.api import ApiFixture, error_of, keys_of, open_api, read

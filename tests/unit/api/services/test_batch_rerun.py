@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from batchwright.contracts.batch import BatchOrder, RerunKind, SourceBatch
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.openai import BatchStatus, ValidationError
-from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.payloads.batch import BatchOrder, RerunKind, SourceBatch
+from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.records import FileRow
 from batchwright.rules.ids import derived_file_id
 from tests.fakes.api import ApiFixture, error_of, open_api, read

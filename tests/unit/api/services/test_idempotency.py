@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from batchwright.api.dependencies import now
-from batchwright.contracts.batch import BatchOrder
-from batchwright.contracts.openai import BatchStatus, Usage
-from batchwright.contracts.retention import RetentionKind
+from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.payloads.retention import RetentionKind
+from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.records import BatchOutcome
 from batchwright.temporal import TemporalUnavailable
 from tests.activities.retention.runner import RetentionRunner

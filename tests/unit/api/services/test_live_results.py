@@ -17,8 +17,8 @@ from batchwright.api.services.batch_events import BatchEvents
 from batchwright.api.services.live_results import LiveResults, ReaderCutOff, ResultQuery
 from batchwright.api.streams import LIFETIME_SECONDS
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.ingestion import IngestResult
-from batchwright.contracts.openai import BatchStatus
+from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.terms import BatchStatus
 from batchwright.rules import object_keys
 from batchwright.rules.planning.duplicates import Duplicate, encode_duplicates
 from batchwright.rules.results.segments import SegmentRecord

@@ -5,9 +5,9 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from batchwright.api.ui.batch_view import remedy, throughput_chart, timeline, window_bar
-from batchwright.contracts.batch import SCHEDULED
-from batchwright.contracts.openai import BatchStatus, Quota
-from batchwright.contracts.openai_objects import BatchObject, ThroughputSample, WaitingObject
+from batchwright.contracts.objects.openai import BatchObject, ThroughputSample, WaitingObject
+from batchwright.contracts.payloads.batch import SCHEDULED
+from batchwright.contracts.terms import BatchStatus, Quota
 from batchwright.rules.quotas import QuotaExcess
 from tests.fakes.api import open_api
 

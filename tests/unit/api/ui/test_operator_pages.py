@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from batchwright.contracts.openai import Quota
+from batchwright.contracts.terms import Quota
 from batchwright.rules.api_keys import Scope
 from batchwright.rules.worker_stats import UpstreamTraffic, polled_queue_stats
 from tests.fakes.api import ApiFixture, open_api

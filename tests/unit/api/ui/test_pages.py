@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from batchwright.api.ui import line_pages
-from batchwright.contracts.batch import ErrorCount, ErrorExample, ModelCounts
-from batchwright.contracts.openai import BatchStatus, Usage
-from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample, ModelCounts
+from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.records import BatchOutcome, FileRow
 from batchwright.database.tables.waiting_reasons import WaitingRow, WaitingSource
 from tests.fakes.api import ApiFixture, open_api

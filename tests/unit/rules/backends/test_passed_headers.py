@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from batchwright.contracts.openai import BatchStatus, Usage
-from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.records import BatchOutcome
 from batchwright.rules.backends.request_headers import (
     MAX_PASSED_CHARACTERS,

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from batchwright.contracts.batch import BatchForecast, WindowFit
+from batchwright.contracts.payloads.batch import BatchForecast, WindowFit
 from batchwright.rules.dispatch.batch_forecast import (
     Forecaster,
     is_news,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchwright.contracts.batch import StartFit
+from batchwright.contracts.payloads.batch import StartFit
 from batchwright.rules.dispatch.queue_forecast import ModelSpeed
 from batchwright.rules.dispatch.start_forecast import StartTime, start_time
 from batchwright.rules.dispatch.work_shares import UnsettledWork

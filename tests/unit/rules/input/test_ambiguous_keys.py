@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchwright.contracts.openai import Endpoint, Profile, ValidationError
+from batchwright.contracts.terms import Endpoint, Profile, ValidationError
 from batchwright.rules.input.ambiguous_keys import BODY_NAMES, LineTemplates, ambiguous_keys, is_unambiguous
 from batchwright.rules.input.line_checks import InputLimits
 from batchwright.rules.input.line_splitter import InputLine

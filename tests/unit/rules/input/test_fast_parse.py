@@ -5,7 +5,7 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batchwright.contracts.openai import Endpoint, Profile, ValidationError
+from batchwright.contracts.terms import Endpoint, Profile, ValidationError
 from batchwright.rules.input.errors import ValidationErrors
 from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits, LineChecker
 from batchwright.rules.input.line_splitter import InputLine

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchwright.contracts.openai import Endpoint, Profile, ValidationError
+from batchwright.contracts.terms import Endpoint, Profile, ValidationError
 from batchwright.rules.input.errors import MAX_LISTED, ValidationCode
 from batchwright.rules.input.line_checks import InputLimits
 from batchwright.rules.input.lines import parse_line

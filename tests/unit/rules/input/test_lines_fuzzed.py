@@ -5,7 +5,7 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batchwright.contracts.openai import Endpoint, Profile
+from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.input.errors import ValidationCode
 from batchwright.rules.input.line_checks import InputLimits
 from batchwright.rules.input.lines import parse_line

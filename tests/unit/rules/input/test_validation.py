@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from batchwright.contracts.openai import Endpoint, Profile
+from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.input.line_checks import InputLimits
 from batchwright.rules.input.validation import ValidationReport, validate
 from tests.unit.rules.bad_lines import a_line

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from batchwright.contracts.openai import Endpoint, Profile
-from batchwright.contracts.openai_objects import EstimateObject
-from batchwright.contracts.prices import PriceConfig
+from batchwright.contracts.objects.openai import EstimateObject
+from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.input.line_checks import InputLimits
 from batchwright.rules.planning.estimate import InputEstimator, OutputHistory, estimate_object
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from batchwright.contracts.batch import ErrorCount, ErrorExample
 from batchwright.contracts.errors import LineCode
+from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample
 from batchwright.rules.results.error_tally import MAX_GROUPS, ErrorTally, line_error
 from batchwright.rules.results.output_lines import error_line, result_line
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.openai import Usage
+from batchwright.contracts.terms import Usage
 from batchwright.rules.backends.response_checks import find_problem
 from batchwright.rules.ids import RequestIds, request_id
 from batchwright.rules.json_text import is_json

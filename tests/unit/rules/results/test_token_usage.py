@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchwright.contracts.openai import Usage
+from batchwright.contracts.terms import Usage
 from batchwright.rules.results.token_usage import Tokens, tokens_of_plain_success, usage_of
 
 

@@ -5,7 +5,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from batchwright.contracts.openai import BatchStatus, Endpoint
+from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.database.records import BatchRow
 from batchwright.starter.client import Client
 from batchwright.starter.folder.job_batches import JobOptions

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from batchwright.api.services import batch_events
-from batchwright.contracts.batch import ModelCounts
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.openai import BatchStatus, Endpoint, ValidationError
+from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.terms import BatchStatus, Endpoint, ValidationError
 from batchwright.rules.ids import request_id
 from batchwright.rules.input.compression import zstd
 from batchwright.rules.results.output_lines import error_line

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 import pytest
 
 from batchwright.api.dependencies import now
-from batchwright.contracts.activity_state import ActivityState
-from batchwright.contracts.batch import ModelCounts
-from batchwright.contracts.ingestion import IngestResult, ModelShare
-from batchwright.contracts.operator_objects import BatchSlicesObject
+from batchwright.contracts.objects.operator import BatchSlicesObject
+from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.payloads.ingestion import IngestResult, ModelShare
 from batchwright.contracts.temporal_names import model_run_id
+from batchwright.contracts.terms import ActivityState
 from batchwright.database.records import SliceProgress
 from batchwright.rules import object_keys
 from batchwright.storage.base import StorageUnavailable

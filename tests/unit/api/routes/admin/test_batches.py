@@ -6,10 +6,10 @@ from datetime import timedelta
 import pytest
 
 from batchwright.api.dependencies import now
-from batchwright.contracts.batch import BatchForecast, BatchState, ModelCounts, WindowFit
-from batchwright.contracts.openai import BatchStatus, Usage
-from batchwright.contracts.openai_objects import BatchObject
-from batchwright.contracts.operator_objects import BatchCountsObject, OperatorBatch, OperatorBatchPage
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.objects.operator import BatchCountsObject, OperatorBatch, OperatorBatchPage
+from batchwright.contracts.payloads.batch import BatchForecast, BatchState, ModelCounts, WindowFit
+from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.records import BatchOutcome
 from batchwright.rules.api_keys import Scope
 from tests.fakes.api import ApiFixture, error_of, open_api, read

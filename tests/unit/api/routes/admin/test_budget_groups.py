@@ -11,8 +11,8 @@ from batchwright.api.routes.admin.budget_groups import (
     BudgetGroupObject,
     DeletedBudgetGroup,
 )
-from batchwright.contracts.openai import GroupKind, Quota
-from batchwright.contracts.operator_objects import LimitsObject
+from batchwright.contracts.objects.operator import LimitsObject
+from batchwright.contracts.terms import GroupKind, Quota
 from batchwright.database.tenants.quota_records import DailyUsage
 from batchwright.rules.quotas import MAX_QUOTA
 from tests.fakes.api import ApiFixture, error_of, open_api, read

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from batchwright.contracts.batch import RerunKind, SourceBatch
-from batchwright.contracts.openai import BatchStatus, Usage
-from batchwright.contracts.openai_objects import BatchObject
-from batchwright.contracts.operator_objects import DeadLetterPage, DeadLetterRetryPage
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.objects.operator import DeadLetterPage, DeadLetterRetryPage
+from batchwright.contracts.payloads.batch import RerunKind, SourceBatch
+from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.records import BatchOutcome
 from batchwright.rules.ids import new_batch_id, request_id
 from batchwright.rules.input.line_splitter import LineSplitter

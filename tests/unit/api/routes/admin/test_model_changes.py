@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from batchwright.api.schemas.model_registry import ModelConfigObject
-from batchwright.contracts.operator_objects import ModelSettingsObject
-from batchwright.contracts.registry import BackendConfig, ModelConfig
+from batchwright.contracts.objects.operator import ModelSettingsObject
+from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
 from batchwright.database.records import ModelChange
 from batchwright.rules.backends.registry_changes import ModelSettings
 from tests.fakes.api import ApiFixture, error_of, open_api, read

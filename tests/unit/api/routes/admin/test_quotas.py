@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from batchwright.contracts.openai import AdmissionPolicy, OverQuota, Quota
-from batchwright.contracts.openai_objects import BatchObject, ModelPage
-from batchwright.contracts.operator_objects import LimitsObject, QuotaList
+from batchwright.contracts.objects.openai import BatchObject, ModelPage
+from batchwright.contracts.objects.operator import LimitsObject, QuotaList
+from batchwright.contracts.terms import AdmissionPolicy, OverQuota, Quota
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import IdempotencyClaim
 from batchwright.database.tenants.quota_records import DailyUsage

@@ -12,10 +12,10 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
 from batchwright.api.routes.calls import response_format
 from batchwright.api.services import calls
-from batchwright.contracts.batch import BatchOrder, Caller
 from batchwright.contracts.calls import CallAnswer, CallStatus
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.openai import BatchStatus, Endpoint
+from batchwright.contracts.payloads.batch import BatchOrder, Caller
+from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules.ids import new_call_id
 from batchwright.rules.results.output_lines import result_line

@@ -12,11 +12,11 @@ from anthropic.types.messages import MessageBatch
 from anthropic.types.messages.batch_create_params import Request
 
 from batchwright.api.dependencies import now
-from batchwright.contracts.anthropic import MessageErrorDetails, MessageErrorObject
-from batchwright.contracts.batch import ErrorCount
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.openai import BatchStatus, Endpoint, Usage, ValidationError
-from batchwright.contracts.openai_objects import BatchObject
+from batchwright.contracts.objects.anthropic import MessageErrorDetails, MessageErrorObject
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.payloads.batch import ErrorCount
+from batchwright.contracts.terms import BatchStatus, Endpoint, Usage, ValidationError
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BatchOutcome, FileRow
 from batchwright.rules.ids import derived_file_id, request_id

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from batchwright.api.routes.messages.results import results
-from batchwright.contracts.batch import BatchOrder, BatchPolicy
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
-from batchwright.contracts.openai import BatchStatus, Endpoint, ValidationError
+from batchwright.contracts.payloads.batch import BatchOrder, BatchPolicy
+from batchwright.contracts.terms import BatchStatus, Endpoint, ValidationError
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.rules.results.output_lines import error_line, result_line
 from tests.fakes.storage import MemoryStorage

@@ -10,11 +10,11 @@ from typing import Self
 
 from temporalio import activity
 
-from batchwright.contracts.batch import DEFAULT_PRIORITY, BatchOrder, BatchPolicy, Caller
-from batchwright.contracts.ingestion import ModelShare
 from batchwright.contracts.message import Message
-from batchwright.contracts.openai import Endpoint
-from batchwright.contracts.prices import PriceConfig
+from batchwright.contracts.payloads.batch import DEFAULT_PRIORITY, BatchOrder, BatchPolicy, Caller
+from batchwright.contracts.payloads.ingestion import ModelShare
+from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.terms import Endpoint
 
 # Last heartbeat of an attempt that ended by itself. If an attempt ended without it, its worker crashed.
 RELEASED = "released"

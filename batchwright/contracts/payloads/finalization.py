@@ -2,11 +2,11 @@
 
 from temporalio import activity
 
-from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.ingestion import ModelShare
 from batchwright.contracts.message import Message
-from batchwright.contracts.openai import BatchStatus, Usage, ValidationError
+from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.payloads.ingestion import ModelShare
+from batchwright.contracts.terms import BatchStatus, Usage, ValidationError
 
 
 class FinalizeRequest(Message):

@@ -5,10 +5,10 @@ from enum import StrEnum
 
 from temporalio import activity
 
-from batchwright.contracts.batch import BatchOrder, Caller
 from batchwright.contracts.message import Message
-from batchwright.contracts.openai import BatchStatus, Endpoint
-from batchwright.contracts.prices import DecimalText
+from batchwright.contracts.payloads.batch import BatchOrder, Caller
+from batchwright.contracts.registry.prices import DecimalText
+from batchwright.contracts.terms import BatchStatus, Endpoint
 
 WORKFLOW = "ScheduledBatchWorkflow"
 

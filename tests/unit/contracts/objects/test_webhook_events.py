@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 from openai import OpenAI
 
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.webhook_events import END_EVENTS, EventDetails, EventType, batch_event
+from batchwright.contracts.objects.webhook_events import END_EVENTS, EventDetails, EventType, batch_event
+from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.webhooks.signatures import signed_headers
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

@@ -2,9 +2,9 @@
 
 from temporalio import activity
 
-from batchwright.contracts.batch import BatchOrder
 from batchwright.contracts.message import Message
-from batchwright.contracts.prices import PriceConfig
+from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.registry.prices import PriceConfig
 
 
 class ModelShare(Message):

@@ -130,3 +130,13 @@ class ValidationError(Message):
     message: str
     param: str | None = None
     line: int | None = None
+
+
+class ActivityState(StrEnum):
+    """State of an activity that has not ended."""
+
+    QUEUED = "queued"  # until a worker takes it
+    RUNNING = "running"
+    WAITING = "waiting"  # until its next attempt
+    STOPPING = "stopping"  # it runs, and its cancellation was requested
+    PAUSED = "paused"  # in Temporal, by an operator

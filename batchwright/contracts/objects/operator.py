@@ -5,12 +5,18 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, JsonValue
 
-from batchwright.contracts.activity_state import ActivityState
-from batchwright.contracts.job_config import JobConfig, ModelKind
-from batchwright.contracts.openai import AdmissionPolicy, BatchStatus, GroupKind, OverQuota, Quota
-from batchwright.contracts.openai_objects import BatchObject
-from batchwright.contracts.prices import DecimalText
-from batchwright.contracts.registry import LoadBalancing, ModelSource, SettingSource
+from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.registry.job_config import JobConfig, ModelKind
+from batchwright.contracts.registry.prices import DecimalText
+from batchwright.contracts.registry.schema import LoadBalancing, ModelSource, SettingSource
+from batchwright.contracts.terms import (
+    ActivityState,
+    AdmissionPolicy,
+    BatchStatus,
+    GroupKind,
+    OverQuota,
+    Quota,
+)
 
 
 class LimitObject(BaseModel):

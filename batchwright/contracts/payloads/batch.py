@@ -5,8 +5,8 @@ from enum import StrEnum
 
 from batchwright.contracts.calls import RollingBatch
 from batchwright.contracts.message import Message
-from batchwright.contracts.openai import BatchStatus, Endpoint, Profile, Usage
-from batchwright.contracts.prices import DecimalText
+from batchwright.contracts.registry.prices import DecimalText
+from batchwright.contracts.terms import BatchStatus, Endpoint, Profile, Usage
 
 MIN_PRIORITY, DEFAULT_PRIORITY, MAX_PRIORITY = 1, 3, 5  # of a batch; the greatest number is the most urgent
 _SAFETY_MARGIN = timedelta(days=7)

@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from batchwright.contracts.batch_schedules import OverlapPolicy
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.openai_objects import ApiObject
+from batchwright.contracts.objects.openai import ApiObject
+from batchwright.contracts.payloads.batch_schedules import OverlapPolicy
+from batchwright.contracts.terms import BatchStatus
 
 
 class RunError(ApiObject):

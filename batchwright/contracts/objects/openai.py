@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from batchwright.contracts.batch import (
+from batchwright.contracts.payloads.batch import (
     DEFAULT_PRIORITY,
     ErrorCount,
     ModelCounts,
@@ -15,7 +15,7 @@ from batchwright.contracts.batch import (
     StartFit,
     WindowFit,
 )
-from batchwright.contracts.openai import BatchStatus, UploadStatus
+from batchwright.contracts.terms import BatchStatus, UploadStatus
 
 
 class ApiObject(BaseModel):

@@ -4,10 +4,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from batchwright.contracts.batch import ErrorCount
 from batchwright.contracts.message import Message
-from batchwright.contracts.openai import BatchStatus
-from batchwright.contracts.openai_objects import BatchCost, RequestCounts, UsageObject
+from batchwright.contracts.objects.openai import BatchCost, RequestCounts, UsageObject
+from batchwright.contracts.payloads.batch import ErrorCount
+from batchwright.contracts.terms import BatchStatus
 
 
 class EventType(StrEnum):

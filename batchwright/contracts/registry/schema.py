@@ -10,9 +10,9 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
-from batchwright.contracts.job_config import JobConfig, ModelKind
-from batchwright.contracts.prices import PriceConfig, describe_mixed_currencies
-from batchwright.contracts.registry_types import Duration, PositiveDuration, RegistryEntry
+from batchwright.contracts.registry.base_types import Duration, PositiveDuration, RegistryEntry
+from batchwright.contracts.registry.job_config import JobConfig, ModelKind
+from batchwright.contracts.registry.prices import PriceConfig, describe_mixed_currencies
 
 MAX_PER_MINUTE = 2**53 - 1  # the largest integer that every JSON parser reads exactly
 

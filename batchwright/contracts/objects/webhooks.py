@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from batchwright.contracts.openai_objects import ApiObject
-from batchwright.contracts.webhook_events import EventType
+from batchwright.contracts.objects.openai import ApiObject
+from batchwright.contracts.objects.webhook_events import EventType
 
 DeliveryStatus = Literal["pending", "delivered", "failed"]
 

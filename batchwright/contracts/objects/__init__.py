@@ -1,0 +1,1 @@
+"""Objects that the HTTP API returns, by subject, and the events of webhooks."""

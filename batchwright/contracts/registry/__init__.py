@@ -1,0 +1,1 @@
+"""Schema of the registry, which names models, their backends, limits and prices."""
