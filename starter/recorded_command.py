@@ -18,7 +18,7 @@ from batchwright.database.errors import (
     UnknownTenant,
 )
 from batchwright.database.recorded_act import recorded
-from batchwright.database.tables.audit_log import AuditActor, AuditEntry, AuditTarget
+from batchwright.database.tables.operations.audit_log import AuditActor, AuditEntry, AuditTarget
 
 _Result = TypeVar("_Result")
 

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from batchwright.contracts.terms import GroupKind, Quota
-from batchwright.database.tenants.budget_groups import BudgetGroupsTable
-from batchwright.database.tenants.daily_usage import UsageOfDay
-from batchwright.database.tenants.quotas import QuotasTable
+from batchwright.database.tables.tenants.budget_groups import BudgetGroupsTable
+from batchwright.database.tables.tenants.daily_usage import UsageOfDay
+from batchwright.database.tables.tenants.quotas import QuotasTable
 from batchwright.rules.costs import AMOUNT_PER_UNIT
 from batchwright.rules.quotas import BUDGETS, DailyAmounts, QuotaLimits
 from batchwright.telemetry.labels import top_names

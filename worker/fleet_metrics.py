@@ -24,9 +24,9 @@ from batchwright.contracts.temporal_names import (
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import LiveBatch, ModelDeadline
-from batchwright.database.tables.consistency_checks import ConsistencyChecksTable
-from batchwright.database.tables.fleet import LiveBatches
-from batchwright.database.tables.retention import RetentionTable
+from batchwright.database.tables.operations.consistency_checks import ConsistencyChecksTable
+from batchwright.database.tables.operations.fleet import LiveBatches
+from batchwright.database.tables.operations.retention import RetentionTable
 from batchwright.rules.dispatch.deadline_demand import (
     HORIZONS,
     DueCount,

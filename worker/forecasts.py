@@ -11,7 +11,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.contracts.payloads.batch import BatchForecast
 from batchwright.database.database import Database
-from batchwright.database.tables.forecasts import ForecastRow
+from batchwright.database.tables.operations.forecasts import ForecastRow
 from batchwright.rules.dispatch.batch_forecast import Forecaster, is_news, window_fit
 from batchwright.rules.dispatch.queue_forecast import RemainingTime
 from batchwright.rules.worker_stats import FRESH_AGE

@@ -16,7 +16,7 @@ from batchwright.contracts.terms import BatchStatus, HoldKind
 from batchwright.database.database import Database
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ModelBacklog
-from batchwright.database.tables.waiting_reasons import WaitingRow, WaitingSource
+from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
 from batchwright.rules.dispatch.rate_limits import Pacing
 from batchwright.rules.ids import safe_name
 from batchwright.rules.worker_stats import (

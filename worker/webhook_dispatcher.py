@@ -10,7 +10,7 @@ from temporalio.service import RPCError
 from batchwright.contracts.objects.webhook_events import TEST_BATCH
 from batchwright.contracts.payloads.webhooks import DeliveryOrder
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.tables.webhook_deliveries import UnstartedDelivery, WebhookDeliveriesTable
+from batchwright.database.tables.webhooks.webhook_deliveries import UnstartedDelivery, WebhookDeliveriesTable
 from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from batchwright.activities.ingestion.scanner import IngestionContext, Scanner
 from batchwright.contracts.payloads.batch import StartFit, StartForecast
 from batchwright.contracts.terms import AdmissionPolicy, ValidationError
 from batchwright.database.database import Database
-from batchwright.database.tables.forecasts import ForecastsTable
+from batchwright.database.tables.operations.forecasts import ForecastsTable
 from batchwright.rules.dispatch.start_forecast import start_time
 from batchwright.rules.dispatch.work_shares import UnsettledWork
 from batchwright.rules.input.errors import window_too_short

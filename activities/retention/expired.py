@@ -10,7 +10,7 @@ from functools import partial
 from batchwright.activities.retention.sweep_turn import PAGE, RetentionTurn, sweep_pages
 from batchwright.contracts.payloads.retention import SweepPosition
 from batchwright.database.records import FileRow, UploadRow
-from batchwright.database.tables.retention import EndedItem
+from batchwright.database.tables.operations.retention import EndedItem
 from batchwright.rules import object_keys
 from batchwright.rules.ids import derived_file_id
 from batchwright.rules.retention import OUTPUT_KINDS

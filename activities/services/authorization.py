@@ -13,8 +13,8 @@ from batchwright.activities.services.daily_budgets import DailyBudgets, UsedUpBu
 from batchwright.activities.services.model_access import model_not_allowed
 from batchwright.contracts.payloads.execution import SliceRequest
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.tenants.quota_records import TenantQuotas
-from batchwright.database.tenants.quotas import QuotasTable
+from batchwright.database.tables.tenants.quota_records import TenantQuotas
+from batchwright.database.tables.tenants.quotas import QuotasTable
 from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from batchwright.contracts.payloads.execution import SliceRequest
-from batchwright.database.tables.batch_snapshots import BatchKey
-from batchwright.database.tables.progress import ProgressTable, SliceKey
+from batchwright.database.tables.batches.batch_snapshots import BatchKey
+from batchwright.database.tables.batches.progress import ProgressTable, SliceKey
 from batchwright.rules.costs import UnitPrices
 from batchwright.rules.results.token_usage import TokenUsage
 

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from batchwright.contracts.terms import GroupKind, Quota
 from batchwright.database.records import BudgetGroupRow
-from batchwright.database.tenants.budget_groups import BudgetGroupsTable
-from batchwright.database.tenants.quota_records import DailyUsage, TenantQuotas
-from batchwright.database.tenants.quotas import QuotasTable
+from batchwright.database.tables.tenants.budget_groups import BudgetGroupsTable
+from batchwright.database.tables.tenants.quota_records import DailyUsage, TenantQuotas
+from batchwright.database.tables.tenants.quotas import QuotasTable
 from batchwright.rules.costs import amount_text
 from batchwright.rules.quotas import BUDGETS, BudgetGroup, DailyAmounts, QuotaLimits
 

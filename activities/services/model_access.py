@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from batchwright.contracts.errors import LineCode
-from batchwright.database.tenants.quota_records import TenantQuotas
+from batchwright.database.tables.tenants.quota_records import TenantQuotas
 from batchwright.rules.ids import is_model_name
 from batchwright.rules.json_text import storable
 

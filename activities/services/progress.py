@@ -5,7 +5,7 @@ import logging
 
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import SliceProgress
-from batchwright.database.tables.progress import ProgressTable
+from batchwright.database.tables.batches.progress import ProgressTable
 
 logger = logging.getLogger(__name__)
 REPORT_SECONDS = 2.0

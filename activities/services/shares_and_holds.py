@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from batchwright.contracts.terms import HoldKind
 from batchwright.database.database import Database
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.tenants.quota_records import TenantShare
+from batchwright.database.tables.tenants.quota_records import TenantShare
 from batchwright.inference.send_limits import NO_RATES, FleetRate, Rates, TenantShares
 from batchwright.rules.dispatch.batch_ranking import BatchRanks, BatchSchedule, WaitingBatch
 from batchwright.rules.dispatch.fleet_share import share_of, share_of_rate

@@ -16,7 +16,7 @@ from temporalio.service import RPCError
 from batchwright.background import log_failure
 from batchwright.contracts.payloads.batch import WaitingReason
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.tables.waiting_reasons import WaitingReasonsTable, WaitingRow, WaitingSource
+from batchwright.database.tables.batches.waiting_reasons import WaitingReasonsTable, WaitingRow, WaitingSource
 from batchwright.inference.circuit_breaker import CircuitBreaker
 from batchwright.telemetry.metrics import Metrics
 

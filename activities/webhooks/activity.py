@@ -10,8 +10,8 @@ from batchwright.activities.errors import translated
 from batchwright.activities.webhooks.events import body_of
 from batchwright.contracts.payloads.webhooks import AttemptRequest, AttemptResult, WebhookActivities
 from batchwright.database.database import Database
-from batchwright.database.tables.webhook_deliveries import WebhookAttempt, WebhookDelivery
-from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
+from batchwright.database.tables.webhooks.webhook_deliveries import WebhookAttempt, WebhookDelivery
+from batchwright.database.tables.webhooks.webhook_endpoints import WebhookEndpoint
 from batchwright.rules.webhooks.retry_schedule import RETRY_PERIOD
 from batchwright.rules.webhooks.signatures import signed_headers
 from batchwright.telemetry.metrics import Metrics

@@ -4,8 +4,8 @@ from batchwright.contracts.objects.openai import InputDetails, OutputDetails, Re
 from batchwright.contracts.objects.webhook_events import TEST_BATCH, BatchEvent, EventDetails, batch_event
 from batchwright.database.database import Database
 from batchwright.database.records import BatchRow
-from batchwright.database.tables.webhook_deliveries import WebhookDelivery
-from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
+from batchwright.database.tables.webhooks.webhook_deliveries import WebhookDelivery
+from batchwright.database.tables.webhooks.webhook_endpoints import WebhookEndpoint
 from batchwright.rules.call_results import job_body
 from batchwright.rules.costs import batch_cost
 from batchwright.rules.ids import is_call_id

@@ -24,7 +24,7 @@ from batchwright.contracts.calls import CallStatus
 from batchwright.contracts.objects.audit_log import AuditAction, AuditOutcome
 from batchwright.database.errors import UnknownBatch
 from batchwright.database.recorded_act import recorded
-from batchwright.database.tables.audit_log import AuditActor, AuditEntry, AuditResult, AuditTarget
+from batchwright.database.tables.operations.audit_log import AuditActor, AuditEntry, AuditResult, AuditTarget
 from batchwright.rules.batch_states import LIVE_STATES
 from batchwright.rules.json_text import storable
 from batchwright.rules.pagination import BadParameter

@@ -17,7 +17,7 @@ from batchwright.api.schemas.json_body import read_json_object, read_optional_ob
 from batchwright.contracts.objects.audit_log import AuditTargetType
 from batchwright.contracts.terms import GroupKind, HoldKind
 from batchwright.database.records import BatchRow
-from batchwright.database.tables.audit_log import AuditTarget
+from batchwright.database.tables.operations.audit_log import AuditTarget
 from batchwright.rules.api_keys import new_key_id
 from batchwright.rules.batch_states import visible_status
 from batchwright.rules.dispatch.rate_limits import ALL_MODELS

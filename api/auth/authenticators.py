@@ -25,7 +25,7 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ApiKeyRow
-from batchwright.database.tenants.tenants import TenantsTable
+from batchwright.database.tables.tenants.tenants import TenantsTable
 from batchwright.oidc.issuer import IssuerUnavailable
 from batchwright.oidc.tokens import InvalidToken, TokenIdentity, TokenVerifier, UnusableClaim
 from batchwright.rules.api_keys import ApiKey, is_granted, parse_key, required_scope

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from batchwright.background import log_failure
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ApiKeyRow, StoredApiKey
-from batchwright.database.tenants.api_keys import ApiKeysTable
+from batchwright.database.tables.tenants.api_keys import ApiKeysTable
 from batchwright.rules.api_keys import ApiKey, secret_matches
 
 logger = logging.getLogger(__name__)

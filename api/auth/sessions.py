@@ -12,7 +12,7 @@ from secrets import token_urlsafe
 
 from batchwright.api.auth.caller import SessionKey
 from batchwright.database.records import ApiKeyRow
-from batchwright.database.tenants.sessions import SessionsTable
+from batchwright.database.tables.tenants.sessions import SessionsTable
 
 SESSION_LIFETIME = timedelta(hours=8)
 RECENT_SECONDS = 1.0

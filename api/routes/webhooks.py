@@ -46,7 +46,7 @@ from batchwright.contracts.objects.webhooks import (
     WebhookPage,
 )
 from batchwright.database.errors import UnknownCursor
-from batchwright.database.tables.webhook_endpoints import EndpointChanges, WebhookEndpoint
+from batchwright.database.tables.webhooks.webhook_endpoints import EndpointChanges, WebhookEndpoint
 from batchwright.rules.ids import is_batch_id, is_delivery_id, is_webhook_id
 from batchwright.rules.pagination import page_limit
 

@@ -8,7 +8,7 @@ from batchwright.contracts.objects.audit_log import (
     AuditLogPage,
     AuditTargetObject,
 )
-from batchwright.database.tables.audit_log import RecordedAct
+from batchwright.database.tables.operations.audit_log import RecordedAct
 
 
 def audit_entry_object(act: RecordedAct) -> AuditEntryObject:

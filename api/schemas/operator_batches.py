@@ -14,7 +14,7 @@ from batchwright.contracts.objects.operator import (
 )
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
-from batchwright.database.tables.operator_batches import BatchCount
+from batchwright.database.tables.operations.operator_batches import BatchCount
 
 
 def operator_batch(batch: BatchObject, tenant: str) -> OperatorBatch:

@@ -23,8 +23,8 @@ from batchwright.contracts.objects.webhooks import (
     WebhookObject,
     WebhookPage,
 )
-from batchwright.database.tables.webhook_deliveries import ListedDelivery
-from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
+from batchwright.database.tables.webhooks.webhook_deliveries import ListedDelivery
+from batchwright.database.tables.webhooks.webhook_endpoints import WebhookEndpoint
 from batchwright.rules.webhooks.addresses import MAX_URL_CHARACTERS
 from batchwright.rules.webhooks.signatures import check_secret
 

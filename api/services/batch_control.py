@@ -10,7 +10,7 @@ from batchwright.api.temporal_gateway import RunMissing
 from batchwright.contracts.objects.openai import BatchObject
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
-from batchwright.database.tables.waiting_reasons import WaitingRow
+from batchwright.database.tables.batches.waiting_reasons import WaitingRow
 from batchwright.rules import batch_states
 from batchwright.rules.batch_states import CancelEffect
 from batchwright.rules.costs import amount_of

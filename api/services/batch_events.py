@@ -18,7 +18,7 @@ from batchwright.api.streams import LIFETIME_SECONDS
 from batchwright.contracts.objects.openai import BatchObject
 from batchwright.contracts.objects.webhook_events import EventType
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.tables.batch_snapshots import BatchKey, BatchSnapshot
+from batchwright.database.tables.batches.batch_snapshots import BatchKey, BatchSnapshot
 
 logger = logging.getLogger(__name__)
 

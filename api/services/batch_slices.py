@@ -13,7 +13,7 @@ from batchwright.contracts.objects.operator import BatchSlicesObject, PendingObj
 from batchwright.contracts.payloads.ingestion import ModelShare
 from batchwright.contracts.temporal_names import model_run_id
 from batchwright.database.records import BatchRow
-from batchwright.database.tables.progress import SettledLines
+from batchwright.database.tables.batches.progress import SettledLines
 from batchwright.rules import object_keys
 from batchwright.storage.base import StorageError
 from batchwright.temporal.pending_activities import PendingActivity

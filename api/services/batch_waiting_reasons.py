@@ -11,7 +11,7 @@ from batchwright.contracts.payloads.batch import SCHEDULED
 from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
-from batchwright.database.tables.waiting_reasons import WaitingRow, WaitingSource
+from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
 from batchwright.rules.batch_states import LIVE_STATES
 from batchwright.rules.dispatch.rate_limits import RateTable, effective_rates
 from batchwright.rules.worker_stats import (

@@ -22,7 +22,7 @@ from batchwright.contracts.calls import ANSWER_LIFETIME, Call, CallStatus, NewCa
 from batchwright.contracts.payloads.batch import BatchOrder, Caller
 from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.tenants.quota_records import TenantQuotas
+from batchwright.database.tables.tenants.quota_records import TenantQuotas
 from batchwright.rules.ids import call_group, derived_file_id, new_call_id
 from batchwright.temporal.errors import TemporalUnavailable
 

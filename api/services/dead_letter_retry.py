@@ -12,7 +12,7 @@ from batchwright.api.services.batch_rerun import RerunBuilder
 from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.contracts.payloads.batch import BatchOrder, RerunKind, SourceBatch
 from batchwright.database.records import BatchRow
-from batchwright.database.tables.dead_letters import StoredDeadLetter
+from batchwright.database.tables.batches.dead_letters import StoredDeadLetter
 from batchwright.rules.results.output_lines import request_digest
 
 _ATTEMPTS = 3

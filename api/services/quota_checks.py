@@ -20,8 +20,8 @@ from batchwright.api.errors import (
 from batchwright.api.services.cache import CoalescingCache
 from batchwright.contracts.terms import Quota
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
-from batchwright.database.tenants.quota_records import TenantQuotas
+from batchwright.database.tables.tenants.quota_records import TenantQuotas
+from batchwright.database.tables.webhooks.webhook_endpoints import WebhookEndpoint
 from batchwright.rules.quotas import QuotaLimits
 
 

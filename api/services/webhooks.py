@@ -19,8 +19,8 @@ from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.contracts.objects.openai import BatchWebhook
 from batchwright.contracts.objects.webhook_events import TEST_BATCH, EventType
 from batchwright.contracts.payloads.batch import BatchOrder
-from batchwright.database.tables.webhook_deliveries import ListedDelivery, WebhookDelivery
-from batchwright.database.tables.webhook_endpoints import EndpointChanges, WebhookEndpoint
+from batchwright.database.tables.webhooks.webhook_deliveries import ListedDelivery, WebhookDelivery
+from batchwright.database.tables.webhooks.webhook_endpoints import EndpointChanges, WebhookEndpoint
 from batchwright.rules.ids import (
     is_delivery_id,
     is_webhook_id,

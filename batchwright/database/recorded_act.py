@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from batchwright.contracts.objects.audit_log import AuditOutcome
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.tables.audit_log import AuditEntry, AuditLogTable, AuditResult
+from batchwright.database.tables.operations.audit_log import AuditEntry, AuditLogTable, AuditResult
 
 logger = logging.getLogger(__name__)
 

@@ -9,39 +9,40 @@ from batchwright.contracts.terms import BatchStatus, Endpoint, Usage, Validation
 from batchwright.database.database import Database, DatabaseServer
 from batchwright.database.errors import UnknownBatch
 from batchwright.database.records import BatchOutcome, BatchRow, EndedBatch, SliceProgress
-from batchwright.database.tables.batch_list import BatchList
-from batchwright.database.tables.batch_records import add_reported, final_counts
-from batchwright.database.tables.batch_snapshots import BatchKey, BatchSnapshot, BatchSnapshots
-from batchwright.database.tables.batches import BatchesTable
-from batchwright.database.tables.dead_letters import StoredDeadLetter
-from batchwright.database.tables.progress import (
+from batchwright.database.tables.batches.batch_list import BatchList
+from batchwright.database.tables.batches.batch_records import add_reported, final_counts
+from batchwright.database.tables.batches.batch_snapshots import BatchKey, BatchSnapshot, BatchSnapshots
+from batchwright.database.tables.batches.batches import BatchesTable
+from batchwright.database.tables.batches.dead_letters import StoredDeadLetter
+from batchwright.database.tables.batches.progress import (
     BatchSpending,
     ProgressSample,
     ProgressTable,
     SettledLines,
     SliceKey,
 )
-from batchwright.database.tables.waiting_reasons import WaitingRow
+from batchwright.database.tables.batches.waiting_reasons import WaitingRow
 from batchwright.rules.batch_filters import NO_FILTERS, BatchFilters
 from batchwright.rules.batch_states import LIVE_STATES, cancel_takes_precedence, visible_status
 from batchwright.rules.costs import amount_of, total_cost
 from batchwright.rules.dispatch.fair_share import fresh_fairness_key
 from batchwright.rules.planning.estimate import OutputHistory
-from tests.fakes.tables.audit_log import MemoryAuditLog
-from tests.fakes.tables.batch_deletions import MemoryBatchDeletions
+from tests.fakes.tables.batches.batch_deletions import MemoryBatchDeletions
+from tests.fakes.tables.batches.dead_letters import MemoryDeadLetters
+from tests.fakes.tables.batches.reruns import MemoryReruns
+from tests.fakes.tables.batches.waiting_reasons import MemoryWaitingReasons
 from tests.fakes.tables.callbacks import MemoryCallbacks
 from tests.fakes.tables.calls import MemoryCalls, end_calls
-from tests.fakes.tables.consistency_checks import MemoryConsistencyChecks
-from tests.fakes.tables.dead_letters import MemoryDeadLetters
 from tests.fakes.tables.files import MemoryFiles
-from tests.fakes.tables.fleet import MemoryLiveBatches
-from tests.fakes.tables.forecasts import MemoryForecasts
-from tests.fakes.tables.holds import MemoryHolds
-from tests.fakes.tables.models import MemoryModelChanges, MemoryModels, MemoryRates
-from tests.fakes.tables.operator_batches import MemoryOperatorBatches
-from tests.fakes.tables.quotas import MemoryQuotas
-from tests.fakes.tables.reruns import MemoryReruns
-from tests.fakes.tables.retention import MemoryRetention
+from tests.fakes.tables.models.holds import MemoryHolds
+from tests.fakes.tables.models.models import MemoryModelChanges, MemoryModels, MemoryRates
+from tests.fakes.tables.operations.audit_log import MemoryAuditLog
+from tests.fakes.tables.operations.consistency_checks import MemoryConsistencyChecks
+from tests.fakes.tables.operations.fleet import MemoryLiveBatches
+from tests.fakes.tables.operations.forecasts import MemoryForecasts
+from tests.fakes.tables.operations.operator_batches import MemoryOperatorBatches
+from tests.fakes.tables.operations.retention import MemoryRetention
+from tests.fakes.tables.operations.workers import MemoryWorkers
 from tests.fakes.tables.rows import (
     Rows,
     add_sample,
@@ -52,11 +53,15 @@ from tests.fakes.tables.rows import (
     usage_per_model,
 )
 from tests.fakes.tables.schedules import MemorySchedules
-from tests.fakes.tables.tenants import MemoryApiKeys, MemoryBudgetGroups, MemorySessions, MemoryTenants
+from tests.fakes.tables.tenants.quotas import MemoryQuotas
+from tests.fakes.tables.tenants.tenants import (
+    MemoryApiKeys,
+    MemoryBudgetGroups,
+    MemorySessions,
+    MemoryTenants,
+)
 from tests.fakes.tables.uploads import MemoryIdempotency, MemoryUploads
-from tests.fakes.tables.waiting_reasons import MemoryWaitingReasons
 from tests.fakes.tables.webhooks import MemoryWebhookDeliveries, MemoryWebhookEndpoints, record_event
-from tests.fakes.tables.workers import MemoryWorkers
 
 
 class MemoryBatches(BatchesTable):

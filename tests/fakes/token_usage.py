@@ -2,8 +2,8 @@
 
 from datetime import UTC, date, datetime, timedelta
 
-from batchwright.database.tenants.quota_records import DailyUsage
-from batchwright.database.tenants.quotas import QuotasTable
+from batchwright.database.tables.tenants.quota_records import DailyUsage
+from batchwright.database.tables.tenants.quotas import QuotasTable
 
 
 def this_day() -> date:

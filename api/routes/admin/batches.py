@@ -36,7 +36,7 @@ from batchwright.contracts.objects.operator import (
 )
 from batchwright.contracts.payloads.batch import MAX_PRIORITY, MIN_PRIORITY, WindowFit
 from batchwright.contracts.terms import BatchStatus
-from batchwright.database.tables.operator_batches import OperatorBatchFilters
+from batchwright.database.tables.operations.operator_batches import OperatorBatchFilters
 from batchwright.rules.ids import is_batch_id
 from batchwright.rules.pagination import is_ascending, page_limit
 

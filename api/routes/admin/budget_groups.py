@@ -28,7 +28,7 @@ from batchwright.contracts.objects.audit_log import AuditAction
 from batchwright.contracts.registry.prices import DecimalText
 from batchwright.contracts.terms import GroupKind
 from batchwright.database.errors import InOtherOrganization, UnknownBudgetGroup, UnknownTenant
-from batchwright.database.tenants.daily_usage import UsageOfDay
+from batchwright.database.tables.tenants.daily_usage import UsageOfDay
 from batchwright.rules.costs import amount_text
 from batchwright.rules.quotas import BudgetGroup
 

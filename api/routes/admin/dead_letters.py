@@ -32,7 +32,7 @@ from batchwright.contracts.objects.operator import (
     DeletedDeadLetter,
 )
 from batchwright.database.errors import UnknownCursor
-from batchwright.database.tables.dead_letters import StoredDeadLetter
+from batchwright.database.tables.batches.dead_letters import StoredDeadLetter
 from batchwright.rules.pagination import page_limit
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from batchwright.activities.consistency.differences import ConsistencyReport
 from batchwright.activities.consistency.runs import TemporalBatchRunSource
 from batchwright.contracts.objects.audit_log import AuditAction, AuditTargetType
 from batchwright.database.database import Database
-from batchwright.database.tables.audit_log import AuditTarget
+from batchwright.database.tables.operations.audit_log import AuditTarget
 from batchwright.settings import Settings
 from batchwright.starter.diagnostics.connections import run_or_stop, with_database
 from batchwright.starter.options import JsonLine, settings_or_stop

@@ -25,7 +25,7 @@ from batchwright.contracts.payloads.retention import (
 )
 from batchwright.contracts.temporal_names import CONTROL_QUEUE
 from batchwright.database.database import Database
-from batchwright.database.tables.audit_log import AuditTarget
+from batchwright.database.tables.operations.audit_log import AuditTarget
 from batchwright.settings import Settings
 from batchwright.starter.diagnostics.connections import query_database, run_or_stop, with_database
 from batchwright.starter.options import JsonLine, settings_or_stop

@@ -12,8 +12,8 @@ from batchwright.contracts.terms import GroupKind
 from batchwright.database.database import Database
 from batchwright.database.errors import UnknownBudgetGroup
 from batchwright.database.records import ApiKeyRow, BudgetGroupRow
-from batchwright.database.tables.audit_log import AuditTarget
-from batchwright.database.tenants.daily_usage import UsageOfDay
+from batchwright.database.tables.operations.audit_log import AuditTarget
+from batchwright.database.tables.tenants.daily_usage import UsageOfDay
 from batchwright.rules.costs import amount_of, amount_text
 from batchwright.rules.quotas import BudgetGroup, DailyAmounts
 from batchwright.starter.commands.tenants.budget_output import (

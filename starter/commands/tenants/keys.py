@@ -11,8 +11,8 @@ from batchwright.contracts.objects.audit_log import AuditAction, AuditTargetType
 from batchwright.contracts.terms import GroupKind
 from batchwright.database.database import Database
 from batchwright.database.records import ApiKeyRow
-from batchwright.database.tables.audit_log import AuditTarget
-from batchwright.database.tenants.daily_usage import UsageOfDay
+from batchwright.database.tables.operations.audit_log import AuditTarget
+from batchwright.database.tables.tenants.daily_usage import UsageOfDay
 from batchwright.rules.api_keys import Scope, hash_secret, new_key, new_key_id, parse_lifetime
 from batchwright.rules.quotas import BudgetGroup
 from batchwright.starter.commands.tenants.budget_output import (

@@ -30,8 +30,8 @@ from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import SliceProgress
-from batchwright.database.tables.batch_snapshots import BatchKey
-from batchwright.database.tables.progress import (
+from batchwright.database.tables.batches.batch_snapshots import BatchKey
+from batchwright.database.tables.batches.progress import (
     BatchSpending,
     ProgressSample,
     ProgressTable,

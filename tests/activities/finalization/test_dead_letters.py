@@ -8,7 +8,7 @@ from batchwright.activities.execution.stored_results import read_stored_results
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.payloads.execution import SliceResult
 from batchwright.contracts.terms import BatchStatus
-from batchwright.database.tables.dead_letters import StoredDeadLetter
+from batchwright.database.tables.batches.dead_letters import StoredDeadLetter
 from batchwright.rules.ids import request_id
 from batchwright.rules.results.dead_letters import FinalAttempt
 from batchwright.rules.results.segments import RecordKind, SegmentRecord, read_records

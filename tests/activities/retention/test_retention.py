@@ -13,9 +13,9 @@ from batchwright.contracts.payloads.retention import RetentionKind
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import FileRow
-from batchwright.database.tables.audit_log import AuditActor, AuditEntry, AuditTarget
-from batchwright.database.tables.webhook_deliveries import WebhookDelivery
-from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
+from batchwright.database.tables.operations.audit_log import AuditActor, AuditEntry, AuditTarget
+from batchwright.database.tables.webhooks.webhook_deliveries import WebhookDelivery
+from batchwright.database.tables.webhooks.webhook_endpoints import WebhookEndpoint
 from batchwright.rules import object_keys
 from batchwright.rules.ids import derived_file_id
 from batchwright.storage.base import StorageError, StorageUnavailable

@@ -30,7 +30,7 @@ from tests.activities.execution.fixture import (
     request,
 )
 from tests.fakes.memory_database import MemoryDatabase
-from tests.fakes.tables.quotas import MemoryQuotas
+from tests.fakes.tables.tenants.quotas import MemoryQuotas
 from tests.integration.database.rows import START
 
 KEY = "key_1"

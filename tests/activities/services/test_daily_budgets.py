@@ -13,7 +13,7 @@ from batchwright.contracts.payloads.batch import Caller
 from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ApiKeyRow
-from batchwright.database.tenants.quota_records import DailyUsage
+from batchwright.database.tables.tenants.quota_records import DailyUsage
 from batchwright.rules.api_keys import Scope, SecretHash
 from batchwright.rules.quotas import DailyAmounts
 from tests.activities.execution.fixture import TENANT, eventually, ok, request

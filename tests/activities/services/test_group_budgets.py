@@ -4,7 +4,7 @@ import json
 
 from batchwright.contracts.payloads.batch import Caller
 from batchwright.database.records import ApiKeyRow
-from batchwright.database.tenants.quota_records import DailyUsage
+from batchwright.database.tables.tenants.quota_records import DailyUsage
 from batchwright.rules.api_keys import Scope, SecretHash
 from batchwright.rules.quotas import BudgetGroup
 from tests.activities.execution.fixture import TENANT, request

@@ -22,16 +22,16 @@ from batchwright.database.records import (
     UploadRow,
     WorkerHeartbeat,
 )
-from batchwright.database.tables.audit_log import RecordedAct
+from batchwright.database.tables.batches.dead_letters import StoredDeadLetter
+from batchwright.database.tables.batches.progress import ProgressSample
+from batchwright.database.tables.batches.waiting_reasons import WaitingRow
 from batchwright.database.tables.callbacks import ReceivedCallback
-from batchwright.database.tables.consistency_checks import RecordedConsistencyCheck
-from batchwright.database.tables.dead_letters import StoredDeadLetter
-from batchwright.database.tables.progress import ProgressSample
+from batchwright.database.tables.operations.audit_log import RecordedAct
+from batchwright.database.tables.operations.consistency_checks import RecordedConsistencyCheck
 from batchwright.database.tables.schedules import ScheduleRow, ScheduleRunRow
-from batchwright.database.tables.waiting_reasons import WaitingRow
-from batchwright.database.tables.webhook_deliveries import WebhookAttempt, WebhookDelivery
-from batchwright.database.tables.webhook_endpoints import WebhookEndpoint
-from batchwright.database.tenants.quota_records import QuotaRow
+from batchwright.database.tables.tenants.quota_records import QuotaRow
+from batchwright.database.tables.webhooks.webhook_deliveries import WebhookAttempt, WebhookDelivery
+from batchwright.database.tables.webhooks.webhook_endpoints import WebhookEndpoint
 from batchwright.rules.batch_states import LIVE_STATES
 from batchwright.rules.dispatch.queue_forecast import ModelSpeed
 from batchwright.rules.quotas import BudgetGroup, DailyAmounts, EnqueuedWork

@@ -7,7 +7,7 @@ from uuid import uuid4
 from batchwright.contracts.objects.webhook_events import EventType
 from batchwright.contracts.objects.webhooks import DeliveryStatus
 from batchwright.contracts.payloads.batch import BatchOrder
-from batchwright.database.tables.webhook_deliveries import (
+from batchwright.database.tables.webhooks.webhook_deliveries import (
     SHOWN_ATTEMPTS,
     ListedDelivery,
     UnstartedDelivery,
@@ -17,7 +17,7 @@ from batchwright.database.tables.webhook_deliveries import (
     disabled_reason,
     status_after,
 )
-from batchwright.database.tables.webhook_endpoints import (
+from batchwright.database.tables.webhooks.webhook_endpoints import (
     EndpointChanges,
     WebhookEndpoint,
     WebhookEndpointsTable,

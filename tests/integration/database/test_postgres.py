@@ -17,9 +17,9 @@ from batchwright.database.pool import open_connection_pool
 from batchwright.database.postgres import open_database
 from batchwright.database.records import BatchRow
 from batchwright.database.sql import queries
-from batchwright.database.tables.batch_deletions import BatchDeletionQueries
-from batchwright.database.tables.batches import BatchQueries
-from batchwright.database.tenants.quotas import QuotaQueries
+from batchwright.database.tables.batches.batch_deletions import BatchDeletionQueries
+from batchwright.database.tables.batches.batches import BatchQueries
+from batchwright.database.tables.tenants.quotas import QuotaQueries
 from batchwright.settings import load
 from batchwright.starter.stack.ports import free_port
 from tests.integration.database.rows import (

@@ -10,12 +10,12 @@ from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection
 from batchwright.database.sql import queries
-from batchwright.database.tables.batch_list import BatchListQueries
+from batchwright.database.tables.batches.batch_list import BatchListQueries
 from batchwright.database.tables.callbacks import CallbackQueries
 from batchwright.database.tables.files import FIRST_POSITION, LAST_POSITION, FileQueries
-from batchwright.database.tables.operator_batches import OperatorBatchQueries
-from batchwright.database.tables.retention import RetentionQueries
-from batchwright.database.tenants.quotas import QuotaQueries
+from batchwright.database.tables.operations.operator_batches import OperatorBatchQueries
+from batchwright.database.tables.operations.retention import RetentionQueries
+from batchwright.database.tables.tenants.quotas import QuotaQueries
 from batchwright.rules.batch_filters import model_tags
 from batchwright.rules.worker_stats import running_slice_stats
 

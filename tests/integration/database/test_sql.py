@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 import pytest
 
 from batchwright.database.sql import migrations, queries
-from batchwright.database.tables.batches import BatchQueries
+from batchwright.database.tables.batches.batches import BatchQueries
 from batchwright.database.tables.files import FileQueries
 
 BATCHES: list[str] = list(asdict(queries(BatchQueries, "batches")).values())

@@ -4,11 +4,11 @@ from datetime import timedelta
 
 from batchwright.contracts.objects.webhook_events import EventType
 from batchwright.database.database import Database
-from batchwright.database.tables.webhook_deliveries import (
+from batchwright.database.tables.webhooks.webhook_deliveries import (
     WebhookAttempt,
     WebhookDelivery,
 )
-from batchwright.database.tables.webhook_endpoints import EndpointChanges, WebhookEndpoint
+from batchwright.database.tables.webhooks.webhook_endpoints import EndpointChanges, WebhookEndpoint
 from tests.integration.database.rows import START, a_running_batch, after
 
 ALL = list(EventType)

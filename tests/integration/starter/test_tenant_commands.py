@@ -6,8 +6,8 @@ import json
 import pytest
 
 from batchwright.database.database import Database
-from batchwright.database.tables.audit_log import AuditFilters
-from batchwright.database.tenants.quota_records import DailyUsage
+from batchwright.database.tables.operations.audit_log import AuditFilters
+from batchwright.database.tables.tenants.quota_records import DailyUsage
 from batchwright.rules.api_keys import Scope, parse_key, secret_matches
 from batchwright.rules.quotas import DailyAmounts
 from batchwright.rules.worker_stats import FRESH_AGE

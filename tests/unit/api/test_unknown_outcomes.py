@@ -10,7 +10,7 @@ from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import OutcomeUnknown
 from tests.fakes.api import LINE, ApiFixture, error_of, open_api, read
 from tests.fakes.ended_batch import INPUT, Ended
-from tests.fakes.tables.reruns import MemoryReruns
+from tests.fakes.tables.batches.reruns import MemoryReruns
 from tests.fakes.tables.uploads import MemoryIdempotency, MemoryUploads
 
 UPLOAD = {"filename": "a", "purpose": "batch", "bytes": len(LINE), "mime_type": "application/jsonl"}

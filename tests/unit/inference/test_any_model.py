@@ -18,7 +18,7 @@ from batchwright.inference.router import ModelRouter
 from tests.fakes.memory_database import MemoryDatabase
 from tests.fakes.raw_servers import answering, served
 from tests.fakes.settings import load
-from tests.fakes.tables.models import MemoryModels
+from tests.fakes.tables.models.models import MemoryModels
 from tests.unit.inference.test_discovery import listing
 
 NO_LIST = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"

@@ -13,7 +13,7 @@ from batchwright.inference.registry import BackendRegistry
 from tests.fakes.memory_database import MemoryDatabase
 from tests.fakes.raw_servers import answering, client, served
 from tests.fakes.settings import load
-from tests.fakes.tables.models import MemoryModels
+from tests.fakes.tables.models.models import MemoryModels
 
 
 def listing(*ids: object, date: str = "") -> bytes:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchwright.contracts.terms import Quota
-from batchwright.database.tenants.quota_records import TenantQuotas
+from batchwright.database.tables.tenants.quota_records import TenantQuotas
 from batchwright.rules.input.errors import quota_exceeded
 from batchwright.rules.input.lines import RequestBody, read_body
 from batchwright.rules.planning.request_cost import estimate_tokens, prompt_bytes

@@ -24,8 +24,8 @@ from batchwright.contracts.payloads.batch import (
 )
 from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.records import BatchOutcome, BatchRow, FileRow, SliceProgress
-from batchwright.database.tables.forecasts import ForecastRow
-from batchwright.database.tables.waiting_reasons import WaitingRow, WaitingSource
+from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
+from batchwright.database.tables.operations.forecasts import ForecastRow
 from batchwright.starter.__main__ import app
 from tests.fakes.api import ApiFixture
 

@@ -14,7 +14,7 @@ from batchwright.contracts.objects.openai import BatchObject
 from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample, ModelCounts, StartFit, WindowFit
 from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.tables.waiting_reasons import WaitingSource
+from batchwright.database.tables.batches.waiting_reasons import WaitingSource
 from batchwright.rules.ids import request_id
 from batchwright.rules.results.output_lines import error_line
 from batchwright.starter.client import Client, ClientError

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from batchwright.database.tables.webhook_deliveries import WebhookAttempt
+from batchwright.database.tables.webhooks.webhook_deliveries import WebhookAttempt
 from tests.unit.starter.cli import LINE, Cli, run_now, served
 
 URL = "https://8.8.8.8/hook"  # nothing is sent: there is no worker

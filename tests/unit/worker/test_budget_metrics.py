@@ -3,7 +3,7 @@
 from datetime import UTC, date, datetime
 
 from batchwright.contracts.terms import Quota
-from batchwright.database.tenants.quota_records import DailyUsage
+from batchwright.database.tables.tenants.quota_records import DailyUsage
 from batchwright.rules.costs import amount_of
 from batchwright.rules.quotas import DailyAmounts
 from batchwright.telemetry.metrics import Metrics

@@ -6,7 +6,7 @@ import pytest
 
 from batchwright.contracts.payloads.batch import BatchForecast, BatchOrder, ModelCounts, WindowFit
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.tables.waiting_reasons import WaitingRow, WaitingSource
+from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
 from batchwright.rules.worker_stats import UpstreamTraffic
 from batchwright.telemetry.metrics import Metrics
 from batchwright.worker.forecasts import ForecastCollector

@@ -16,7 +16,7 @@ from batchwright.contracts.payloads.batch import BatchOrder, WaitingReason
 from batchwright.contracts.payloads.execution import SliceRequest
 from batchwright.contracts.payloads.finalization import FinalizeRequest
 from batchwright.contracts.terms import BatchStatus, Endpoint
-from batchwright.database.tables.waiting_reasons import WaitingSource
+from batchwright.database.tables.batches.waiting_reasons import WaitingSource
 from batchwright.rules.ids import new_batch_id
 from batchwright.worker.interceptors import WaitingReasonInbound
 from tests.fakes.memory_database import MemoryDatabase

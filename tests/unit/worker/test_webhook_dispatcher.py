@@ -9,7 +9,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from batchwright.contracts.objects.webhook_events import EventType
 from batchwright.contracts.payloads.webhooks import DeliveryOrder
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.tables.webhook_deliveries import WebhookDelivery
+from batchwright.database.tables.webhooks.webhook_deliveries import WebhookDelivery
 from batchwright.telemetry.metrics import Metrics
 from batchwright.worker.webhook_dispatcher import WebhookDispatcher
 from tests.fakes.memory_database import MemoryDatabase

@@ -9,8 +9,8 @@ from temporalio.activity import ActivityCancellationDetails
 
 from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
 from batchwright.contracts.registry.prices import PriceConfig
-from batchwright.database.tables.batch_snapshots import BatchKey
-from batchwright.database.tables.progress import BatchSpending
+from batchwright.database.tables.batches.batch_snapshots import BatchKey
+from batchwright.database.tables.batches.progress import BatchSpending
 from batchwright.rules.costs import amount_of
 from batchwright.rules.results.segments import RecordKind
 from tests.activities.execution.fixture import BATCH, TENANT, eventually, request

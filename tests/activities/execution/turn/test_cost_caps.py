@@ -11,8 +11,8 @@ from batchwright.activities.services.batch_costs import SliceCost
 from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
 from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
-from batchwright.database.tables.batch_snapshots import BatchKey
-from batchwright.database.tables.progress import BatchSpending
+from batchwright.database.tables.batches.batch_snapshots import BatchKey
+from batchwright.database.tables.batches.progress import BatchSpending
 from batchwright.rules.costs import amount_of
 from batchwright.rules.results.token_usage import TokenUsage
 from batchwright.storage.base import StorageUnavailable

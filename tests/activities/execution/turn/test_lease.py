@@ -18,7 +18,7 @@ from batchwright.contracts.errors import Failure
 from batchwright.contracts.payloads.batch import WaitingReason
 from batchwright.contracts.payloads.execution import SliceResult
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.tables.waiting_reasons import WaitingSource
+from batchwright.database.tables.batches.waiting_reasons import WaitingSource
 from tests.activities.execution.fixture import (
     BATCH,
     MODEL,

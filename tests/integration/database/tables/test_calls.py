@@ -11,7 +11,7 @@ from batchwright.contracts.payloads.retention import SWEEP_START
 from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.tables.calls import CallKey, CallLine
-from batchwright.database.tables.operator_batches import OperatorBatchFilters
+from batchwright.database.tables.operations.operator_batches import OperatorBatchFilters
 from tests.integration.database.call_rows import GROUP, a_call, a_rolling_order
 from tests.integration.database.rows import START, after, an_order
 from tests.integration.database.webhook_rows import an_endpoint, attempt, attempted, create, recorded, types

@@ -25,8 +25,8 @@ from batchwright.contracts.payloads.batch import (
 from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BatchOutcome, SliceProgress
-from batchwright.database.tables.batch_snapshots import BatchKey, BatchSnapshot
-from batchwright.database.tables.forecasts import ForecastRow
+from batchwright.database.tables.batches.batch_snapshots import BatchKey, BatchSnapshot
+from batchwright.database.tables.operations.forecasts import ForecastRow
 from batchwright.rules.ids import new_batch_id
 from tests.clocks import skip_time
 from tests.fakes.api import ApiFixture, error_of, open_api, open_own_api

@@ -25,8 +25,8 @@ from batchwright.contracts.payloads.batch import (
 from batchwright.contracts.temporal_names import CONTROL_QUEUE, DISPATCH_QUEUE, IO_QUEUE, inference_queue
 from batchwright.contracts.terms import BatchStatus, Usage, ValidationError
 from batchwright.database.records import BatchOutcome
-from batchwright.database.tables.forecasts import ForecastRow
-from batchwright.database.tables.waiting_reasons import WaitingRow, WaitingSource
+from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
+from batchwright.database.tables.operations.forecasts import ForecastRow
 from batchwright.rules.ids import safe_name
 from batchwright.rules.worker_stats import polled_queue_stats, unpolled_reason
 from batchwright.temporal import TemporalUnavailable

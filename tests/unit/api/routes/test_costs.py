@@ -12,7 +12,7 @@ from batchwright.contracts.payloads.batch import ModelCounts
 from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.contracts.terms import Usage
 from batchwright.database.records import SliceProgress
-from batchwright.database.tables.batch_snapshots import BatchKey
+from batchwright.database.tables.batches.batch_snapshots import BatchKey
 from batchwright.rules.costs import amount_of
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 

@@ -15,7 +15,7 @@ from batchwright.contracts.objects.webhooks import DeliveryObject, DeliveryPage,
 from batchwright.contracts.payloads.batch import ModelCounts
 from batchwright.contracts.terms import BatchStatus, Quota, Usage
 from batchwright.database.records import BatchOutcome
-from batchwright.database.tables.webhook_endpoints import EndpointChanges, WebhookEndpoint
+from batchwright.database.tables.webhooks.webhook_endpoints import EndpointChanges, WebhookEndpoint
 from batchwright.rules.ids import new_delivery_id, new_webhook_id
 from batchwright.rules.webhooks.signatures import check_secret, new_secret
 from batchwright.temporal import TemporalUnavailable

@@ -10,7 +10,7 @@ from batchwright.contracts.objects.openai import BatchObject
 from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample, ModelCounts
 from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.records import BatchOutcome, FileRow
-from batchwright.database.tables.waiting_reasons import WaitingRow, WaitingSource
+from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
 from tests.fakes.api import ApiFixture, open_api
 from tests.unit.api.ui.browser import Browser, text_of
 

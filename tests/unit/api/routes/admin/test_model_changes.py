@@ -13,7 +13,7 @@ from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
 from batchwright.database.records import ModelChange
 from batchwright.rules.backends.registry_changes import ModelSettings
 from tests.fakes.api import ApiFixture, error_of, open_api, read
-from tests.fakes.tables.models import MemoryModelChanges
+from tests.fakes.tables.models.models import MemoryModelChanges
 from tests.integration.database.rows import START
 
 FILE = """

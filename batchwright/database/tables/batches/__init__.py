@@ -1,0 +1,1 @@
+"""Batches of tenants: their rows, lists, progress, dead letters and reruns."""

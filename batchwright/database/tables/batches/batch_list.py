@@ -1,0 +1,140 @@
+"""Queries over all batches of one tenant: pages of the list, and what is known before a new batch."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from batchwright.contracts.terms import BatchStatus, Endpoint
+from batchwright.database.driver import Row
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.records import BatchRow
+from batchwright.database.sql import queries
+from batchwright.database.tables.batches.batch_records import parse_batch
+from batchwright.database.tables.files import FIRST_POSITION, LAST_POSITION, position_of
+from batchwright.rules.batch_filters import NO_FILTERS, BatchFilters
+from batchwright.rules.dispatch.fair_share import fresh_fairness_key
+from batchwright.rules.planning.estimate import OutputHistory
+
+
+class BatchList(Protocol):
+    """All batches of a tenant, live and ended."""
+
+    async def page(
+        self,
+        tenant: str,
+        *,
+        limit: int,
+        after: str | None,
+        filters: BatchFilters = NO_FILTERS,
+        before: str | None = None,
+    ) -> tuple[list[BatchRow], bool]:
+        """Return a page of at most `limit` batches, newest first, and True if the list continues.
+
+        Raises UnknownCursor if the tenant has no batch `after` or `before`.
+
+        Args:
+            after: id of a batch. The page begins with the next older batch. None for the first page.
+            filters: selects the batches.
+            before: id of a batch, instead of `after`. The page ends with the next newer batch, and the result
+                is True if the list has even newer batches. The filters must then select a model, an endpoint
+                or metadata.
+        """
+        ...
+
+    async def count_live(self, tenant: str) -> int: ...
+
+    async def fairness_key(self, tenant: str, at: datetime) -> str:
+        """Return the fairness key in Temporal for a batch that is created at `at`.
+
+        Temporal shares the capacity of a task queue fairly between fairness keys. There are three cases:
+
+        - Other batches of the tenant are live and not being cancelled: return the key of the newest of them,
+          so that all batches that run at the same time have the same key.
+        - No other batch is live, but an earlier batch was cancelled or has expired: return a new key.
+          Temporal has counted the unsent slices of the earlier batch as use of the old key.
+        - In all other cases, return "". The tenant's name is then the key.
+        """
+        ...
+
+    async def output_history(
+        self, tenant: str, endpoint: Endpoint, models: Collection[str]
+    ) -> dict[str, OutputHistory]:
+        """Return how many requests and output tokens the tenant's latest 100 batches had, by model.
+
+        Only ended batches for this endpoint are read. The result contains only `models` that have requests.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class BatchListQueries:
+    position: str
+    all: str
+    of_status: str
+    of_tags: str
+    of_tags_before: str
+    count_live: str
+    fairness: str
+    output_history: str
+
+
+class PostgresBatchList(BatchList):
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
+        self._sql = queries(BatchListQueries, "batch_list")
+
+    async def page(
+        self,
+        tenant: str,
+        *,
+        limit: int,
+        after: str | None,
+        filters: BatchFilters = NO_FILTERS,
+        before: str | None = None,
+    ) -> tuple[list[BatchRow], bool]:
+        if before is None:
+            records = await self._records(tenant, limit + 1, after, filters)
+            return [parse_batch(record) for record in records[:limit]], len(records) > limit
+        records = await self._records_before(tenant, limit + 1, before, filters.tags)
+        return [parse_batch(record) for record in reversed(records[:limit])], len(records) > limit
+
+    async def count_live(self, tenant: str) -> int:
+        record = await self._connections.fetchrow(self._sql.count_live, tenant)
+        return 0 if record is None else record["count"]
+
+    async def fairness_key(self, tenant: str, at: datetime) -> str:
+        record = await self._connections.fetchrow(self._sql.fairness, tenant, at)
+        beside, stopped = (None, None) if record is None else (record["beside"], record["stopped"])
+        if beside is not None:
+            return beside
+        return "" if stopped is None else fresh_fairness_key(tenant, stopped)
+
+    async def output_history(
+        self, tenant: str, endpoint: Endpoint, models: Collection[str]
+    ) -> dict[str, OutputHistory]:
+        records = await self._connections.fetch(self._sql.output_history, tenant, endpoint, list(models))
+        return {each["model"]: OutputHistory(each["requests"], each["output_tokens"]) for each in records}
+
+    async def _records(self, tenant: str, count: int, after: str | None, filters: BatchFilters) -> list[Row]:
+        status, tags = filters.status, filters.tags
+        oldest = filters.created_after or FIRST_POSITION[0]
+        async with self._connections.session() as session:
+            position = LAST_POSITION
+            if after is not None:
+                position = await position_of(session, self._sql.position, tenant, after)
+            if filters.created_before is not None:
+                position = min(position, (filters.created_before, ""))
+            bounds = (tenant, *position, count, oldest)
+            if tags:
+                statuses = list(BatchStatus) if status is None else [status]
+                return await session.fetch(self._sql.of_tags, *bounds, statuses, tags[0], tags[1:])
+            if status is not None:
+                return await session.fetch(self._sql.of_status, *bounds, status)
+            return await session.fetch(self._sql.all, *bounds)
+
+    async def _records_before(self, tenant: str, count: int, before: str, tags: list[bytes]) -> list[Row]:
+        """Return the batches that are newer than `before` and have all the tags, oldest first."""
+        async with self._connections.session() as session:
+            position = await position_of(session, self._sql.position, tenant, before)
+            return await session.fetch(self._sql.of_tags_before, tenant, *position, count, tags[0], tags[1:])

@@ -1,0 +1,218 @@
+"""Convert records of the table of batches to BatchRow, and combine the counts of a batch by model.
+
+While a batch is live, its row counts only the lines that got their result during ingestion. Workers report
+the counts of all other lines to another table. When the row of a live batch is read, these counts are added.
+"""
+
+from datetime import datetime
+
+from pydantic import BaseModel, Field, Json, TypeAdapter
+
+from batchwright.contracts.payloads.batch import (
+    BatchForecast,
+    BatchOrder,
+    BatchPolicy,
+    ErrorCount,
+    ModelCounts,
+    ModelUsage,
+    SourceBatch,
+    StartForecast,
+)
+from batchwright.contracts.registry.prices import DecimalText, PriceConfig
+from batchwright.contracts.terms import BatchStatus, Endpoint, Usage, ValidationError
+from batchwright.database.driver import Row
+from batchwright.database.records import BatchRow
+from batchwright.database.tables.batches.waiting_reasons import WaitingRow
+from batchwright.rules.json_text import storable_json
+from batchwright.rules.results.error_tally import ErrorTally
+from batchwright.rules.results.token_usage import total_usage
+
+
+def overlay_counts(models: list[ModelCounts], reported: list[ModelCounts]) -> list[ModelCounts]:
+    """Return a copy of `models` with the numbers of completed and failed lines from `reported`.
+
+    Models that are not in `reported` stay unchanged. Models that are only in `reported` are added at the end.
+    """
+    by_name = {count.model: count for count in reported}
+    counts: list[ModelCounts] = []
+    for count in models:
+        if (now := by_name.pop(count.model, None)) is not None:
+            count = count.model_copy(update={"completed": now.completed, "failed": now.failed})
+        counts.append(count)
+    return [*counts, *by_name.values()]
+
+
+def final_counts(models: list[ModelCounts], planned: list[ModelCounts] | None) -> list[ModelCounts]:
+    """Return the final counts of a batch by model.
+
+    If `planned` is None, `models` is returned unchanged.
+
+    Args:
+        models: counts in the row of the batch.
+        planned: final counts of the models that have slices. If a model has no slices, ingestion has given
+            every line a result. So all of its lines that are not completed have failed.
+    """
+    if planned is None:
+        return models
+    names = {count.model for count in planned}
+    refused = [
+        count.model_copy(update={"failed": count.lines - count.completed})
+        for count in models
+        if count.model not in names
+    ]
+    return overlay_counts(models, [*planned, *refused])
+
+
+def add_reported(row: BatchRow, reported: list[ModelCounts], errors: list[ErrorCount]) -> BatchRow:
+    """Return a copy of a live batch's row, with the counts and errors that workers reported added to it."""
+    own = {count.model: count for count in row.models}
+    return row.model_copy(
+        update={
+            "models": overlay_counts(row.models, [_sum(count, own.get(count.model)) for count in reported]),
+            "completed": row.completed + sum(count.completed for count in reported),
+            "failed": row.failed + sum(count.failed for count in reported),
+            "errors_summary": ErrorTally([*row.ingestion_errors, *errors]).counts(),
+        }
+    )
+
+
+def _sum(reported: ModelCounts, own: ModelCounts | None) -> ModelCounts:
+    if own is None:
+        return reported
+    if own.completed + own.failed >= own.lines:  # all lines have results from ingestion, and no slices
+        return own
+    counts = {"completed": reported.completed + own.completed, "failed": reported.failed + own.failed}
+    return reported.model_copy(update=counts)
+
+
+_METADATA = TypeAdapter(dict[str, str])
+_ERRORS = TypeAdapter(list[ValidationError])
+_MODELS = TypeAdapter(list[ModelCounts])
+_USAGES = TypeAdapter(list[ModelUsage])
+_PRICES = TypeAdapter(dict[str, PriceConfig])
+_ERROR_COUNTS = TypeAdapter(list[ErrorCount])
+_WAITING = TypeAdapter(list[WaitingRow])
+
+
+class _Columns(BaseModel):
+    """Columns of a record of the table of batches. JSON columns are read as text and parsed here."""
+
+    tenant: str
+    batch_id: str = Field(alias="id")
+    input_file_id: str
+    endpoint: Endpoint
+    completion_window: str
+    metadata: Json[dict[str, str]] | None
+    output_expires_after_seconds: int | None
+    weight: float
+    priority: int
+    max_cost: DecimalText | None
+    policy: Json[BatchPolicy]
+    origin: Json[SourceBatch] | None
+    status: BatchStatus
+    created_at: datetime
+    deadline: datetime
+    start_at: datetime | None
+    input_location: str | None
+    in_progress_at: datetime | None
+    finalizing_at: datetime | None
+    completed_at: datetime | None
+    failed_at: datetime | None
+    expired_at: datetime | None
+    cap_reached_at: datetime | None
+    cancel_requested_at: datetime | None
+    cancelled_at: datetime | None
+    output_file_id: str | None
+    error_file_id: str | None
+    errors: Json[list[ValidationError]]
+    models: Json[list[ModelCounts]]
+    total: int
+    completed: int
+    failed: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+    results_kept_until: datetime | None
+    files_pending_until: datetime | None
+    ingestion_began_at: datetime | None
+    reported_models: Json[list[ModelCounts]] | None
+    reported_usage: Json[list[ModelUsage]] | None
+    final_usage: Json[list[ModelUsage]] = Field(alias="model_usage")
+    prices: Json[dict[str, PriceConfig]]
+    ingestion_errors: Json[list[ErrorCount]]
+    final_errors: Json[list[ErrorCount]] | None = Field(alias="errors_summary")
+    reported_errors: Json[list[ErrorCount]] | None
+    start_forecast: Json[StartForecast] | None
+    forecast: Json[BatchForecast] | None = None
+
+    @property
+    def order(self) -> BatchOrder:
+        return BatchOrder.model_validate(self, from_attributes=True)
+
+    @property
+    def errors_summary(self) -> list[ErrorCount]:
+        return self.final_errors or []
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of all models.
+
+        For a live batch they come from the workers' reports, otherwise from the batch's row.
+        """
+        if self.reported_usage is None:
+            return Usage.model_validate(self, from_attributes=True)
+        return total_usage(self.reported_usage)
+
+    @property
+    def model_usage(self) -> list[ModelUsage]:
+        return self.final_usage if self.reported_usage is None else self.reported_usage
+
+
+def parse_batch(record: Row) -> BatchRow:
+    """Return the batch in a database record.
+
+    The counts of a live batch include the counts that workers reported.
+    """
+    columns = _Columns.model_validate(dict(record.items()))
+    row = BatchRow.model_validate(columns, from_attributes=True)
+    if row.status.is_terminal:
+        return row
+    return add_reported(row, columns.reported_models or [], columns.reported_errors or [])
+
+
+def parse_waiting(rows: str | None) -> list[WaitingRow]:
+    """Return the waiting reasons in a JSON array. If `rows` is None, return an empty list."""
+    return [] if rows is None else _WAITING.validate_json(rows)
+
+
+def dump_metadata(metadata: dict[str, str] | None) -> str | None:
+    return None if metadata is None else _METADATA.dump_json(metadata).decode()
+
+
+def dump_errors(errors: list[ValidationError]) -> str:
+    return _ERRORS.dump_json(errors).decode()
+
+
+def dump_error_counts(counts: list[ErrorCount]) -> str:
+    return storable_json(_ERROR_COUNTS.dump_json(counts).decode())
+
+
+def dump_usages(usages: list[ModelUsage]) -> str:
+    return storable_json(_USAGES.dump_json(usages).decode())
+
+
+def parse_costs(usages: str | None, prices: str) -> tuple[list[ModelUsage], dict[str, PriceConfig]]:
+    """Return (usage by model, prices by model), parsed from two JSON texts.
+
+    If `usages` is None, the list of usage is empty.
+    """
+    return [] if usages is None else _USAGES.validate_json(usages), _PRICES.validate_json(prices)
+
+
+def dump_prices(prices: dict[str, PriceConfig]) -> str:
+    return storable_json(_PRICES.dump_json(prices).decode())
+
+
+def dump_models(models: list[ModelCounts]) -> str:
+    return storable_json(_MODELS.dump_json(models).decode())

@@ -1,0 +1,181 @@
+"""Table of progress: how many lines of each slice have a final result, as reported by the workers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.records import SliceProgress
+from batchwright.database.sql import queries
+from batchwright.database.tables.batches.batch_records import dump_error_counts, parse_costs
+from batchwright.database.tables.batches.batch_snapshots import BatchKey
+from batchwright.database.tables.batches.batches import PostgresBatches
+from batchwright.rules.costs import amount_of, amount_text, total_cost
+
+
+class SettledLines(NamedTuple):
+    completed: int
+    failed: int
+
+
+class ProgressSample(NamedTuple):
+    """Number of lines of a batch that had a final result at the time `at`."""
+
+    at: datetime
+    settled: int
+
+
+class SliceKey(NamedTuple):
+    """Model and number of a slice. Together they identify the slice within its batch."""
+
+    model: str
+    number: int
+
+
+class BatchSpending(NamedTuple):
+    """Cap on the cost of a batch, and the cost of some of its lines. Amounts are as in `rules/costs.py`.
+
+    `is_ending` is True if the batch ends because it has reached its cap.
+    """
+
+    cap: int
+    amount: int
+    is_ending: bool = False
+
+
+class ProgressTable(Protocol):
+    async def record(self, rows: list[SliceProgress]) -> None:
+        """Store the totals that workers report for slices. They replace the stored totals of these slices.
+
+        A report is ignored if the batch has ended, or if a newer attempt of the slice has reported already.
+        """
+        ...
+
+    async def totals(self, tenant: str, batch_id: str) -> list[ModelCounts]:
+        """Return how many lines of a batch are completed and failed so far, by model.
+
+        The list is empty if there is no such batch.
+        """
+        ...
+
+    async def slices(self, tenant: str, batch_id: str) -> dict[tuple[str, int], SettledLines]:
+        """Return how many lines of a live batch have a final result, by (model, number of the slice).
+
+        Slices that have not reported yet are left out.
+        """
+        ...
+
+    async def spending(self, batches: Mapping[BatchKey, Sequence[SliceKey]]) -> dict[BatchKey, BatchSpending]:
+        """Return the cap, and the cost so far, of each batch in `batches` that has a cap on its cost.
+
+        The cost is the sum of what workers have reported for the slices of the batch. `batches` lists for
+        each batch the slices to leave out, because the caller counts their cost itself.
+        """
+        ...
+
+    async def reach_cap(self, batch: BatchKey, amount: int) -> bool:
+        """Record that a batch ends because it has reached the cap on its cost, and return True.
+
+        From then on, the cap cannot be changed. Return False without a change in two cases: the batch is not
+        in progress, or its cap was removed or raised above `amount`.
+
+        Args:
+            amount: what the batch has cost.
+        """
+        ...
+
+    async def sample(self, at: datetime) -> None:
+        """Add a sample with the time `at` to each batch in progress whose latest sample is old enough.
+
+        The interval is a fortieth of the age of the batch, but at least ten seconds. So several control
+        workers may call this, and a batch of a day has 260 samples.
+        """
+        ...
+
+    async def samples(self, tenant: str, batch_id: str) -> list[ProgressSample]:
+        """Return the samples of a batch, oldest first: the first at its start, the last at its finalization.
+
+        The list is empty if the batch was never in progress, or if there is no such batch.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class ProgressQueries:
+    record: str
+    slices: str
+    spending: str
+    reach_cap: str
+    sample: str
+    samples: str
+
+
+class PostgresProgress(ProgressTable):
+    def __init__(self, connections: ConnectionPool, batches: PostgresBatches) -> None:
+        self._connections = connections
+        self._batches = batches
+        self._sql = queries(ProgressQueries, "progress")
+
+    async def record(self, rows: list[SliceProgress]) -> None:
+        if not rows:
+            return
+        await self._connections.execute(
+            self._sql.record,
+            [row.tenant for row in rows],
+            [row.batch_id for row in rows],
+            [row.model for row in rows],
+            [row.number for row in rows],
+            [row.generation for row in rows],
+            [row.attempt for row in rows],
+            [row.completed for row in rows],
+            [row.failed for row in rows],
+            [row.usage.input_tokens for row in rows],
+            [row.usage.cached_tokens for row in rows],
+            [row.usage.output_tokens for row in rows],
+            [row.usage.reasoning_tokens for row in rows],
+            [dump_error_counts(row.errors) for row in rows],
+        )
+
+    async def totals(self, tenant: str, batch_id: str) -> list[ModelCounts]:
+        row = await self._batches.get(tenant, batch_id)
+        return [] if row is None else row.models
+
+    async def slices(self, tenant: str, batch_id: str) -> dict[tuple[str, int], SettledLines]:
+        records = await self._connections.fetch(self._sql.slices, tenant, batch_id)
+        return {
+            (each["model"], each["number"]): SettledLines(each["completed"], each["failed"])
+            for each in records
+        }
+
+    async def spending(self, batches: Mapping[BatchKey, Sequence[SliceKey]]) -> dict[BatchKey, BatchSpending]:
+        left_out = [(key, place) for key, places in batches.items() for place in places]
+        records = await self._connections.fetch(
+            self._sql.spending,
+            [key.tenant for key in batches],
+            [key.batch_id for key in batches],
+            [key.tenant for key, _ in left_out],
+            [key.batch_id for key, _ in left_out],
+            [place.model for _, place in left_out],
+            [place.number for _, place in left_out],
+        )
+        return {
+            BatchKey(each["tenant"], each["id"]): BatchSpending(
+                amount_of(each["max_cost"]),
+                total_cost(*parse_costs(each["usages"], each["prices"])),
+                each["is_ending"],
+            )
+            for each in records
+        }
+
+    async def reach_cap(self, batch: BatchKey, amount: int) -> bool:
+        row = await self._connections.fetchrow(self._sql.reach_cap, *batch, amount_text(amount))
+        return row is not None
+
+    async def sample(self, at: datetime) -> None:
+        await self._connections.execute(self._sql.sample, at)
+
+    async def samples(self, tenant: str, batch_id: str) -> list[ProgressSample]:
+        records = await self._connections.fetch(self._sql.samples, tenant, batch_id)
+        return [ProgressSample(record["sampled_at"], record["settled"]) for record in records]

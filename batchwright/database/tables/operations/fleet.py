@@ -1,0 +1,130 @@
+"""Queries over the live batches of all tenants, for metrics and to choose the task queues to poll."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from batchwright.contracts.terms import BatchStatus, HoldKind
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.records import LiveBatch, ModelBacklog, ModelDeadline
+from batchwright.database.sql import queries
+from batchwright.database.tables.batches.waiting_reasons import WaitingSource
+
+
+class LiveBatches(Protocol):
+    """Queries over the live batches of all tenants. A batch is live until it has ended.
+
+    Only operators and workers may see the results.
+    """
+
+    async def live(self) -> list[LiveBatch]:
+        """Return all batches that have not ended, with their counts and times."""
+        ...
+
+    async def backlogs(self, now: datetime) -> list[ModelBacklog]:
+        """Return the number of lines without a final result, by batch in progress and model.
+
+        Models without such lines are left out. Batches for which a cancel was requested are left out, too.
+        Batches that are paused or held are included, and the result shows this.
+        """
+        ...
+
+    async def awaited_models(self, now: datetime) -> dict[str, dict[str, int]]:
+        """Return, for each model of the batches in progress, how many of these batches each tenant has.
+
+        The numbers include only batches that may send lines to the model now, as described in `lines_due`. If
+        there is no such batch, the inner dict of the model is empty.
+
+        The models are in the order in which workers should poll their queues. The order is fair to tenants:
+        the first model of every tenant comes before the second model of any tenant. Within a tenant, models
+        of older batches come first. Models with an empty dict come last.
+        """
+        ...
+
+    async def lines_left(self) -> dict[str, int]:
+        """Return the number of lines without a final result in all live batches, by model.
+
+        Models without such lines are left out.
+        """
+        ...
+
+    async def lines_due(self, now: datetime) -> list[ModelDeadline]:
+        """Return the number of lines that still need a final result, by model and deadline.
+
+        Only batches whose lines may be sent now are counted. A batch is left out in these cases:
+
+        - It is paused, held or being cancelled.
+        - Its deadline has passed.
+        - The sending of its lines has not begun, or has ended.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class FleetQueries:
+    live: str
+    backlogs: str
+    awaited_models: str
+    lines_left: str
+    lines_due: str
+
+
+class PostgresLiveBatches(LiveBatches):
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
+        self._sql = queries(FleetQueries, "fleet")
+
+    async def live(self) -> list[LiveBatch]:
+        async with self._connections.session() as session:
+            records = await session.fetch(self._sql.live)
+        # Parsed without validation: there may be thousands of records several times a minute.
+        return [
+            LiveBatch(
+                tenant=each["tenant"],
+                id=each["id"],
+                status=BatchStatus(each["shown"]),
+                created_at=each["created_at"],
+                deadline=each["deadline"],
+                entered_at=each["entered_at"],
+                lines=each["lines"],
+                settled=each["settled"],
+                in_progress_at=each["in_progress_at"],
+            )
+            for each in records
+        ]
+
+    async def backlogs(self, now: datetime) -> list[ModelBacklog]:
+        async with self._connections.session() as session:
+            records = await session.fetch(self._sql.backlogs, now, WaitingSource.USER)
+        return [
+            ModelBacklog(
+                tenant=each["tenant"],
+                batch_id=each["id"],
+                model=each["model"],
+                lines_left=each["lines_left"],
+                deadline=each["deadline"],
+                priority=each["priority"],
+                created_at=each["created_at"],
+                is_paused=each["is_paused"],
+                held=each["held"] and HoldKind(each["held"]),
+            )
+            for each in records
+        ]
+
+    async def awaited_models(self, now: datetime) -> dict[str, dict[str, int]]:
+        async with self._connections.session() as session:
+            records = await session.fetch(self._sql.awaited_models, now, WaitingSource.USER)
+        return {
+            record["model"]: dict(zip(record["tenants"], record["batches"], strict=True))
+            for record in records
+        }
+
+    async def lines_left(self) -> dict[str, int]:
+        async with self._connections.session() as session:
+            records = await session.fetch(self._sql.lines_left)
+        return {record["model"]: record["lines_left"] for record in records}
+
+    async def lines_due(self, now: datetime) -> list[ModelDeadline]:
+        async with self._connections.session() as session:
+            records = await session.fetch(self._sql.lines_due, now, WaitingSource.USER)
+        return [ModelDeadline(each["model"], each["deadline"], each["lines"]) for each in records]

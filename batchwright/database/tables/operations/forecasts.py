@@ -1,0 +1,158 @@
+"""Tables of forecasts and of models' speeds, and a query for the remaining work."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import NamedTuple, Protocol
+
+from batchwright.contracts.payloads.batch import BatchForecast, StartForecast
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.sql import queries
+from batchwright.database.tables.batches.waiting_reasons import WaitingSource
+from batchwright.rules.dispatch.queue_forecast import ModelSpeed
+from batchwright.rules.dispatch.work_shares import UnsettledWork
+
+SPEED_AGE = timedelta(hours=1)  # an older speed of a model is not used
+
+
+class LiveWork(NamedTuple):
+    """Lines of one model in a batch in progress: how many have a final result, and how many are left.
+
+    `settled` counts only the lines to which workers gave a final result, not the lines that ingestion
+    settled. `weight` is the present weight of the tenant. `limited` is True if the tenant has a cap on its
+    requests in flight or a rate limit, or if the batch's API key has a cap.
+    """
+
+    tenant: str
+    batch_id: str
+    model: str
+    created_at: datetime
+    deadline: datetime
+    in_progress_at: datetime
+    priority: int
+    weight: float
+    settled: int
+    lines_left: int
+    limited: bool = False
+
+    @property
+    def unsettled(self) -> UnsettledWork:
+        return UnsettledWork(
+            tenant=self.tenant,
+            batch_id=self.batch_id,
+            model=self.model,
+            settled=self.settled,
+            left=self.lines_left,
+            began=self.in_progress_at.timestamp(),
+            weight=self.weight,
+            priority=self.priority,
+            limited=self.limited,
+        )
+
+
+class ForecastRow(NamedTuple):
+    tenant: str
+    batch_id: str
+    forecast: BatchForecast
+
+
+class ForecastsTable(Protocol):
+    async def work(self, at: datetime, models: Collection[str] | None = None) -> list[LiveWork]:
+        """Return, for each batch and model of all tenants, the number of lines that still need a final
+        result.
+
+        Only batches whose lines may be sent at the time `at` are included, as in `LiveBatches.lines_due`. If
+        `models` is not None, only these models are included.
+        """
+        ...
+
+    async def publish(self, rows: Sequence[ForecastRow], at: datetime) -> frozenset[str]:
+        """Store forecasts of batches in progress. Return the ids of the batches whose forecast was stored.
+
+        A forecast is stored only if the batch has no forecast yet, or if its stored forecast was made at
+        least ten seconds before `at`. So if several control workers make forecasts, only one of them stores
+        its forecasts. If that worker ends, another control worker takes over.
+        """
+        ...
+
+    async def publish_speeds(self, speeds: Mapping[str, ModelSpeed], at: datetime) -> None:
+        """Store the speeds of models, measured at the time `at`.
+
+        A speed is stored only if the model has no stored speed, or if its stored speed was measured at least
+        ten seconds before `at`.
+        """
+        ...
+
+    async def speeds(self, models: Collection[str], at: datetime) -> dict[str, ModelSpeed]:
+        """Return the speeds of these models that were measured less than SPEED_AGE before the time `at`."""
+        ...
+
+    async def record_start(self, tenant: str, batch_id: str, forecast: StartForecast) -> StartForecast | None:
+        """Store a forecast that was made before the batch began. Return the stored forecast.
+
+        If a forecast of this kind is stored already, do not replace it, and return it. If the status of the
+        batch is not `validating`, change nothing and return None.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class ForecastQueries:
+    work: str
+    publish: str
+    publish_speeds: str
+    speeds: str
+    record_start: str
+
+
+class PostgresForecasts(ForecastsTable):
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
+        self._sql = queries(ForecastQueries, "forecasts")
+
+    async def work(self, at: datetime, models: Collection[str] | None = None) -> list[LiveWork]:
+        names = None if models is None else list(models)
+        records = await self._connections.fetch(self._sql.work, at, WaitingSource.USER, names)
+        return [
+            LiveWork(
+                tenant=each["tenant"],
+                batch_id=each["id"],
+                model=each["model"],
+                created_at=each["created_at"],
+                deadline=each["deadline"],
+                in_progress_at=each["in_progress_at"],
+                priority=each["priority"],
+                weight=each["weight"],
+                settled=each["settled"],
+                lines_left=each["lines_left"],
+                limited=each["limited"],
+            )
+            for each in records
+        ]
+
+    async def publish(self, rows: Sequence[ForecastRow], at: datetime) -> frozenset[str]:
+        if not rows:
+            return frozenset()
+        records = await self._connections.fetch(
+            self._sql.publish,
+            [row.tenant for row in rows],
+            [row.batch_id for row in rows],
+            at,
+            [row.forecast.model_dump_json() for row in rows],
+        )
+        return frozenset(record["batch_id"] for record in records)
+
+    async def publish_speeds(self, speeds: Mapping[str, ModelSpeed], at: datetime) -> None:
+        if speeds:
+            texts = [speed.model_dump_json() for speed in speeds.values()]
+            await self._connections.execute(self._sql.publish_speeds, list(speeds), at, texts, SPEED_AGE)
+
+    async def speeds(self, models: Collection[str], at: datetime) -> dict[str, ModelSpeed]:
+        records = await self._connections.fetch(self._sql.speeds, list(models), at - SPEED_AGE)
+        return {each["model"]: ModelSpeed.model_validate_json(each["speed"]) for each in records}
+
+    async def record_start(self, tenant: str, batch_id: str, forecast: StartForecast) -> StartForecast | None:
+        record = await self._connections.fetchrow(
+            self._sql.record_start, tenant, batch_id, forecast.model_dump_json()
+        )
+        return None if record is None else StartForecast.model_validate_json(record["start_forecast"])

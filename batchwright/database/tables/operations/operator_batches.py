@@ -1,0 +1,135 @@
+"""Queries over the batches of all tenants, for operators."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from batchwright.contracts.payloads.batch import WindowFit
+from batchwright.contracts.terms import BatchStatus
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.records import BatchRow
+from batchwright.database.sql import queries
+from batchwright.database.tables.batches.batch_records import parse_batch
+
+
+@dataclass(frozen=True)
+class OperatorBatchFilters:
+    """Conditions for batches. A batch is selected if it meets all of them. None means no condition.
+
+    Args:
+        statuses: the batch has one of these statuses, as users see them, including `cancelling`.
+        model: the batch has lines for this model. The models of a batch are known after its input was read.
+        forecast: the batch has this forecast for its completion window, for example late.
+        forecast_since: forecasts made at this time or earlier are ignored.
+    """
+
+    forecast_since: datetime
+    tenant: str | None = None
+    statuses: Collection[BatchStatus] | None = None
+    model: str | None = None
+    forecast: WindowFit | None = None
+
+
+@dataclass(frozen=True)
+class BatchCount:
+    """Number of batches of one tenant that have the same status.
+
+    `oldest` is the creation time of the oldest of these batches; None if the status is final. `at_risk` and
+    `late` say how many of these batches are forecast to be at risk or late.
+    """
+
+    tenant: str
+    status: BatchStatus
+    batches: int
+    oldest: datetime | None = None
+    at_risk: int = 0
+    late: int = 0
+
+
+class OperatorBatches(Protocol):
+    """Queries over the batches of all tenants. Only operators may see the results."""
+
+    async def owner(self, batch_id: str) -> str | None:
+        """Return the tenant to which a batch belongs, or None if there is no such batch."""
+        ...
+
+    async def set_priority(self, tenant: str, batch_id: str, priority: int) -> int | None:
+        """Set the priority of a batch, and return its previous priority.
+
+        If there is no such batch, or if it has ended or is being cancelled, change nothing and return None.
+        """
+        ...
+
+    async def page(
+        self, filters: OperatorBatchFilters, *, limit: int, ascending: bool, after: str | None
+    ) -> tuple[list[BatchRow], bool]:
+        """Return at most `limit` batches, sorted by id (the order of creation), and True if more follow.
+
+        Rolling batches are left out, because there are very many of them.
+
+        Args:
+            ascending: True for oldest first, False for newest first.
+            after: id of the last batch of the previous page; None for the first page.
+        """
+        ...
+
+    async def counts(self, *, forecast_since: datetime, ended_since: datetime) -> list[BatchCount]:
+        """Return the number of batches for each tenant and status, without rolling batches.
+
+        Ended batches count only if they ended after `ended_since`. Forecasts that were made at
+        `forecast_since` or earlier are ignored.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class OperatorBatchQueries:
+    owner: str
+    set_priority: str
+    page_down: str
+    page_up: str
+    counts: str
+
+
+class PostgresOperatorBatches(OperatorBatches):
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
+        self._sql = queries(OperatorBatchQueries, "operator_batches")
+
+    async def owner(self, batch_id: str) -> str | None:
+        record = await self._connections.fetchrow(self._sql.owner, batch_id)
+        return None if record is None else record["tenant"]
+
+    async def set_priority(self, tenant: str, batch_id: str, priority: int) -> int | None:
+        record = await self._connections.fetchrow(self._sql.set_priority, tenant, batch_id, priority)
+        return None if record is None else record["priority"]
+
+    async def page(
+        self, filters: OperatorBatchFilters, *, limit: int, ascending: bool, after: str | None
+    ) -> tuple[list[BatchRow], bool]:
+        records = await self._connections.fetch(
+            self._sql.page_up if ascending else self._sql.page_down,
+            after,
+            filters.tenant,
+            None if filters.statuses is None else list(filters.statuses),
+            filters.model,
+            filters.forecast,
+            filters.forecast_since,
+            limit + 1,
+        )
+        return [parse_batch(record) for record in records[:limit]], len(records) > limit
+
+    async def counts(self, *, forecast_since: datetime, ended_since: datetime) -> list[BatchCount]:
+        records = await self._connections.fetch(self._sql.counts, forecast_since, ended_since)
+        return [
+            BatchCount(
+                tenant=each["tenant"],
+                status=BatchStatus(each["status"]),
+                batches=each["batches"],
+                oldest=each["oldest"],
+                at_risk=each["at_risk"],
+                late=each["late"],
+            )
+            for each in records
+        ]

@@ -1,0 +1,279 @@
+"""Queries that find and delete expired data of all tenants."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple, Protocol
+
+from batchwright.contracts.payloads.retention import RetentionKind, SweepPosition
+from batchwright.database.driver import Row
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.records import BatchRow, FileRow
+from batchwright.database.sql import queries
+from batchwright.database.tables.batches.batch_records import parse_batch
+
+
+class EndedItem(NamedTuple):
+    """A batch and the time when it ended, or an upload and the time when it expired."""
+
+    tenant: str
+    id: str
+    ended_at: datetime
+
+
+class StorageMark(NamedTuple):
+    """Mark which shows that a storage belongs to this database: an object that contains the database's id.
+
+    `id` is the id of this database. `marked_at` is the time when the mark was written to the storage; None if
+    it was not written yet.
+    """
+
+    id: str
+    marked_at: datetime | None
+
+
+class RetentionTable(Protocol):
+    """Queries that find and delete expired data. Concurrent calls are safe.
+
+    In all methods, "by `before`" means at the time `before` or earlier. A method with the argument `after`
+    returns at most `limit` items after the position `after`, sorted by time, unless the method states another
+    order. `remove_batch` and `remove_upload` delete the row and return True. They return False if there is no
+    such row, or if its objects are still in storage.
+    """
+
+    async def expired_files(self, before: datetime, after: SweepPosition, limit: int) -> list[FileRow]:
+        """Return files that expired by `before`, sorted by time of expiry.
+
+        A file is left out if a batch still needs it as its input: the batch had not ended by `before`, or its
+        output files are still to be written.
+        """
+        ...
+
+    async def remove_file(self, row: FileRow) -> bool:
+        """Delete the row of a file and return True.
+
+        Return False without a change if the row does not exist, if a batch still needs the file as its input,
+        or if the row has been replaced and has another storage key than `row`.
+        """
+        ...
+
+    async def ended_batches(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
+        """Return batches that ended by `before`, and whose intermediate objects can now be deleted.
+
+        Intermediate objects are, for example, stored results of slices. A batch is left out if its results
+        are kept for a rerun, or if its output files are still to be written.
+        """
+        ...
+
+    async def record_sweep(self, batch: EndedItem, at: datetime) -> bool:
+        """Record that the intermediate objects of a batch were deleted at `at`, and return True.
+
+        Also delete the progress of the batch's slices. If their deletion was recorded before, return False.
+        """
+        ...
+
+    async def old_batches(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
+        """Return batches that ended by `before` and whose intermediate objects and files are all deleted.
+
+        Rolling batches that ended two days ago or earlier are returned as well.
+        """
+        ...
+
+    async def remove_batch(self, batch: EndedItem) -> bool: ...
+
+    async def old_uploads(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
+        """Return uploads that expired by `before` and whose objects were deleted, sorted by expiry."""
+        ...
+
+    async def remove_upload(self, upload: EndedItem) -> bool: ...
+
+    async def count_keys(self, before: datetime) -> int:
+        """Return the number of idempotency keys that were created by `before`."""
+        ...
+
+    async def remove_keys(self, before: datetime, limit: int) -> int:
+        """Delete at most `limit` idempotency keys that were created by `before`.
+
+        Return the number of deleted keys.
+        """
+        ...
+
+    async def tenants(self, after: str, limit: int) -> list[str]:
+        """Return names of tenants that have a file, a batch or an upload, sorted by name.
+
+        `after` is the last name of the previous page; empty for the first page.
+        """
+        ...
+
+    async def storage_keys(self, tenant: str, ids: Sequence[str]) -> dict[str, str]:
+        """Return the storage keys of files, by file id. Expired files are included."""
+        ...
+
+    async def open_uploads(self, tenant: str, ids: Sequence[str]) -> frozenset[str]:
+        """Return the ids of those uploads in `ids` whose parts may still be in storage."""
+        ...
+
+    # Returns the ids of batches whose objects must stay: live ones, and ended ones whose results are kept or
+    # whose files are still to be written.
+    async def live_batches(self, tenant: str) -> frozenset[str]: ...
+
+    async def miscounted(self) -> list[BatchRow]:
+        """Return at most 1,000 ended batches with wrong counts.
+
+        The counts are wrong if completed and failed lines do not add up to the total number of lines.
+        """
+        ...
+
+    async def settled_files(
+        self, tenant: str, after: str, before: datetime, now: datetime, limit: int
+    ) -> list[FileRow]:
+        """Return files of a tenant that were created by `before` and have not expired at `now`, sorted by id.
+
+        Files that are still being created must not be returned, so choose `before` early enough. `after` is
+        the last file id of the previous page; empty for the first page.
+        """
+        ...
+
+    async def record_success(self, kind: RetentionKind, at: datetime) -> None: ...
+
+    async def successes(self) -> dict[str, datetime]:
+        """Return the time of the latest successful retention run, by kind of data.
+
+        If data of a kind was never deleted successfully, its time is the creation time of the table.
+        """
+        ...
+
+    async def mark(self) -> StorageMark: ...
+
+    async def record_mark(self, at: datetime) -> None:
+        """Record that the storage mark was written to the storage at the time `at`.
+
+        The mark is an object with the id of this database. If an earlier time is recorded already, nothing
+        changes.
+        """
+        ...
+
+
+_FIRST = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class RetentionQueries:
+    expired_files: str
+    remove_file: str
+    ended_batches: str
+    record_sweep: str
+    clear_progress: str
+    old_batches: str
+    remove_batch: str
+    old_uploads: str
+    remove_upload: str
+    count_keys: str
+    remove_keys: str
+    tenants: str
+    storage_keys: str
+    open_uploads: str
+    live_batches: str
+    miscounted: str
+    settled_files: str
+    record_success: str
+    successes: str
+    mark: str
+    record_mark: str
+
+
+class PostgresRetention(RetentionTable):
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
+        self._sql = queries(RetentionQueries, "retention")
+
+    async def expired_files(self, before: datetime, after: SweepPosition, limit: int) -> list[FileRow]:
+        return [_file_row(row) for row in await self._page(self._sql.expired_files, before, after, limit)]
+
+    async def remove_file(self, row: FileRow) -> bool:
+        return await self._found(self._sql.remove_file, row.tenant, row.id, row.storage_key)
+
+    async def ended_batches(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
+        return [_ended(row) for row in await self._page(self._sql.ended_batches, before, after, limit)]
+
+    async def record_sweep(self, batch: EndedItem, at: datetime) -> bool:
+        async with self._connections.transaction() as session:
+            found = await session.fetchrow(self._sql.record_sweep, batch.tenant, batch.id, at)
+            await session.execute(self._sql.clear_progress, batch.tenant, batch.id)
+        return found is not None
+
+    async def old_batches(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
+        return [_ended(row) for row in await self._page(self._sql.old_batches, before, after, limit)]
+
+    async def remove_batch(self, batch: EndedItem) -> bool:
+        return await self._found(self._sql.remove_batch, batch.tenant, batch.id)
+
+    async def old_uploads(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
+        return [_ended(row) for row in await self._page(self._sql.old_uploads, before, after, limit)]
+
+    async def remove_upload(self, upload: EndedItem) -> bool:
+        return await self._found(self._sql.remove_upload, upload.tenant, upload.id)
+
+    async def count_keys(self, before: datetime) -> int:
+        return await self._count(self._sql.count_keys, before)
+
+    async def remove_keys(self, before: datetime, limit: int) -> int:
+        return await self._count(self._sql.remove_keys, before, limit)
+
+    async def tenants(self, after: str, limit: int) -> list[str]:
+        return [row["tenant"] for row in await self._connections.fetch(self._sql.tenants, after, limit)]
+
+    async def storage_keys(self, tenant: str, ids: Sequence[str]) -> dict[str, str]:
+        rows = await self._connections.fetch(self._sql.storage_keys, tenant, list(ids))
+        return {row["id"]: row["storage_key"] for row in rows}
+
+    async def open_uploads(self, tenant: str, ids: Sequence[str]) -> frozenset[str]:
+        rows = await self._connections.fetch(self._sql.open_uploads, tenant, list(ids))
+        return frozenset(row["id"] for row in rows)
+
+    async def live_batches(self, tenant: str) -> frozenset[str]:
+        rows = await self._connections.fetch(self._sql.live_batches, tenant)
+        return frozenset(row["id"] for row in rows)
+
+    async def miscounted(self) -> list[BatchRow]:
+        return [parse_batch(row) for row in await self._connections.fetch(self._sql.miscounted)]
+
+    async def settled_files(
+        self, tenant: str, after: str, before: datetime, now: datetime, limit: int
+    ) -> list[FileRow]:
+        rows = await self._connections.fetch(self._sql.settled_files, tenant, after, before, now, limit)
+        return [_file_row(row) for row in rows]
+
+    async def record_success(self, kind: RetentionKind, at: datetime) -> None:
+        await self._connections.execute(self._sql.record_success, kind, at)
+
+    async def successes(self) -> dict[str, datetime]:
+        rows = await self._connections.fetch(self._sql.successes)
+        return {row["kind"]: row["succeeded_at"] for row in rows}
+
+    async def mark(self) -> StorageMark:
+        row = await self._connections.fetchrow(self._sql.mark)
+        assert row is not None  # the migration inserts it, and nothing deletes it
+        return StorageMark(row["id"], row["marked_at"])
+
+    async def record_mark(self, at: datetime) -> None:
+        await self._connections.execute(self._sql.record_mark, at)
+
+    async def _page(self, sql: str, before: datetime, after: SweepPosition, limit: int) -> list[Row]:
+        place = (after.at or _FIRST, after.tenant, after.id)
+        return await self._connections.fetch(sql, before, *place, limit)
+
+    async def _found(self, sql: str, *args: object) -> bool:
+        return await self._connections.fetchrow(sql, *args) is not None
+
+    async def _count(self, sql: str, *args: object) -> int:
+        row = await self._connections.fetchrow(sql, *args)
+        return 0 if row is None else row["count"]
+
+
+def _file_row(record: Row) -> FileRow:
+    return FileRow.model_validate(dict(record.items()))
+
+
+def _ended(record: Row) -> EndedItem:
+    return EndedItem(record["tenant"], record["id"], record["ended_at"])

@@ -1,0 +1,1 @@
+"""Tenants with their API keys, sessions, quotas, usage and budgets."""

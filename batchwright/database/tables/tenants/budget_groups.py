@@ -1,0 +1,212 @@
+"""Tables of budget groups: organizations with tenants as members, and teams and users with API keys."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+from batchwright.contracts.terms import GroupKind
+from batchwright.database.driver import Session
+from batchwright.database.errors import InOtherOrganization, UnknownApiKey, UnknownBudgetGroup, UnknownTenant
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.records import BudgetGroupRow
+from batchwright.database.sql import queries
+from batchwright.database.tables.tenants.daily_usage import parse_budget, parse_used
+from batchwright.rules.quotas import BudgetGroup, DailyAmounts
+
+
+class GroupBudget(NamedTuple):
+    """Daily budget of a group, and what its members have used today."""
+
+    group: BudgetGroup
+    limit: DailyAmounts
+    used: DailyAmounts
+
+
+class BudgetGroupsTable(Protocol):
+    """Budget groups. The members of a group share its daily budgets.
+
+    A tenant belongs to at most one organization. An API key belongs to at most one team and one user.
+    """
+
+    async def create(
+        self, group: BudgetGroup, tokens_per_day: int | None, at: datetime, *, cost_per_day: str | None = None
+    ) -> bool:
+        """Create a group and return True. Return False if the group exists already.
+
+        A budget that is None does not exist. `cost_per_day` is decimal text in the currency of the prices.
+        Raises UnknownTenant if the group belongs to a tenant that does not exist.
+        """
+        ...
+
+    async def all(self, kind: GroupKind | None = None, tenant: str | None = None) -> list[BudgetGroupRow]:
+        """Return groups with their members, sorted by kind, then tenant, then name.
+
+        The members include revoked API keys.
+
+        Args:
+            kind: return only groups of this kind; None for all kinds.
+            tenant: return only teams and users of this tenant; None for all groups.
+        """
+        ...
+
+    async def limited(self) -> list[BudgetGroupRow]:
+        """Return the groups that have a budget, with their members."""
+        ...
+
+    async def budgets_of(self, tenant: str, key_id: str = "") -> list[GroupBudget]:
+        """Return the budgets against which the usage of a batch counts, at most one for each kind of group.
+
+        Args:
+            tenant: tenant of the batch.
+            key_id: id of the API key that created the batch; empty if it was created without a key.
+        """
+        ...
+
+    async def limit(
+        self, group: BudgetGroup, *, tokens_per_day: int | None = None, cost_per_day: str | None = None
+    ) -> None:
+        """Change the daily budgets of a group.
+
+        For each budget, None means no change, and 0 removes the budget. `cost_per_day` is decimal text in the
+        currency of the prices. Raises UnknownBudgetGroup if there is no such group.
+        """
+        ...
+
+    async def add(self, group: BudgetGroup, members: Sequence[str], *, only: bool = False) -> None:
+        """Add members to a group.
+
+        An organization has tenants as members; a team or user has API keys of its tenant. If an API key is a
+        member of another team or user, it moves to this group. A tenant does not move: remove it from its
+        earlier organization first. If an error is raised, nothing changes.
+
+        Args:
+            members: names of tenants, or ids of API keys.
+            only: True to remove all other members.
+
+        Raises:
+            UnknownBudgetGroup: there is no such group.
+            UnknownApiKey: a member is not an API key of the group's tenant.
+            InOtherOrganization: a member belongs to another organization.
+        """
+        ...
+
+    async def remove(self, group: BudgetGroup, members: Sequence[str]) -> set[str]:
+        """Remove members from a group. Return the names or ids that were removed.
+
+        If a name or id in `members` is not a member, it is ignored. Raises UnknownBudgetGroup if there is no
+        such group.
+        """
+        ...
+
+    async def delete(self, group: BudgetGroup) -> None:
+        """Delete a group. The tenants or API keys that were its members are not deleted.
+
+        Raises UnknownBudgetGroup if there is no such group.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class BudgetGroupQueries:
+    tenant_exists: str
+    create: str
+    all: str
+    limited: str
+    budgets_of: str
+    limit: str
+    lock: str
+    find: str
+    remove_others: str
+    add_tenants: str
+    add_keys: str
+    remove: str
+    delete: str
+
+
+class PostgresBudgetGroups(BudgetGroupsTable):
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
+        self._sql = queries(BudgetGroupQueries, "budget_groups")
+
+    async def create(
+        self, group: BudgetGroup, tokens_per_day: int | None, at: datetime, *, cost_per_day: str | None = None
+    ) -> bool:
+        async with self._connections.session() as session:
+            if group.tenant and await session.fetchrow(self._sql.tenant_exists, group.tenant) is None:
+                raise UnknownTenant(group.tenant)
+            row = (*group, tokens_per_day, at, cost_per_day)
+            return await session.fetchrow(self._sql.create, *row) is not None
+
+    async def all(self, kind: GroupKind | None = None, tenant: str | None = None) -> list[BudgetGroupRow]:
+        records = await self._connections.fetch(self._sql.all, kind, tenant)
+        return [BudgetGroupRow.model_validate(dict(record.items())) for record in records]
+
+    async def limited(self) -> list[BudgetGroupRow]:
+        records = await self._connections.fetch(self._sql.limited)
+        return [BudgetGroupRow.model_validate(dict(record.items())) for record in records]
+
+    async def budgets_of(self, tenant: str, key_id: str = "") -> list[GroupBudget]:
+        records = await self._connections.fetch(self._sql.budgets_of, tenant, key_id)
+        return [
+            GroupBudget(
+                BudgetGroup(GroupKind(record["kind"]), record["tenant"], record["name"]),
+                parse_budget(record),
+                parse_used(record),
+            )
+            for record in records
+        ]
+
+    async def limit(
+        self, group: BudgetGroup, *, tokens_per_day: int | None = None, cost_per_day: str | None = None
+    ) -> None:
+        if await self._connections.fetchrow(self._sql.limit, *group, tokens_per_day, cost_per_day) is None:
+            raise UnknownBudgetGroup(group)
+
+    async def add(self, group: BudgetGroup, members: Sequence[str], *, only: bool = False) -> None:
+        async with self._locked(group) as session:
+            if only:
+                await session.execute(self._sql.remove_others, *group, list(members))
+            await self._add(session, group, members)
+
+    async def add_new_key(self, session: Session, group: BudgetGroup, key_id: str) -> None:
+        """Add a new API key to a group, in the transaction in which the caller inserted the key.
+
+        Raises UnknownBudgetGroup if there is no such group.
+        """
+        await self._lock(session, group)
+        await self._add(session, group, [key_id])
+
+    async def remove(self, group: BudgetGroup, members: Sequence[str]) -> set[str]:
+        async with self._locked(group) as session:
+            return {row["member"] for row in await session.fetch(self._sql.remove, *group, list(members))}
+
+    async def delete(self, group: BudgetGroup) -> None:
+        async with self._locked(group) as session:
+            await session.execute(self._sql.delete, *group)
+
+    @asynccontextmanager
+    async def _locked(self, group: BudgetGroup) -> AsyncGenerator[Session]:
+        async with self._connections.transaction() as session:
+            await self._lock(session, group)
+            yield session
+
+    async def _lock(self, session: Session, group: BudgetGroup) -> None:
+        """Lock the members of all groups with the kind and tenant of `group` until the transaction ends.
+
+        Raises UnknownBudgetGroup if there is no such group.
+        """
+        await session.execute(self._sql.lock, group.kind, group.tenant)
+        if await session.fetchrow(self._sql.find, *group) is None:
+            raise UnknownBudgetGroup(group)
+
+    async def _add(self, session: Session, group: BudgetGroup, members: Sequence[str]) -> None:
+        is_organization = group.kind is GroupKind.ORGANIZATION
+        add = self._sql.add_tenants if is_organization else self._sql.add_keys
+        groups = {row["member"]: row["name"] for row in await session.fetch(add, *group, list(members))}
+        for member in members:
+            if member not in groups:
+                raise UnknownApiKey(group.tenant, member)
+            if groups[member] != group.name:
+                raise InOtherOrganization(member, groups[member])

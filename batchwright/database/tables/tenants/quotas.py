@@ -1,0 +1,409 @@
+"""Tables of tenants' quotas and limits, and of the amounts that count towards the quotas.
+
+The numbers of enqueued lines and tokens are not stored. They are computed from the tenant's live batches.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+from batchwright.database.driver import QUERY_SECONDS, Row, Session
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.sql import queries
+from batchwright.database.tables.batches.batch_list import BatchList
+from batchwright.database.tables.tenants.daily_usage import parse_budget, parse_used
+from batchwright.database.tables.tenants.quota_records import (
+    DailyUsage,
+    KeyBudget,
+    KeyCap,
+    QuotaRow,
+    QuotaUsage,
+    RequestCount,
+    TenantQuotas,
+    TenantShare,
+)
+from batchwright.rules.costs import amount_of, amount_text
+from batchwright.rules.quotas import DailyAmounts, EnqueuedWork, QuotaExcess, QuotaLimits, queue_behind
+
+
+class QuotasTable(Protocol):
+    async def get(self, tenant: str) -> TenantQuotas:
+        """Return the limits that were set for a tenant. Limits that were not set are None."""
+        ...
+
+    async def all(self) -> list[QuotaRow]:
+        """Return the limits of all tenants for which limits were set, sorted by tenant."""
+        ...
+
+    async def change(self, tenant: str, changes: dict[str, object], at: datetime) -> TenantQuotas:
+        """Set the limits in `changes`, and return all limits of the tenant that are set.
+
+        A key of `changes` is a field of TenantQuotas. The value None removes the limit, so that the default
+        applies.
+        """
+        ...
+
+    async def clear(self, tenant: str) -> None:
+        """Delete all limits that were set for a tenant, so that the defaults apply."""
+        ...
+
+    async def shares(self, max_age: timedelta) -> list[TenantShare]:
+        """Return the weights, caps and rates that were set for tenants, sorted by tenant.
+
+        The lists of workers contain only live workers. A worker is live if its latest heartbeat is at most
+        `max_age` old.
+        """
+        ...
+
+    async def key_caps(self, max_age: timedelta) -> list[KeyCap]:
+        """Return the caps on requests in flight of all API keys that have a cap, sorted by key id.
+
+        Revoked keys are left out. The lists of workers contain only live workers. A worker is live if its
+        latest heartbeat is at most `max_age` old.
+        """
+        ...
+
+    async def used(self, tenant: str) -> QuotaUsage: ...
+
+    async def stored(self, tenant: str) -> int:
+        """Return how many bytes of a tenant count towards its storage quota.
+
+        The number is the sum of three sizes: the tenant's files, its pending uploads (with their announced
+        sizes), and the objects that ingestion wrote for its live batches.
+        """
+        ...
+
+    async def reserve(
+        self,
+        tenant: str,
+        batch_id: str,
+        requested: EnqueuedWork,
+        limits: QuotaLimits,
+        *,
+        waits: bool = False,
+    ) -> QuotaExcess | None:
+        """Reserve the lines and tokens in `requested` for a batch in validation, and return None.
+
+        If the tenant's work would then exceed one of `limits`, reserve nothing and return the exceeded quota.
+        The tenant's work includes the lines without a result in its other live batches. If the status of the
+        batch is not `validating`, nothing changes.
+
+        If `waits` is True and the batch gets no reservation, it is recorded as waiting, and a reservation
+        from an earlier call is deleted. It is not recorded if its own work alone exceeds the limit. While a
+        batch waits, later batches of the tenant must wait too, except batches that have a reservation
+        already.
+        """
+        ...
+
+    async def requested(self, tenant: str, batch_id: str) -> EnqueuedWork | None:
+        """Return how many lines and tokens a waiting batch wants to reserve, as `reserve` recorded it.
+
+        Return None if the batch does not wait for a quota.
+        """
+        ...
+
+    async def admit_batch(self, tenant: str, batch_id: str, most: int) -> bool:
+        """Count a new batch as live, before its row is inserted, and return True.
+
+        If the tenant already has `most` live batches, count nothing and return False. If the batch still has
+        no row after a minute, it is no longer counted.
+        """
+        ...
+
+    async def admit_bytes(self, tenant: str, id: str, size: int, most: int) -> bool:
+        """Count `size` bytes as stored before the new file or upload `id` has a row, and return True.
+
+        If the tenant would then have more than `most` stored bytes, count nothing and return False. If there
+        is still no row after a minute, the bytes are no longer counted.
+        """
+        ...
+
+    async def release(self, tenant: str, id: str) -> None:
+        """Stop counting what `admit_batch` or `admit_bytes` counted for the batch, file or upload `id`.
+
+        Call this after the row was inserted, because the row is then counted instead. Also call it if no row
+        will be inserted.
+        """
+        ...
+
+    async def key_budgets(self) -> dict[tuple[str, str], DailyAmounts]:
+        """Return the daily budgets of all API keys that have a budget, by tenant and key id."""
+        ...
+
+    async def key_budget(self, tenant: str, key_id: str) -> KeyBudget | None:
+        """Return the daily budget of an API key, and what the key has used today.
+
+        Return None if the tenant has no such key.
+        """
+        ...
+
+    async def withdrawn_keys(self, since: datetime) -> frozenset[str]:
+        """Return the ids of the API keys that were revoked or have expired at the time `since` or later."""
+        ...
+
+    async def publish_usage(self, worker: str, day: date, spent: Sequence[DailyUsage]) -> None:
+        """Store the tokens and the cost that the worker `worker` has counted on `day`, by tenant and API key.
+
+        A stored number is only replaced by a greater one.
+        """
+        ...
+
+    async def delete_usage(self, before: date) -> None: ...
+
+    async def usage_of_others(self, worker: str, day: date) -> list[DailyUsage]:
+        """Return what all workers except `worker` counted on a day, by tenant and API key.
+
+        If `worker` is empty, no worker is left out.
+        """
+        ...
+
+    async def count_request(self, tenant: str) -> RequestCount:
+        """Count a new API request of the tenant. Return the number of its requests in the current minute.
+
+        The number includes the requests to all API processes.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class QuotaQueries:
+    get: str
+    all: str
+    make: str
+    lock_row: str
+    put: str
+    clear: str
+    shares: str
+    key_caps: str
+    lock_tenant: str
+    enqueued: str
+    enqueue: str
+    request: str
+    requested: str
+    waiting_before: str
+    is_validating: str
+    stored: str
+    requests: str
+    count_request: str
+    key_budgets: str
+    key_budget: str
+    withdrawn_keys: str
+    publish_usage: str
+    delete_usage: str
+    usage_of_others: str
+    used_today: str
+    webhooks: str
+    forget_admissions: str
+    admit_batch: str
+    admit_bytes: str
+    release: str
+
+
+class PostgresQuotas(QuotasTable):
+    def __init__(self, connections: ConnectionPool, batch_list: BatchList) -> None:
+        self._connections = connections
+        self._batch_list = batch_list
+        self._sql = queries(QuotaQueries, "quotas")
+        self._turns = WeakValueDictionary[
+            str, asyncio.Lock
+        ]()  # locks of tenants with a transaction in this process
+
+    async def get(self, tenant: str) -> TenantQuotas:
+        record = await self._connections.fetchrow(self._sql.get, tenant)
+        return TenantQuotas() if record is None else _parse_quotas(record)
+
+    async def all(self) -> list[QuotaRow]:
+        records = await self._connections.fetch(self._sql.all)
+        return [QuotaRow(record["tenant"], _parse_quotas(record), record["changed_at"]) for record in records]
+
+    async def change(self, tenant: str, changes: dict[str, object], at: datetime) -> TenantQuotas:
+        async with self._connections.transaction() as session:
+            await session.execute(self._sql.make, tenant, at)
+            record = await session.fetchrow(self._sql.lock_row, tenant)
+            own = TenantQuotas() if record is None else _parse_quotas(record)
+            own = own.model_copy(update=changes)
+            await session.execute(
+                self._sql.put,
+                tenant,
+                own.live_batches,
+                own.stored_bytes,
+                own.enqueued_lines,
+                own.enqueued_tokens,
+                own.requests_per_minute,
+                None if own.models is None else sorted(own.models),
+                at,
+                own.tokens_per_day,
+                own.weight,
+                own.max_in_flight,
+                own.max_priority,
+                own.over_quota,
+                own.backend_requests_per_minute,
+                own.backend_tokens_per_minute,
+                own.admission,
+                own.webhooks,
+                own.cost_per_day,
+            )
+            return own
+
+    async def clear(self, tenant: str) -> None:
+        await self._connections.execute(self._sql.clear, tenant)
+
+    async def shares(self, max_age: timedelta) -> list[TenantShare]:
+        records = await self._connections.fetch(self._sql.shares, max_age)
+        return [TenantShare(*(record[name] for name in TenantShare._fields)) for record in records]
+
+    async def key_caps(self, max_age: timedelta) -> list[KeyCap]:
+        records = await self._connections.fetch(self._sql.key_caps, max_age)
+        return [KeyCap(record["key_id"], record["max_in_flight"], record["workers"]) for record in records]
+
+    async def used(self, tenant: str) -> QuotaUsage:
+        async with self._connections.session() as session:
+            enqueued = await self._enqueued(session, tenant, but="")
+            counted = await session.fetchrow(self._sql.requests, tenant)
+            spent = await session.fetchrow(self._sql.used_today, tenant)
+            webhooks = await session.fetchrow(self._sql.webhooks, tenant)
+        return QuotaUsage(
+            live_batches=await self._batch_list.count_live(tenant),
+            stored_bytes=await self.stored(tenant),
+            enqueued_lines=enqueued.lines,
+            enqueued_tokens=enqueued.tokens,
+            requests_per_minute=0 if counted is None else counted["requests"],
+            tokens_per_day=0 if spent is None else spent["tokens"],
+            cost_per_day=0 if spent is None else amount_of(spent["cost"]),
+            webhooks=0 if webhooks is None else webhooks["count"],
+        )
+
+    async def stored(self, tenant: str) -> int:
+        record = await self._connections.fetchrow(self._sql.stored, tenant)
+        return 0 if record is None else record["bytes"]
+
+    async def reserve(
+        self,
+        tenant: str,
+        batch_id: str,
+        requested: EnqueuedWork,
+        limits: QuotaLimits,
+        *,
+        waits: bool = False,
+    ) -> QuotaExcess | None:
+        if waits and await self.requested(tenant, batch_id) == requested:
+            # An attempt of a batch that still waits behind others changes nothing, so it does not take the
+            # tenant's lock. With thousands of waiting batches, new batches would time out on the lock.
+            async with self._connections.session() as session:
+                found = await self._excess(session, tenant, batch_id, requested, limits, waits=True)
+            if found is not None and found.before and found.can_wait:
+                return found
+        async with self._turn(tenant) as session:
+            if await session.fetchrow(self._sql.is_validating, tenant, batch_id) is None:
+                return None
+            found = await self._excess(session, tenant, batch_id, requested, limits, waits=waits)
+            if found is None or (waits and found.can_wait):
+                sql = self._sql.enqueue if found is None else self._sql.request
+                await session.execute(sql, tenant, batch_id, requested.lines, requested.tokens)
+            return found
+
+    async def _excess(
+        self,
+        session: Session,
+        tenant: str,
+        batch_id: str,
+        requested: EnqueuedWork,
+        limits: QuotaLimits,
+        *,
+        waits: bool,
+    ) -> QuotaExcess | None:
+        """Return the quota that does not allow a batch to reserve `requested` now.
+
+        Return None if the batch can reserve this work. A quota prevents the reservation if the tenant's work
+        would then exceed the quota. If `waits` is True, earlier batches of the tenant that wait for a quota
+        also prevent the reservation.
+        """
+        waiting = await session.fetchrow(self._sql.waiting_before, tenant, batch_id) if waits else None
+        used = await self._enqueued(session, tenant, batch_id)
+        return queue_behind(limits, used, requested, 0 if waiting is None else waiting["batches"])
+
+    async def requested(self, tenant: str, batch_id: str) -> EnqueuedWork | None:
+        record = await self._connections.fetchrow(self._sql.requested, tenant, batch_id)
+        return None if record is None else EnqueuedWork(record["lines"], record["tokens"])
+
+    async def admit_batch(self, tenant: str, batch_id: str, most: int) -> bool:
+        return await self._admit(self._sql.admit_batch, tenant, batch_id, 1, most)
+
+    async def admit_bytes(self, tenant: str, id: str, size: int, most: int) -> bool:
+        return await self._admit(self._sql.admit_bytes, tenant, id, size, most)
+
+    async def release(self, tenant: str, id: str) -> None:
+        await self._connections.execute(self._sql.release, tenant, id)
+
+    async def _admit(self, sql: str, tenant: str, id: str, amount: int, most: int) -> bool:
+        async with self._turn(tenant) as session:
+            await session.execute(self._sql.forget_admissions, tenant)
+            return await session.fetchrow(sql, tenant, id, amount, most) is not None
+
+    @asynccontextmanager
+    async def _turn(self, tenant: str) -> AsyncGenerator[Session]:
+        """Open a transaction in which only this caller can reserve or admit work of the tenant.
+
+        Other callers in this process wait without a database connection. Raises DatabaseUnavailable if the
+        wait takes longer than QUERY_SECONDS.
+        """
+        turn = self._turns.setdefault(tenant, asyncio.Lock())
+        try:
+            async with asyncio.timeout(QUERY_SECONDS):
+                await turn.acquire()
+        except TimeoutError:
+            raise DatabaseUnavailable(
+                f"Too many requests wait for the quotas of tenant {tenant!r}."
+            ) from None
+        try:
+            async with self._connections.transaction() as session:
+                await session.execute(self._sql.lock_tenant, tenant)
+                yield session
+        finally:
+            turn.release()
+
+    async def count_request(self, tenant: str) -> RequestCount:
+        record = await self._connections.fetchrow(self._sql.count_request, tenant)
+        assert record is not None, "the statement returns the row it writes"
+        return RequestCount(record["requests"], record["seconds_left"])
+
+    async def key_budgets(self) -> dict[tuple[str, str], DailyAmounts]:
+        records = await self._connections.fetch(self._sql.key_budgets)
+        return {(record["tenant"], record["id"]): parse_budget(record) for record in records}
+
+    async def key_budget(self, tenant: str, key_id: str) -> KeyBudget | None:
+        record = await self._connections.fetchrow(self._sql.key_budget, tenant, key_id)
+        return None if record is None else KeyBudget(parse_budget(record), parse_used(record))
+
+    async def withdrawn_keys(self, since: datetime) -> frozenset[str]:
+        records = await self._connections.fetch(self._sql.withdrawn_keys, since)
+        return frozenset(record["id"] for record in records)
+
+    async def publish_usage(self, worker: str, day: date, spent: Sequence[DailyUsage]) -> None:
+        if not spent:
+            return
+        tenants, key_ids, tokens, costs = map(list, zip(*spent, strict=True))
+        costs = [amount_text(cost) for cost in costs]
+        await self._connections.execute(self._sql.publish_usage, worker, day, tenants, key_ids, tokens, costs)
+
+    async def delete_usage(self, before: date) -> None:
+        await self._connections.execute(self._sql.delete_usage, before)
+
+    async def usage_of_others(self, worker: str, day: date) -> list[DailyUsage]:
+        records = await self._connections.fetch(self._sql.usage_of_others, worker, day)
+        return [DailyUsage(record["tenant"], record["key_id"], *parse_used(record)) for record in records]
+
+    async def _enqueued(self, session: Session, tenant: str, but: str) -> EnqueuedWork:
+        record = await session.fetchrow(self._sql.enqueued, tenant, but)
+        return EnqueuedWork(0, 0) if record is None else EnqueuedWork(record["lines"], record["tokens"])
+
+
+def _parse_quotas(record: Row) -> TenantQuotas:
+    return TenantQuotas.model_validate(
+        {name: value for name, value in record.items() if name not in ("tenant", "changed_at")}
+    )

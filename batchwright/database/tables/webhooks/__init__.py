@@ -1,0 +1,1 @@
+"""Endpoints of webhooks, and deliveries to them."""

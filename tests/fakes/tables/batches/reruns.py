@@ -1,0 +1,38 @@
+"""Fake table of reruns (retries and resumes of a batch), in memory.
+
+It passes the tests of the PostgreSQL table.
+"""
+
+from datetime import UTC, datetime
+
+from batchwright.contracts.payloads.batch import BatchOrder, RerunKind, SourceBatch
+from batchwright.database.errors import ResultsGone, UnknownBatch
+from batchwright.database.records import FileRow
+from batchwright.database.tables.batches.reruns import RerunsTable
+from tests.fakes.tables.rows import Rows
+
+
+class MemoryReruns(RerunsTable):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def find(self, tenant: str, origin: SourceBatch) -> BatchOrder | None:
+        return self._rows.enter().reruns.get((tenant, origin.batch_id, origin.kind))
+
+    async def claim(self, order: BatchOrder, origin: SourceBatch, file: FileRow | None = None) -> BatchOrder:
+        rows, key = self._rows.enter(), (order.tenant, origin.batch_id)
+        row = rows.batches.get(key)
+        if row is None:
+            raise UnknownBatch(origin.batch_id)
+        kept_until = row.results_kept_until
+        gone = kept_until is not None and kept_until <= datetime.now(UTC)
+        if gone and origin.kind is RerunKind.RESUME and (*key, origin.kind) not in rows.reruns:
+            raise ResultsGone(origin.batch_id)
+        first = rows.reruns.setdefault((*key, origin.kind), order)
+        if first is order:
+            if file is not None:
+                rows.files[file.tenant, file.id] = file
+            if kept_until is not None:
+                kept_until = max(kept_until, order.deadline)
+                rows.batches[key] = row.model_copy(update={"results_kept_until": kept_until})
+        return first

@@ -1,0 +1,35 @@
+"""Fake table of the reasons why batches wait, in memory."""
+
+from datetime import datetime
+
+from batchwright.database.tables.batches.waiting_reasons import WaitingReasonsTable, WaitingRow, WaitingSource
+from tests.fakes.tables.rows import Rows
+from tests.fakes.tables.webhooks import record_event_of
+
+
+class MemoryWaitingReasons(WaitingReasonsTable):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def report(self, waiting: WaitingRow) -> bool:
+        key = (waiting.tenant, waiting.batch_id, waiting.model, waiting.source)
+        before = self._rows.enter().waiting.get(key)
+        is_news = before is None or before.reason != waiting.reason or before.until <= waiting.since
+        since = waiting.since if before is None or is_news else before.since
+        self._rows.waiting[key] = waiting.model_copy(update={"since": since})
+        if before is None and waiting.source is WaitingSource.USER and not waiting.model:
+            place = (waiting.tenant, waiting.batch_id)
+            record_event_of(self._rows, *place, "batch.paused", since, str(since.timestamp()))
+        return is_news
+
+    async def clear(self, tenant: str, batch_id: str, model: str, source: WaitingSource) -> bool:
+        return self._rows.enter().waiting.pop((tenant, batch_id, model, source), None) is not None
+
+    async def get(self, source: WaitingSource, at: datetime) -> list[WaitingRow]:
+        return [
+            each for each in self._rows.enter().waiting.values() if each.source is source and each.until > at
+        ]
+
+    async def delete_expired(self, before: datetime) -> None:
+        rows = self._rows.enter().waiting
+        self._rows.waiting = {key: each for key, each in rows.items() if each.until >= before}

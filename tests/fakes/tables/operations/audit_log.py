@@ -1,0 +1,96 @@
+"""Fake tables of the audit log, in memory. They pass the tests of the PostgreSQL tables."""
+
+import secrets
+from datetime import datetime, timedelta
+
+from batchwright.contracts.objects.audit_log import AuditAction
+from batchwright.database.tables.operations.audit_log import (
+    UNFINISHED,
+    AuditEntry,
+    AuditFilters,
+    AuditLogExtent,
+    AuditLogTable,
+    AuditResult,
+    RecordedAct,
+)
+from batchwright.rules.ids import audit_entry_position
+from tests.fakes.tables.rows import Rows
+
+
+class MemoryAuditLog(AuditLogTable):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def begin(self, entry: AuditEntry) -> str:
+        if "\0" in entry.target.id + (entry.target.tenant or ""):
+            raise ValueError("PostgreSQL stores no NUL")
+        self._rows.enter().audit_log_position += 1
+        id = f"act_{self._rows.audit_log_position:016x}{secrets.token_hex(8)}"
+        self._rows.audit_log[id] = RecordedAct(id, entry, UNFINISHED)
+        return id
+
+    async def finish(self, id: str, result: AuditResult) -> None:
+        act = self._rows.enter().audit_log[id]
+        if act.result is UNFINISHED:
+            self._rows.audit_log[id] = act._replace(result=result)
+
+    async def extent(self, running_since: datetime) -> AuditLogExtent:
+        acts = self._rows.enter().audit_log.values()
+        running = [
+            act.id
+            for act in acts
+            if act.result is UNFINISHED and act.entry.created_at > _began_after(act.entry, running_since)
+        ]
+        oldest = min((audit_entry_position(act.id) for act in acts), default=None)
+        latest = self._rows.audit_log_position
+        return AuditLogExtent(latest, oldest, min(running, default=f"act_{latest + 1:016x}"))
+
+    async def id_at(self, position: int) -> str | None:
+        ids = self._rows.enter().audit_log
+        return next((id for id in ids if audit_entry_position(id) == position), None)
+
+    async def page(
+        self,
+        filters: AuditFilters,
+        *,
+        limit: int,
+        ascending: bool,
+        above: str | None = None,
+        below: str | None = None,
+    ) -> tuple[list[RecordedAct], bool]:
+        acts = [act for act in self._rows.enter().audit_log.values() if _matches(act, filters)]
+        acts = [act for act in acts if (above or "") < act.id < (below or "b")]
+        acts.sort(key=lambda act: act.id, reverse=not ascending)
+        return acts[:limit], len(acts) > limit
+
+    async def count_old(self, before: datetime) -> int:
+        return len(self._old(before))
+
+    async def remove_old(self, before: datetime, limit: int) -> int:
+        old = self._old(before)[:limit]
+        for id in old:
+            del self._rows.audit_log[id]
+        return len(old)
+
+    def _old(self, before: datetime) -> list[str]:
+        return [id for id, act in self._rows.enter().audit_log.items() if act.entry.created_at <= before]
+
+
+def _matches(act: RecordedAct, filters: AuditFilters) -> bool:
+    entry = act.entry
+    actor = (entry.actor.tenant, entry.actor.key_id, entry.actor.user)
+    return (
+        filters.action in (None, entry.action)
+        and (filters.actor is None or filters.actor in actor)
+        and filters.target in (None, entry.target.id)
+        and filters.tenant in (None, entry.target.tenant)
+        and filters.outcome in (None, act.result.outcome)
+        and (filters.created_after is None or entry.created_at >= filters.created_after)
+        and (filters.created_before is None or entry.created_at < filters.created_before)
+    )
+
+
+def _began_after(entry: AuditEntry, running_since: datetime) -> datetime:
+    """Return the time after which an act must have begun that may still be running."""
+    is_long = entry.action is AuditAction.CONSISTENCY_REPAIR
+    return running_since - timedelta(days=1) if is_long else running_since

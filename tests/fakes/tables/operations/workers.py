@@ -1,0 +1,59 @@
+"""Fake table of worker heartbeats, in memory. It passes the tests of the PostgreSQL table."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from batchwright.database.records import WorkerHeartbeat
+from batchwright.database.tables.operations.workers import WorkersTable
+from batchwright.rules.worker_stats import UpstreamTraffic
+from tests.fakes.tables.rows import Rows
+
+
+class MemoryWorkers(WorkersTable):
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def record_heartbeat(
+        self,
+        worker_id: str,
+        stats: dict[str, float],
+        registry: str = "",
+        *,
+        traffic: Sequence[UpstreamTraffic] = (),
+        started_at: datetime | None = None,
+    ) -> None:
+        beats, now = self._rows.enter().beats, self._rows.clock()
+        beats[worker_id] = WorkerHeartbeat(
+            id=worker_id,
+            stats=dict(stats),
+            registry=registry,
+            beat_at=now,
+            started_at=started_at,
+        )
+        self._rows.traffic[worker_id] = list(traffic)
+        for silent in [name for name, last in beats.items() if last.beat_at < now - timedelta(days=1)]:
+            del beats[silent], self._rows.traffic[silent]
+
+    async def count_alive(self, max_age: timedelta) -> int:
+        return len(await self.heartbeats(max_age))
+
+    async def heartbeats(self, max_age: timedelta) -> list[WorkerHeartbeat]:
+        beats = self._rows.enter().live_beats(max_age)
+        return sorted(beats, key=lambda beat: beat.id)
+
+    async def traffic(self, max_age: timedelta) -> list[UpstreamTraffic]:
+        sums: dict[tuple[str, str], UpstreamTraffic] = {}
+        for lane in [lane for beat in await self.heartbeats(max_age) for lane in self._rows.traffic[beat.id]]:
+            key = (lane.model, lane.backend)
+            known = sums.get(key, UpstreamTraffic(model=lane.model, backend=lane.backend))
+            added = {
+                "requests": known.requests + lane.requests,
+                "errors": known.errors + lane.errors,
+                "seconds": known.seconds + lane.seconds,
+                "squared_seconds": known.squared_seconds + lane.squared_seconds,
+                "pending": known.pending + lane.pending,
+                "tokens_per_second": known.tokens_per_second + lane.tokens_per_second,
+                "open_circuits": known.open_circuits + lane.open_circuits,
+            }
+            sums[key] = lane.model_copy(update=added)
+        return [sums[key] for key in sorted(sums)]

@@ -1,0 +1,129 @@
+"""Queries for operators over the batches of all tenants; `any_database` runs the tests on each database."""
+
+from datetime import timedelta
+
+from batchwright.contracts.payloads.batch import BatchForecast, ModelCounts, WindowFit
+from batchwright.contracts.terms import BatchStatus
+from batchwright.database.database import Database
+from batchwright.database.tables.operations.forecasts import ForecastRow
+from batchwright.database.tables.operations.operator_batches import BatchCount, OperatorBatchFilters
+from tests.integration.database.rows import START, after, an_order, an_outcome, slice_progress
+
+ALL = OperatorBatchFilters(forecast_since=START)
+
+
+async def a_batch(database: Database, number: int, tenant: str = "t", model: str = "a") -> None:
+    """Create a batch of ten lines for one model, in progress since 10 s after START."""
+    order = an_order(f"batch_{number}", tenant)
+    await database.batches.upsert(order)
+    models = [ModelCounts(model=model, lines=10)]
+    await database.batches.start(tenant, order.batch_id, total=10, models=models, at=after(10))
+
+
+async def forecast(database: Database, number: int, window: WindowFit, tenant: str = "t") -> None:
+    made = BatchForecast(
+        made_at=after(60), lines_per_second=1, lines_ahead=0, p50_seconds=1, p90_seconds=2, window=window
+    )
+    await database.forecasts.publish([ForecastRow(tenant, f"batch_{number}", made)], after(60))
+
+
+async def ids(database: Database, filters: OperatorBatchFilters) -> list[str]:
+    rows, _ = await database.operator_batches.page(filters, limit=10, ascending=True, after=None)
+    return [row.order.batch_id for row in rows]
+
+
+async def test_the_owner_of_a_batch_is_its_tenant(any_database: Database) -> None:
+    await a_batch(any_database, 1, "red")
+    assert await any_database.operator_batches.owner("batch_1") == "red"
+    assert await any_database.operator_batches.owner("batch_2") is None
+
+
+async def test_the_priority_of_a_live_batch_is_changed_where_workers_read_it(any_database: Database) -> None:
+    await a_batch(any_database, 1)
+    assert await any_database.operator_batches.set_priority("t", "batch_1", 5) == 3
+    assert await any_database.operator_batches.set_priority("t", "batch_1", 4) == 5
+    (backlog,) = await any_database.fleet.backlogs(after(20))
+    (work,) = await any_database.forecasts.work(after(20))
+    row = await any_database.batches.upsert(an_order())  # as a workflow that still has the first priority
+    assert (backlog.priority, work.priority, row.order.priority) == (4, 4, 4)
+
+
+async def test_the_priority_of_a_batch_that_ended_or_is_cancelled_stays(any_database: Database) -> None:
+    set_priority = any_database.operator_batches.set_priority
+    for number in (1, 2):
+        await a_batch(any_database, number)
+    await any_database.batches.finish("t", "batch_1", an_outcome(output=None, error=None), after(20))
+    await any_database.batches.request_cancel("t", "batch_2", after(20))
+    assert [await set_priority("t", f"batch_{number}", 5) for number in (1, 2, 3)] == [None, None, None]
+    assert await set_priority("u", "batch_1", 5) is None
+
+
+async def test_pages_go_through_the_batches_of_all_tenants_in_both_orders(any_database: Database) -> None:
+    for number, tenant in enumerate(("red", "blue", "red")):
+        await a_batch(any_database, number, tenant)
+    page = any_database.operator_batches.page
+    rows, more = await page(ALL, limit=2, ascending=False, after=None)
+    assert ([row.order.batch_id for row in rows], more) == (["batch_2", "batch_1"], True)
+    rows, more = await page(ALL, limit=2, ascending=False, after="batch_1")
+    assert ([(row.order.tenant, row.order.batch_id) for row in rows], more) == ([("red", "batch_0")], False)
+    rows, more = await page(ALL, limit=2, ascending=True, after="batch_0")
+    assert ([row.order.batch_id for row in rows], more) == (["batch_1", "batch_2"], False)
+
+
+async def test_filters_select_by_tenant_status_and_model(any_database: Database) -> None:
+    await a_batch(any_database, 1, "red")
+    await a_batch(any_database, 2, "blue", "b")
+    await a_batch(any_database, 3, "red")
+    await any_database.batches.finish("red", "batch_3", an_outcome(output=None, error=None), after(20))
+    await any_database.batches.request_cancel("blue", "batch_2", after(20))
+    assert await ids(any_database, ALL) == ["batch_1", "batch_2", "batch_3"]
+    assert await ids(any_database, OperatorBatchFilters(START, tenant="red")) == ["batch_1", "batch_3"]
+    assert await ids(any_database, OperatorBatchFilters(START, model="b")) == ["batch_2"]
+    for status, found in (("in_progress", "batch_1"), ("cancelling", "batch_2"), ("completed", "batch_3")):
+        assert await ids(any_database, OperatorBatchFilters(START, statuses=[BatchStatus(status)])) == [found]
+
+
+async def test_the_rows_include_the_counts_that_workers_reported(any_database: Database) -> None:
+    await a_batch(any_database, 1)
+    await any_database.progress.record([slice_progress(0, completed=3, failed=1)])
+    (row,), _ = await any_database.operator_batches.page(ALL, limit=1, ascending=True, after=None)
+    assert (row.total, row.completed, row.failed) == (10, 3, 1)
+
+
+async def test_batches_are_selected_and_counted_by_a_forecast_that_is_new_enough(
+    any_database: Database,
+) -> None:
+    for number, window in enumerate(WindowFit):
+        await a_batch(any_database, number)
+        await forecast(any_database, number, window)
+    assert await ids(any_database, OperatorBatchFilters(START, forecast=WindowFit.AT_RISK)) == ["batch_1"]
+    assert await ids(any_database, OperatorBatchFilters(after(60), forecast=WindowFit.AT_RISK)) == []
+    (row,), _ = await any_database.operator_batches.page(
+        OperatorBatchFilters(START, forecast=WindowFit.LATE), limit=5, ascending=True, after=None
+    )
+    assert row.forecast is not None
+    assert row.forecast.window is WindowFit.LATE
+    (count,) = await any_database.operator_batches.counts(forecast_since=START, ended_since=START)
+    assert (count.batches, count.at_risk, count.late) == (3, 1, 1)
+    (count,) = await any_database.operator_batches.counts(forecast_since=after(60), ended_since=START)
+    assert (count.batches, count.at_risk, count.late) == (3, 0, 0)
+
+
+async def test_live_batches_and_those_that_ended_lately_are_counted_by_tenant_and_status(
+    any_database: Database,
+) -> None:
+    await any_database.batches.upsert(an_order("batch_0", created_at=START - timedelta(hours=1)))
+    for number, tenant in enumerate(("t", "t", "red", "red"), start=1):
+        await a_batch(any_database, number, tenant)
+    await any_database.batches.finish("red", "batch_3", an_outcome(output=None, error=None), after(20))
+    await any_database.batches.request_cancel("t", "batch_2", after(20))
+    counts = await any_database.operator_batches.counts(forecast_since=START, ended_since=after(15))
+    assert sorted(counts, key=lambda count: (count.tenant, count.status)) == [
+        BatchCount("red", BatchStatus.COMPLETED, 1),
+        BatchCount("red", BatchStatus.IN_PROGRESS, 1, START),
+        BatchCount("t", BatchStatus.CANCELLING, 1, START),
+        BatchCount("t", BatchStatus.IN_PROGRESS, 1, START),
+        BatchCount("t", BatchStatus.VALIDATING, 1, START - timedelta(hours=1)),
+    ]
+    later = await any_database.operator_batches.counts(forecast_since=START, ended_since=after(20))
+    assert len(later) == len(counts) - 1
