@@ -54,8 +54,8 @@ from batchwright.api.routes.schedules import ScheduleRoutes
 from batchwright.api.routes.stats import StatsRoutes
 from batchwright.api.routes.uploads import UploadRoutes
 from batchwright.api.routes.webhooks import WebhookRoutes
-from batchwright.api.services.batch_events import BatchEvents
-from batchwright.api.services.calls import Calls
+from batchwright.api.services.batches.events import BatchEvents
+from batchwright.api.services.calls.acceptance import Calls
 from batchwright.api.services.quota_checks import RequestQuota
 from batchwright.api.ui.middleware import UiMiddleware
 from batchwright.settings import Settings

@@ -21,7 +21,7 @@ import uvloop
 from batchwright.api.app import build_app
 from batchwright.api.http_protocol import BoundedProtocol
 from batchwright.api.lifespan import open_dependencies
-from batchwright.api.services.batch_events import BatchEvents
+from batchwright.api.services.batches.events import BatchEvents
 from batchwright.api.streams import ApiShutdown
 from batchwright.database.errors import DatabaseError
 from batchwright.process import run_and_exit

@@ -28,11 +28,11 @@ from batchwright.api.schemas.json_body import (
     reject_unknown,
 )
 from batchwright.api.schemas.responses import batch_object, batch_page, json_response
-from batchwright.api.services.batch_control import BatchControl
-from batchwright.api.services.batch_creation import BatchCreator
-from batchwright.api.services.batch_deletion import BatchDeletion
-from batchwright.api.services.batch_estimate import BatchEstimates
-from batchwright.api.services.batch_rerun import BatchReruns
+from batchwright.api.services.batches.control import BatchControl
+from batchwright.api.services.batches.creation import BatchCreator
+from batchwright.api.services.batches.deletion import BatchDeletion
+from batchwright.api.services.batches.estimate import BatchEstimates
+from batchwright.api.services.batches.rerun import BatchReruns
 from batchwright.api.services.idempotency import (
     fingerprint,
     idempotency_key_of,

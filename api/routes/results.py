@@ -9,8 +9,8 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import one_of
 from batchwright.api.middleware.head_method import is_head
 from batchwright.api.openapi import ResponseSpecs, enum_schema, error_responses, pattern_schema
-from batchwright.api.services.batch_control import BatchControl
-from batchwright.api.services.live_results import JSONL, LiveResults, ResultQuery
+from batchwright.api.services.batches.control import BatchControl
+from batchwright.api.services.batches.live_results import JSONL, LiveResults, ResultQuery
 
 _LINES: ResponseSpecs = {
     200: {"description": "The results, one per line", "content": {JSONL: {"schema": {"type": "string"}}}}

@@ -23,6 +23,8 @@ from batchwright.api.schemas.upload_create import (
     parse_completion,
     parse_upload_create,
 )
+from batchwright.api.services.files.request_body import stream_body
+from batchwright.api.services.files.upload_assembly import MAX_PART_BYTES, assemble, store_part
 from batchwright.api.services.idempotency import (
     IdempotencyKeys,
     fingerprint,
@@ -30,9 +32,7 @@ from batchwright.api.services.idempotency import (
     idempotency_key_parameter,
 )
 from batchwright.api.services.quota_checks import QuotaChecks
-from batchwright.api.services.request_body import stream_body
 from batchwright.api.services.tenant_limiter import TenantLimiter
-from batchwright.api.services.upload_assembly import MAX_PART_BYTES, assemble, store_part
 from batchwright.contracts.objects.audit_log import AuditAction
 from batchwright.contracts.objects.openai import PartObject, UploadObject
 from batchwright.database.errors import UnknownUpload, UploadClosed, UploadFull

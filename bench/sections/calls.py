@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from batchwright.api.services.held_calls import MAX_HELD_PER_TENANT
+from batchwright.api.services.calls.held_calls import MAX_HELD_PER_TENANT
 from batchwright.inference.transport.base import BackendRequest, TargetUrl
 from batchwright.inference.transport.pool import PooledTransport
 from bench.inputs import MODELS

@@ -43,11 +43,11 @@ def python_path(*folders: str) -> str:
 CONSTANTS = {
     "body_seconds": ["batchwright.api.middleware.request_limits:BODY_SECONDS"],
     "continue_as_new_events": ["batchwright.temporal.batch_order:_CONTINUE_AS_NEW_EVENTS"],
-    "event_poll_seconds": ["batchwright.api.services.batch_events:POLL_SECONDS"],
+    "event_poll_seconds": ["batchwright.api.services.batches.events:POLL_SECONDS"],
     "fleet_fresh_age": ["batchwright.worker.fleet_shares:FRESH_AGE"],
     "header_seconds": ["batchwright.api.http_protocol:BoundedProtocol.seconds_for_headers"],
     "linger_seconds": ["batchwright.api.http_protocol:BoundedProtocol.seconds_lingering"],
-    "max_part_bytes": ["batchwright.api.services.upload_assembly:MAX_PART_BYTES"],
+    "max_part_bytes": ["batchwright.api.services.files.upload_assembly:MAX_PART_BYTES"],
     "max_slice_lines": ["batchwright.rules.planning.slicing:MAX_SLICE_LINES"],
     "observe_seconds": ["batchwright.worker.wiring:_OBSERVE_SECONDS"],
     "outstanding_slices": ["batchwright.temporal.batch_order:_OUTSTANDING_SLICES"],

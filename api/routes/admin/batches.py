@@ -24,8 +24,8 @@ from batchwright.api.schemas.json_body import (
 )
 from batchwright.api.schemas.operator_batches import batch_counts, operator_batch, operator_batch_page
 from batchwright.api.schemas.responses import FORECAST_AGE, json_response
-from batchwright.api.services.batch_control import BatchControl
-from batchwright.api.services.batch_slices import BatchSlices
+from batchwright.api.services.batches.control import BatchControl
+from batchwright.api.services.batches.slices import BatchSlices
 from batchwright.contracts.objects.audit_log import AuditAction
 from batchwright.contracts.objects.openai import BatchObject
 from batchwright.contracts.objects.operator import (

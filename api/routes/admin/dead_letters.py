@@ -20,7 +20,7 @@ from batchwright.api.schemas.json_body import (
     reject_unknown,
 )
 from batchwright.api.schemas.responses import batch_object, json_response
-from batchwright.api.services.dead_letter_retry import DeadLetterRetries
+from batchwright.api.services.batches.dead_letter_retry import DeadLetterRetries
 from batchwright.contracts.objects.audit_log import AuditAction
 from batchwright.contracts.objects.openai import BatchObject
 from batchwright.contracts.objects.operator import (

@@ -9,7 +9,7 @@ from fastapi import Request
 
 from batchwright.api.errors import ApiError, invalid_type, invalid_value, missing_parameter, no_room
 from batchwright.api.schemas.json_body import read_raw_object
-from batchwright.api.services.calls import SentKey
+from batchwright.api.services.calls.acceptance import SentKey
 from batchwright.api.services.idempotency import fingerprint, idempotency_key_of
 from batchwright.contracts.terms import Endpoint
 from batchwright.rules.call_lines import LONGEST_LINE_START

@@ -27,8 +27,8 @@ from batchwright.api.routes.calls.bodies import (
     text,
 )
 from batchwright.api.schemas.json_body import json_body_spec
-from batchwright.api.services.calls import HELD, CallRequest, Calls
-from batchwright.api.services.held_calls import HeldCalls, late_error
+from batchwright.api.services.calls.acceptance import HELD, CallRequest, Calls
+from batchwright.api.services.calls.held_calls import HeldCalls, late_error
 from batchwright.api.services.idempotency import idempotency_key_parameter
 from batchwright.contracts.calls import Call
 from batchwright.contracts.errors import LineCode

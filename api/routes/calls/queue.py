@@ -19,7 +19,7 @@ from batchwright.api.routes.calls.bodies import (
 )
 from batchwright.api.schemas.json_body import json_body_spec, reject_unknown
 from batchwright.api.schemas.webhooks import WebhookSpec
-from batchwright.api.services.calls import CallRequest, Calls
+from batchwright.api.services.calls.acceptance import CallRequest, Calls
 from batchwright.api.services.idempotency import idempotency_key_parameter
 from batchwright.api.services.webhooks import Webhooks
 from batchwright.contracts.objects.calls import JobObject, NewJobObject

@@ -26,7 +26,7 @@ from batchwright.api.routes.calls.flex import (
 )
 from batchwright.api.routes.calls.response_format import echoed_fields, response_body
 from batchwright.api.schemas.json_body import json_body_spec
-from batchwright.api.services.calls import HELD, CallRequest, Calls
+from batchwright.api.services.calls.acceptance import HELD, CallRequest, Calls
 from batchwright.api.services.idempotency import idempotency_key_parameter
 from batchwright.contracts.calls import Call
 from batchwright.contracts.objects.audit_log import AuditAction

@@ -36,14 +36,14 @@ from batchwright.api.routes.messages.results import results
 from batchwright.api.schemas.batch_create import BatchCreate
 from batchwright.api.schemas.json_body import json_body_spec
 from batchwright.api.schemas.responses import batch_object, json_response
-from batchwright.api.services.batch_control import BatchControl
-from batchwright.api.services.batch_creation import BatchCreator
-from batchwright.api.services.batch_deletion import BatchDeletion
+from batchwright.api.services.batches.control import BatchControl
+from batchwright.api.services.batches.creation import BatchCreator
+from batchwright.api.services.batches.deletion import BatchDeletion
+from batchwright.api.services.batches.live_results import JSONL
 from batchwright.api.services.compressed_response import accepted_compression, encoded, encoding_headers
-from batchwright.api.services.file_upload import FileUpload, discard_object, store_form
+from batchwright.api.services.files.request_body import stream_body
+from batchwright.api.services.files.upload import FileUpload, discard_object, store_form
 from batchwright.api.services.idempotency import idempotency_key_of, idempotency_key_parameter
-from batchwright.api.services.live_results import JSONL
-from batchwright.api.services.request_body import stream_body
 from batchwright.contracts.objects.anthropic import (
     ANTHROPIC_VERSION_HEADER,
     DEFAULT_ANTHROPIC_VERSION,

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from batchwright.api.dependencies import now
-from batchwright.api.services import batch_deletion
+from batchwright.api.services.batches import deletion as batch_deletion
 from batchwright.contracts.objects.openai import BatchObject, DeletedBatch
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable

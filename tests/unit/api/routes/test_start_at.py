@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from batchwright.api.errors import invalid_value
-from batchwright.api.services import batch_creation
+from batchwright.api.services.batches import creation as batch_creation
 from batchwright.contracts.objects.openai import BatchObject, WaitingObject
 from batchwright.rules.deadline import MAX_START_DELAY
 from tests.fakes.api import ApiFixture, error_of, open_api, read

@@ -13,8 +13,8 @@ from openai import RateLimitError
 from batchwright.api.auth import key_cache
 from batchwright.api.middleware import authentication
 from batchwright.api.routes.calls import bodies
-from batchwright.api.services import held_calls
-from batchwright.api.services.calls import CallWindow
+from batchwright.api.services.calls import held_calls
+from batchwright.api.services.calls.acceptance import CallWindow
 from batchwright.contracts.calls import CallStatus
 from batchwright.contracts.errors import LineCode
 from batchwright.database.errors import DatabaseUnavailable

@@ -11,7 +11,7 @@ import pytest
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
 from batchwright.api.routes.calls import response_format
-from batchwright.api.services import calls
+from batchwright.api.services.calls import acceptance as calls
 from batchwright.contracts.calls import CallAnswer, CallStatus
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.payloads.batch import BatchOrder, Caller

@@ -17,15 +17,15 @@ from batchwright.api.schemas.batch_create import (
     parse_window,
 )
 from batchwright.api.schemas.json_body import reject_unknown
-from batchwright.api.services.batch_creation import BatchCreator
-from batchwright.api.services.failed_lines import (
+from batchwright.api.services.batches.creation import BatchCreator
+from batchwright.api.services.batches.failed_lines import (
     DIGEST_BYTES,
     InputMismatch,
     copy_lines,
     digests_with_codes,
     failed_line_digests,
 )
-from batchwright.api.services.file_upload import discard_object
+from batchwright.api.services.files.upload import discard_object
 from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.contracts.payloads.batch import BatchOrder, Caller, RerunKind, SourceBatch
 from batchwright.contracts.terms import BatchStatus

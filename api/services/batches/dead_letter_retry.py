@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import conflict
-from batchwright.api.services.batch_creation import BatchCreator
-from batchwright.api.services.batch_rerun import RerunBuilder
+from batchwright.api.services.batches.creation import BatchCreator
+from batchwright.api.services.batches.rerun import RerunBuilder
 from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.contracts.payloads.batch import BatchOrder, RerunKind, SourceBatch
 from batchwright.database.records import BatchRow

@@ -13,8 +13,8 @@ from starlette.types import Receive, Scope, Send
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, file_not_found, invalid_value, rate_limited
+from batchwright.api.services.batches.live_index import LiveIndex, open_index
 from batchwright.api.services.compressed_response import accepted_compression, encoded, encoding_headers
-from batchwright.api.services.live_index import LiveIndex, open_index
 from batchwright.api.streams import LIFETIME_SECONDS
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow, FileRow

@@ -12,9 +12,9 @@ from starlette.responses import StreamingResponse
 from batchwright.api.app import build_app
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
-from batchwright.api.services import live_results
-from batchwright.api.services.batch_events import BatchEvents
-from batchwright.api.services.live_results import LiveResults, ReaderCutOff, ResultQuery
+from batchwright.api.services.batches import live_results
+from batchwright.api.services.batches.events import BatchEvents
+from batchwright.api.services.batches.live_results import LiveResults, ReaderCutOff, ResultQuery
 from batchwright.api.streams import LIFETIME_SECONDS
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.payloads.ingestion import IngestResult

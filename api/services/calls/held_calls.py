@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, no_room
-from batchwright.api.services.calls import HELD
+from batchwright.api.services.calls.acceptance import HELD
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.calls import CallKey
 

@@ -13,7 +13,7 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, call_not_found, no_room
 from batchwright.api.schemas.batch_create import BatchCreate
 from batchwright.api.schemas.webhooks import WebhookSpec
-from batchwright.api.services.batch_creation import BatchCreator
+from batchwright.api.services.batches.creation import BatchCreator
 from batchwright.api.services.cache import CoalescingCache
 from batchwright.api.services.idempotency import IdempotencyKeys
 from batchwright.api.services.quota_checks import QuotaChecks, StorageQuota

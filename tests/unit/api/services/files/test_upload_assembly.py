@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from batchwright.api.services.upload_assembly import assemble
+from batchwright.api.services.files.upload_assembly import assemble
 from tests.fakes.api import LINE, open_api, open_own_api
 from tests.unit.api.routes.test_uploads import complete, created, part
 

@@ -1,0 +1,1 @@
+"""Files: uploads in one request or in parts, and downloads."""
