@@ -125,7 +125,7 @@ def _message(call: InferenceCall, digest: bytes, cost: ResponseCost) -> bytes:
     text = response_types.TextBlock(_choice(call, digest, 0, cost))
     usage = response_types.MessageUsage(cost.prompt - cost.cached, cost.output, cost.cached)
     stop = "max_tokens" if _finish(call, cost) == "length" else "end_turn"
-    return _encode(response_types.Message(f"msg_{digest.hex()}", call.model, [text], stop, usage))
+    return _encode(response_types.MessageResponse(f"msg_{digest.hex()}", call.model, [text], stop, usage))
 
 
 def _embeddings(call: InferenceCall, cost: ResponseCost, dimensions: int) -> bytes:

@@ -118,7 +118,7 @@ class TextBlock(msgspec.Struct):
     type: str = "text"
 
 
-class Message(msgspec.Struct):
+class MessageResponse(msgspec.Struct):
     """Response of /v1/messages, as in Anthropic's API."""
 
     id: str

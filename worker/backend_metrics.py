@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from functools import partial
 
-from batchwright.inference.registry import BackendRegistry
+from batchwright.inference.backend_registry import BackendRegistry
 from batchwright.telemetry.metrics import Metrics
 
 

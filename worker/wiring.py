@@ -37,8 +37,8 @@ from batchwright.activities.services.waiting_reason_reports import WaitingReason
 from batchwright.activities.webhooks.activity import WebhookDeliveries
 from batchwright.contracts import temporal_names
 from batchwright.database.database import Database
+from batchwright.inference.backend_registry import BackendRegistry
 from batchwright.inference.fleet_rates import FleetRates
-from batchwright.inference.registry import BackendRegistry
 from batchwright.rules.deadline import MAX_START_DELAY
 from batchwright.rules.dispatch.rate_limits import ALL_MODELS
 from batchwright.rules.ids import safe_name

@@ -16,7 +16,7 @@ from batchwright.contracts.registry.schema import LimitConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.client import RequestSender
 from batchwright.inference.concurrency_limiter import Permit
-from batchwright.inference.hooks import Call
+from batchwright.inference.hooks import HookCall
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.probes import ProbeResult
 from batchwright.inference.router import Dispatch
@@ -234,7 +234,7 @@ class RequestExecutor:
         """
         slice_ = self._request
         place = (slice_.tenant, slice_.batch_id, request.custom_id, slice_.model, slice_.endpoint.value)
-        call = await self._worker.hooks(Call(*place, request.body))
+        call = await self._worker.hooks(HookCall(*place, request.body))
         return call if isinstance(call, Outcome) else replace(request, body=call.body)
 
     async def _send(self, sent: InFlightRequest, request: OutboundRequest) -> Outcome:

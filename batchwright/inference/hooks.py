@@ -1,8 +1,8 @@
 """Operator hooks, which are called before each request and may change its body or reject the line.
 
-A hook is a function named in the settings: `async def hook(call: Call)` or `def hook(call: Call)`. A function
-without `async` runs in its own thread. If the hook returns None, the body stays unchanged. If it returns a
-mapping or bytes, they replace the body. If it raises `Refused`, the line ends with the error
+A hook is a function named in the settings: `async def hook(call: HookCall)` or `def hook(call: HookCall)`. A
+function without `async` runs in its own thread. If the hook returns None, the body stays unchanged. If it
+returns a mapping or bytes, they replace the body. If it raises `Refused`, the line ends with the error
 `policy_rejected`.
 
 Any other exception, a timeout or an invalid result is a failure of this line only. Each failure uses one of
@@ -41,7 +41,7 @@ class Refused(Exception):
     """
 
 
-class Call(NamedTuple):
+class HookCall(NamedTuple):
     """Request that is about to be sent, as a hook receives it. `body` is the JSON of the request."""
 
     tenant: str
@@ -52,7 +52,7 @@ class Call(NamedTuple):
     body: bytes
 
 
-Hook = Callable[[Call], Awaitable[object] | object]
+Hook = Callable[[HookCall], Awaitable[object] | object]
 
 
 class PreCallHooks:
@@ -64,13 +64,13 @@ class PreCallHooks:
     def __init__(self, settings: Settings) -> None:
         self._hooks = [(name, _load_hook(name)) for name in settings.pre_call_hooks]
         self._threads = _Threads(_MAX_THREADS)
-        self._running: set[asyncio.Task[Call | _Refusal | BaseException]] = set()
+        self._running: set[asyncio.Task[HookCall | _Refusal | BaseException]] = set()
         self._seconds = settings.hook_timeout_seconds
 
     def __bool__(self) -> bool:
         return bool(self._hooks)
 
-    async def __call__(self, call: Call) -> Call | Outcome:
+    async def __call__(self, call: HookCall) -> HookCall | Outcome:
         """Call all hooks and return the request to send.
 
         If a hook rejects the line or fails, return the line's outcome instead.
@@ -86,7 +86,7 @@ class PreCallHooks:
             call = after
         return call
 
-    async def _run_bounded(self, hook: Hook, call: Call) -> "Call | _Refusal | BaseException":
+    async def _run_bounded(self, hook: Hook, call: HookCall) -> "HookCall | _Refusal | BaseException":
         """Run one hook. Return the request to send, a refusal, or the exception with which the hook failed.
 
         If the hook takes longer than its time limit, return a `_TimedOut`. The hook runs in its own task. So
@@ -101,7 +101,7 @@ class PreCallHooks:
         finally:
             task.cancel()
 
-    async def _call_hook(self, hook: Hook, call: Call) -> "Call | _Refusal | BaseException":
+    async def _call_hook(self, hook: Hook, call: HookCall) -> "HookCall | _Refusal | BaseException":
         try:
             # Calling an asynchronous hook only creates a coroutine.
             is_async = inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(type(hook).__call__)
@@ -158,7 +158,7 @@ class _Threads:
     def __init__(self, most: int) -> None:
         self._free = asyncio.Semaphore(most)
 
-    async def run(self, hook: Hook, call: Call) -> object:
+    async def run(self, hook: Hook, call: HookCall) -> object:
         """Call a hook in a thread. Return its result, or raise the exception that it raised.
 
         If the call is cancelled, the thread stays busy until the hook ends.
@@ -198,7 +198,7 @@ class _InvalidBody(Exception):
     """A hook returned something that is not a request body."""
 
 
-def _with_returned_body(call: Call, returned: object) -> Call:
+def _with_returned_body(call: HookCall, returned: object) -> HookCall:
     """Return the request with the body that a hook returned.
 
     Args:

@@ -24,7 +24,7 @@ class Response(msgspec.Struct):
         return 200 <= self.status_code < 300
 
 
-class LineError(msgspec.Struct):
+class ResultError(msgspec.Struct):
     code: str = ""
     message: str = ""
 
@@ -34,7 +34,7 @@ class CallResult(msgspec.Struct):
 
     custom_id: str = ""
     response: Response | None = None
-    error: LineError | None = None
+    error: ResultError | None = None
 
 
 class CallError(NamedTuple):
@@ -78,7 +78,7 @@ def read_result(line: bytes) -> CallResult:
     except RecursionError:
         values = {member_name(found): whole[found.start : found.end] for found in object_members(whole)}
         custom_id = msgspec.json.decode(values["custom_id"], type=str)
-        error = LineError(LineCode.INVALID_RESPONSE, "The backend's response is nested too deeply.")
+        error = ResultError(LineCode.INVALID_RESPONSE, "The backend's response is nested too deeply.")
         return CallResult(custom_id, error=error)
 
 
@@ -118,7 +118,7 @@ def error_of(call: Call) -> CallError:
         return CallError(0, "server_error", call.error or "The call ended without an answer.")
     result = read_result(call.answer)
     if result.response is None:
-        error = result.error or LineError("server_error", "The call ended without an answer.")
+        error = result.error or ResultError("server_error", "The call ended without an answer.")
         return CallError(0, error.code, error.message)
     status = result.response.status_code
     code, message = _read_error(bytes(result.response.body))

@@ -31,9 +31,9 @@ from batchwright.contracts.payloads.batch import WaitingReason
 from batchwright.contracts.payloads.execution import ModelRun, SliceRequest, SliceResult
 from batchwright.contracts.payloads.ingestion import IngestResult
 from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
+from batchwright.inference.backend_registry import retry_policy_of
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.fleet_rates import FleetRates
-from batchwright.inference.registry import retry_policy_of
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.upstream import Backend
 from batchwright.rules import object_keys

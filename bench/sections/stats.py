@@ -8,9 +8,9 @@ from pydantic import JsonValue
 
 from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
 from batchwright.contracts.terms import Usage
+from batchwright.inference.backend_registry import BackendRegistry
 from batchwright.inference.catalog import ListedModel
 from batchwright.inference.client_pool import ClientPool
-from batchwright.inference.registry import BackendRegistry
 from batchwright.rules.dispatch.retry_policy import Category
 from batchwright.rules.worker_stats import UpstreamTraffic, sum_traffic
 from batchwright.settings import load

@@ -53,8 +53,8 @@ CONSTANTS = {
     "outstanding_slices": ["batchwright.temporal.batch_order:_OUTSTANDING_SLICES"],
     "query_seconds": ["batchwright.database.driver:QUERY_SECONDS"],
     "refresh_seconds": [
-        "batchwright.inference.registry:_REFRESH_SECONDS",
-        "batchwright.inference.registry:_REFRESH_CHANGES_SECONDS",
+        "batchwright.inference.backend_registry:_REFRESH_SECONDS",
+        "batchwright.inference.backend_registry:_REFRESH_CHANGES_SECONDS",
         "batchwright.inference.fleet_rates:_REFRESH_SECONDS",
         "batchwright.worker.temporal_rate_limits:SYNC_SECONDS",
     ],

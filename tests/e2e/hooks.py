@@ -6,10 +6,10 @@ The message of a line says what the hook does: `refuse`, `raise`, `hang` or `rub
 import asyncio
 import json
 
-from batchwright.inference.hooks import Call, Refused
+from batchwright.inference.hooks import HookCall, Refused
 
 
-async def follow_instruction(call: Call) -> object:
+async def follow_instruction(call: HookCall) -> object:
     body = json.loads(call.body)
     instruction = body["messages"][-1]["content"] if "messages" in body else ""
     if instruction == "refuse":

@@ -63,7 +63,7 @@ class KeyOutput(ApiKeyRow):
     user: str | None = None
 
 
-class CreatedKey(KeyOutput):
+class CreatedKeyOutput(KeyOutput):
     """A new API key with its secret.
 
     The secret is shown only once, because the database stores only its hash.
@@ -135,7 +135,7 @@ def create(
     _recorded(AuditAction.KEY_CREATE, row.id, insert, tenant)
     if json:
         shown = row.model_dump(exclude_unset=True)
-        return print_json(CreatedKey(**shown, team=team, user=user, secret_key=key.text))
+        return print_json(CreatedKeyOutput(**shown, team=team, user=user, secret_key=key.text))
     print(key.text)
     owners = "".join(f", {group.kind} {group.name}" for group in groups)
     message = f"{row.id} of {tenant}{owners}: {', '.join(row.scopes)}. It is not shown again."

@@ -38,9 +38,9 @@ from batchwright.database.tables.batches.progress import (
     SettledLines,
     SliceKey,
 )
+from batchwright.inference.backend_registry import retry_policy_of
 from batchwright.inference.circuit_breaker import CircuitBreaker
 from batchwright.inference.client_pool import ClientPool
-from batchwright.inference.registry import retry_policy_of
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.send_limits import BatchWeights
 from batchwright.inference.upstream import Backend

@@ -181,7 +181,7 @@ async def test_a_worker_whose_storage_is_unavailable_accepts_no_slices_and_repor
 LOOPS = {
     "temporal_connection": "batchwright.temporal:TemporalConnection.run",
     "fleet_shares": "batchwright.worker.fleet_shares:FleetShares.run",
-    "registry": "batchwright.inference.registry:BackendRegistry.run",
+    "registry": "batchwright.inference.backend_registry:BackendRegistry.run",
     "progress": "batchwright.activities.services.progress:ProgressReporter.run",
     "dependencies": "batchwright.worker.dependency_checks:DependencyMonitor.run",
     "worker_stats": "batchwright.worker.process:_publish_stats",

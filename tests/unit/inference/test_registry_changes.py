@@ -12,8 +12,8 @@ from pydantic import JsonValue
 
 from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
 from batchwright.database.errors import DatabaseUnavailable
+from batchwright.inference.backend_registry import BackendRegistry
 from batchwright.inference.client_pool import ClientPool
-from batchwright.inference.registry import BackendRegistry
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.transport.httpx_transport import HttpxTransport
 from batchwright.settings import Settings, load

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
 from batchwright.telemetry.metrics import Metrics
 from batchwright.worker.backend_metrics import register_backend_metrics
-from tests.unit.inference.test_registry import ONE, TWO, ListingBackends
+from tests.unit.inference.test_backend_registry import ONE, TWO, ListingBackends
 
 A, B = "a", "b"
 

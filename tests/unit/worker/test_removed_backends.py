@@ -16,12 +16,12 @@ from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
+from batchwright.inference.backend_registry import BackendRegistry
 from batchwright.inference.client import RequestSender
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.concurrency_limiter import ConcurrencyLimiter
 from batchwright.inference.microbatch_sender import MicrobatchSenders
 from batchwright.inference.outcomes import Outcome
-from batchwright.inference.registry import BackendRegistry
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.transport.base import TargetUrl
 from batchwright.rules.dispatch.retry_policy import Category

@@ -9,7 +9,7 @@ from contextlib import suppress
 import httpx
 import pytest
 
-from batchwright.inference.hooks import Call, PreCallHooks, Refused
+from batchwright.inference.hooks import HookCall, PreCallHooks, Refused
 from batchwright.rules.results.segments import RecordKind
 from batchwright.settings import SettingsError, load
 from tests.activities.execution.fixture import (
@@ -30,42 +30,42 @@ PATIENCE = 60  # seconds that a hook may take
 calls: Counter[str] = Counter()
 
 
-def content(call: Call) -> str:
+def content(call: HookCall) -> str:
     return json.loads(call.body)["messages"][0]["content"]
 
 
-def leaves(call: Call) -> None:
+def leaves(call: HookCall) -> None:
     assert (call.tenant, call.batch_id, call.model) == ("tenant-a", BATCH, "m")
     assert call.endpoint == "/v1/chat/completions"
     assert call.custom_id == f"c-{content(call)}"
 
 
-async def adds_a_user(call: Call) -> dict[str, object]:
+async def adds_a_user(call: HookCall) -> dict[str, object]:
     return {**json.loads(call.body), "user": call.tenant}
 
 
-def as_bytes(call: Call) -> bytes:
+def as_bytes(call: HookCall) -> bytes:
     return call.body.replace(b"{", b'{"seed":7,', 1)
 
 
-def refuses_two(call: Call) -> None:
+def refuses_two(call: HookCall) -> None:
     if content(call) == "2":
         raise Refused("no twos here")
 
 
-def breaks_at_two(call: Call) -> None:
+def breaks_at_two(call: HookCall) -> None:
     calls[content(call)] += 1
     if content(call) == "2":
         raise KeyError("sk-secret")
 
 
-async def hangs_at_two(call: Call) -> None:
+async def hangs_at_two(call: HookCall) -> None:
     calls[content(call)] += 1
     if content(call) == "2":
         await asyncio.Event().wait()
 
 
-def blocks_at_two(call: Call) -> None:
+def blocks_at_two(call: HookCall) -> None:
     calls[content(call)] += 1
     if content(call) == "2":
         release.wait()
@@ -75,26 +75,26 @@ HANGING = 40
 release = threading.Event()
 
 
-def hangs_below_forty(call: Call) -> None:
+def hangs_below_forty(call: HookCall) -> None:
     if int(content(call)) < HANGING:
         release.wait()
 
 
-def renames(call: Call) -> dict[str, object]:
+def renames(call: HookCall) -> dict[str, object]:
     return {**json.loads(call.body), "model": "another"}
 
 
-def stops_at_two(call: Call) -> None:
+def stops_at_two(call: HookCall) -> None:
     if content(call) == "2":
         raise SystemExit(1)
 
 
-async def leaves_at_two(call: Call) -> None:
+async def leaves_at_two(call: HookCall) -> None:
     if content(call) == "2":
         raise SystemExit(1)
 
 
-async def cancels_at_two(call: Call) -> None:
+async def cancels_at_two(call: HookCall) -> None:
     if content(call) == "2":
         raise asyncio.CancelledError
 
@@ -106,7 +106,7 @@ class Unspeakable(Refused):
     __repr__ = __str__
 
 
-async def unspeakable_at_two(call: Call) -> None:
+async def unspeakable_at_two(call: HookCall) -> None:
     if content(call) == "2":
         raise Unspeakable
 
@@ -115,27 +115,27 @@ class Unprintable(Exception):
     __repr__ = Unspeakable.__str__
 
 
-async def unprintable_at_two(call: Call) -> None:
+async def unprintable_at_two(call: HookCall) -> None:
     if content(call) == "2":
         raise Unprintable
 
 
-async def heeds_no_cancel_at_two(call: Call) -> None:
+async def heeds_no_cancel_at_two(call: HookCall) -> None:
     calls[content(call)] += 1
     while content(call) == "2" and not release.is_set():
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(0.01)
 
 
-def rubbish_at_two(call: Call) -> object:
+def rubbish_at_two(call: HookCall) -> object:
     return 7 if content(call) == "2" else None
 
 
-def no_json_at_two(call: Call) -> object:
+def no_json_at_two(call: HookCall) -> object:
     return b"{" if content(call) == "2" else None
 
 
-def fails_once_at_two(call: Call) -> None:
+def fails_once_at_two(call: HookCall) -> None:
     calls[content(call)] += 1
     if calls["2"] == 1 and content(call) == "2":
         raise RuntimeError("once")
@@ -145,7 +145,7 @@ class Stateful:
     def __init__(self) -> None:
         self.seen = 0
 
-    async def __call__(self, call: Call) -> dict[str, object]:
+    async def __call__(self, call: HookCall) -> dict[str, object]:
         self.seen += 1
         return {**json.loads(call.body), "seed": self.seen}
 
