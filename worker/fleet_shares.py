@@ -10,8 +10,8 @@ from batchwright.contracts.registry.schema import BackendConfig
 from batchwright.contracts.temporal_names import inference_queue
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import WorkerHeartbeat
+from batchwright.inference.limits.send_limits import FleetRate, Rates
 from batchwright.inference.router import ModelRouter
-from batchwright.inference.send_limits import FleetRate, Rates
 from batchwright.rules.dispatch.fleet_share import share_of, share_of_rate
 from batchwright.rules.ids import safe_name
 from batchwright.rules.worker_stats import FRESH_AGE, is_polled, polled_queues, running_models

@@ -19,8 +19,8 @@ from batchwright.database.errors import DatabaseError, DatabaseUnavailable
 from batchwright.database.postgres import open_database
 from batchwright.inference.backend_registry import BackendRegistry
 from batchwright.inference.client_pool import ClientPool
-from batchwright.inference.fleet_rates import FleetRates
 from batchwright.inference.hooks import PreCallHooks
+from batchwright.inference.limits.fleet_rates import FleetRates
 from batchwright.inference.microbatch_sender import load_chat_executors
 from batchwright.rules.ids import safe_name
 from batchwright.rules.worker_stats import (

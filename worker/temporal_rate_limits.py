@@ -17,7 +17,7 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, UpdateTa
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from batchwright.inference.fleet_rates import FleetRates
+from batchwright.inference.limits.fleet_rates import FleetRates
 from batchwright.rules.dispatch.rate_limits import Pacing
 from batchwright.telemetry.metrics import Metrics
 

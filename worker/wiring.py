@@ -18,7 +18,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from batchwright.activities.batch_schedules.activity import BatchScheduling
 from batchwright.activities.consistency.activity import ConsistencyChecking
-from batchwright.activities.consistency.runs import TemporalBatchRunSource
+from batchwright.activities.consistency.workflow_runs import TemporalBatchRunSource
 from batchwright.activities.execution.activity import Execution
 from batchwright.activities.execution.lease import temporal_heartbeat
 from batchwright.activities.execution.worker_context import WorkerContext
@@ -38,7 +38,7 @@ from batchwright.activities.webhooks.activity import WebhookDeliveries
 from batchwright.contracts import temporal_names
 from batchwright.database.database import Database
 from batchwright.inference.backend_registry import BackendRegistry
-from batchwright.inference.fleet_rates import FleetRates
+from batchwright.inference.limits.fleet_rates import FleetRates
 from batchwright.rules.deadline import MAX_START_DELAY
 from batchwright.rules.dispatch.rate_limits import ALL_MODELS
 from batchwright.rules.ids import safe_name

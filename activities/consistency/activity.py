@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 
 from temporalio import activity
 
-from batchwright.activities.consistency.compare import ComparedSources, ConsistencyCheck
-from batchwright.activities.consistency.differences import ConsistencyReport
-from batchwright.activities.consistency.runs import BatchRunSource
+from batchwright.activities.consistency.check import ComparedSources, ConsistencyCheck
+from batchwright.activities.consistency.report import ConsistencyReport
+from batchwright.activities.consistency.workflow_runs import BatchRunSource
 from batchwright.activities.errors import translated
 from batchwright.activities.heartbeat import heartbeating
 from batchwright.contracts.payloads.consistency import (

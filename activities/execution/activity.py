@@ -14,7 +14,7 @@ from batchwright.activities.services.slice_demand import HeldSlice
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.payloads.execution import ExecutionActivities, SliceRequest, SliceResult
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE
-from batchwright.inference.fleet_rates import EffectiveRates
+from batchwright.inference.limits.fleet_rates import EffectiveRates
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.dispatch.rate_limits import ALL_MODELS
 

@@ -10,7 +10,7 @@ from batchwright.activities.execution.quarantine import TRACKED_BATCH_SIZE
 from batchwright.activities.execution.request_executor import RequestExecutor
 from batchwright.activities.execution.turn_state import SliceTurn, StopReason
 from batchwright.activities.services.authorization import LineAuthorizer
-from batchwright.inference.concurrency_limiter import Permit, PermitRequest
+from batchwright.inference.limits.concurrency_limiter import Permit, PermitRequest
 from batchwright.rules.dispatch.rate_limits import ALL_MODELS
 
 MAX_BLOCKED_SECONDS = 3.0  # a slice that can send nothing for longer releases its slot

@@ -14,7 +14,7 @@ from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_costs import SliceCost
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
 from batchwright.contracts.payloads.execution import SliceRequest
-from batchwright.inference.concurrency_limiter import Permit
+from batchwright.inference.limits.concurrency_limiter import Permit
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.router import Dispatch
 from batchwright.inference.transport.base import Exchange

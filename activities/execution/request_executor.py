@@ -15,8 +15,8 @@ from batchwright.activities.services.backend_jobs import forwarded_headers
 from batchwright.contracts.registry.schema import LimitConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.client import RequestSender
-from batchwright.inference.concurrency_limiter import Permit
 from batchwright.inference.hooks import HookCall
+from batchwright.inference.limits.concurrency_limiter import Permit
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.probes import ProbeResult
 from batchwright.inference.router import Dispatch

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from batchwright.activities.execution.stored_results import StoredResults
 from batchwright.activities.services.call_answers import CallAnswers
 from batchwright.contracts.terms import Usage
-from batchwright.inference.memory_budget import MemoryBudget
+from batchwright.inference.limits.memory_budget import MemoryBudget
 from batchwright.rules import object_keys
 from batchwright.rules.results.error_tally import ErrorTally, line_error
 from batchwright.rules.results.segments import (

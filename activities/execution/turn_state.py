@@ -20,7 +20,7 @@ from batchwright.activities.services.batch_costs import SliceCost
 from batchwright.activities.services.slice_demand import HeldSlice
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.payloads.execution import SliceRequest
-from batchwright.inference.fleet_rates import EffectiveRates
+from batchwright.inference.limits.fleet_rates import EffectiveRates
 from batchwright.inference.router import ModelRouter
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.dispatch.rate_limits import Pacing

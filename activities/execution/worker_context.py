@@ -14,14 +14,14 @@ from batchwright.activities.services.progress import ProgressReporter
 from batchwright.activities.services.slice_demand import SliceDemand
 from batchwright.activities.services.waiting_reason_reports import DeferralMetrics, WaitingReasons
 from batchwright.database.tables.calls import CallsTable
-from batchwright.inference.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
-from batchwright.inference.concurrency_limiter import ConcurrencyLimiter
-from batchwright.inference.fleet_rates import EffectiveRates, NoRates
 from batchwright.inference.hooks import PreCallHooks
-from batchwright.inference.memory_budget import MemoryBudget
+from batchwright.inference.limits.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
+from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter
+from batchwright.inference.limits.fleet_rates import EffectiveRates, NoRates
+from batchwright.inference.limits.memory_budget import MemoryBudget
+from batchwright.inference.limits.send_limits import BatchWeights, Limit, Rates, SendLimits, TenantShares
 from batchwright.inference.microbatch_sender import MicrobatchSenders
 from batchwright.inference.router import ModelRouter
-from batchwright.inference.send_limits import BatchWeights, Limit, Rates, SendLimits, TenantShares
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage
 from batchwright.telemetry.backend_traffic import BackendTraffic

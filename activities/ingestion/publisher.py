@@ -23,7 +23,7 @@ from batchwright.activities.services.model_access import display_name, model_not
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.payloads.batch import ModelCounts
 from batchwright.contracts.payloads.ingestion import ModelShare
-from batchwright.inference.fleet_rates import EffectiveRates
+from batchwright.inference.limits.fleet_rates import EffectiveRates
 from batchwright.rules import object_keys
 from batchwright.rules.ids import request_id, safe_name
 from batchwright.rules.input.line_checks import describe_body_problems

@@ -9,7 +9,7 @@ from batchwright.contracts.terms import HoldKind
 from batchwright.database.database import Database
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.tenants.quota_records import TenantShare
-from batchwright.inference.send_limits import NO_RATES, FleetRate, Rates, TenantShares
+from batchwright.inference.limits.send_limits import NO_RATES, FleetRate, Rates, TenantShares
 from batchwright.rules.dispatch.batch_ranking import BatchRanks, BatchSchedule, WaitingBatch
 from batchwright.rules.dispatch.fleet_share import share_of, share_of_rate
 from batchwright.rules.worker_stats import FRESH_AGE

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 
-from batchwright.inference.concurrency_limiter import ConcurrencyLimiter
-from batchwright.inference.memory_budget import MemoryBudget, Reservation
-from batchwright.inference.send_limits import Limit
+from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter
+from batchwright.inference.limits.memory_budget import MemoryBudget, Reservation
+from batchwright.inference.limits.send_limits import Limit
 from batchwright.rules.dispatch.rate_limits import ALL_MODELS
 
 MAX_SLICES = 64  # slices of one task queue that a worker holds at once

@@ -33,7 +33,7 @@ from batchwright.contracts.payloads.ingestion import IngestResult
 from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
 from batchwright.inference.backend_registry import retry_policy_of
 from batchwright.inference.client_pool import ClientPool
-from batchwright.inference.fleet_rates import FleetRates
+from batchwright.inference.limits.fleet_rates import FleetRates
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.upstream import Backend
 from batchwright.rules import object_keys

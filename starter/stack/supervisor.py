@@ -7,12 +7,29 @@ from types import TracebackType
 from typing import Self
 
 from batchwright.background import BackgroundTasks
-from batchwright.starter.stack import specs, temporal_server
+from batchwright.starter.stack import temporal_server
 from batchwright.starter.stack.directory import ProcessIds, StackDirectory, StackInfo
 from batchwright.starter.stack.errors import StackError
 from batchwright.starter.stack.postgres.server import EmbeddedPostgres
 from batchwright.starter.stack.postgres.service import PostgresService, prepare_database
-from batchwright.starter.stack.services import ManagedService, RestartLoop, Say, ServiceProcess, ServiceSpec
+from batchwright.starter.stack.service_commands import (
+    Addresses,
+    DevOptions,
+    api_service,
+    choose_addresses,
+    environment,
+    exports,
+    simulator_service,
+    temporal_service,
+    worker_services,
+)
+from batchwright.starter.stack.service_process import (
+    ManagedService,
+    RestartLoop,
+    Say,
+    ServiceProcess,
+    ServiceSpec,
+)
 
 _PATIENCE_SECONDS = 10.0
 _POSTGRES_SECONDS = 30.0
@@ -28,7 +45,7 @@ class Supervisor:
         say: called with one sentence for the user at each event, such as a restart.
     """
 
-    def __init__(self, options: specs.DevOptions, say: Say) -> None:
+    def __init__(self, options: DevOptions, say: Say) -> None:
         self._options = options
         self._say = say
         self._directory = StackDirectory(options.data)
@@ -40,7 +57,7 @@ class Supervisor:
         self._simulator: ServiceProcess | None = None
         self._api: list[ServiceProcess] = []
         self._workers: list[ServiceProcess] = []
-        self._addresses: specs.Addresses | None = None
+        self._addresses: Addresses | None = None
         self._database_url = ""
         self._restart_loops = BackgroundTasks(self._restart_loop_failed)
         self._is_published = False
@@ -122,25 +139,25 @@ class Supervisor:
         left = self._directory.open()
         if left:
             self._say(f"Ended the processes that a killed `batchwright dev` left running ({left}).")
-        self._addresses = specs.choose_addresses(self._options)
+        self._addresses = choose_addresses(self._options)
         await _all_at_once(*self._start_dependencies(self._addresses))
         options = self._options
-        environment = specs.environment(self._addresses, self._directory, self._database_url, options.auth)
-        self._api = [self._process(specs.api_service(self._addresses, environment))]
-        workers = specs.worker_services(self._addresses, environment)
+        variables = environment(self._addresses, self._directory, self._database_url, options.auth)
+        self._api = [self._process(api_service(self._addresses, variables))]
+        workers = worker_services(self._addresses, variables)
         self._workers = [self._process(service) for service in workers]
         await _all_at_once(*(service.start() for service in (*self._api, *self._workers)))
         for service in (self._postgres, *self._processes()):
             self._restart_loops.start(service.name, RestartLoop(service, self._say).run)
         self._is_published = True
         self._directory.publish(self.info)
-        self._directory.publish_exports(specs.exports(self._addresses, environment))
+        self._directory.publish_exports(exports(self._addresses, variables))
 
-    def _start_dependencies(self, addresses: specs.Addresses) -> list[_Start]:
-        self._temporal = self._process(specs.temporal_service(addresses, self._directory))
+    def _start_dependencies(self, addresses: Addresses) -> list[_Start]:
+        self._temporal = self._process(temporal_service(addresses, self._directory))
         starts: list[_Start] = [self._start_database(), self._start_temporal(self._temporal, addresses)]
         if addresses.simulator_port is not None:
-            service = specs.simulator_service(addresses.simulator_port, self._options.simulator_arguments)
+            service = simulator_service(addresses.simulator_port, self._options.simulator_arguments)
             self._simulator = self._process(service)
             starts.append(self._simulator.start())
         return starts
@@ -149,7 +166,7 @@ class Supervisor:
         await self._postgres.start()
         self._database_url = await prepare_database(self._postgres.dsn)
 
-    async def _start_temporal(self, service: ManagedService, addresses: specs.Addresses) -> None:
+    async def _start_temporal(self, service: ManagedService, addresses: Addresses) -> None:
         await service.start()
         await temporal_server.prepare_namespace(addresses.temporal_port)
 

@@ -55,7 +55,7 @@ CONSTANTS = {
     "refresh_seconds": [
         "batchwright.inference.backend_registry:_REFRESH_SECONDS",
         "batchwright.inference.backend_registry:_REFRESH_CHANGES_SECONDS",
-        "batchwright.inference.fleet_rates:_REFRESH_SECONDS",
+        "batchwright.inference.limits.fleet_rates:_REFRESH_SECONDS",
         "batchwright.worker.temporal_rate_limits:SYNC_SECONDS",
     ],
     "stalled_seconds": ["batchwright.api.http_protocol:BoundedProtocol.seconds_stalled"],

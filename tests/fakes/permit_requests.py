@@ -1,6 +1,6 @@
 """Test helpers for permits. A request must hold a permit while it is in flight, and permits are limited."""
 
-from batchwright.inference.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
+from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
 
 
 class PermitWaiter:

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from itertools import count
 
-from batchwright.inference.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
-from batchwright.inference.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
-from batchwright.inference.send_limits import Limit, SendLimits, TenantShares
+from batchwright.inference.limits.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
+from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
+from batchwright.inference.limits.send_limits import Limit, SendLimits, TenantShares
 from batchwright.telemetry.metrics import Metrics
 
 LINE_BYTES = 400

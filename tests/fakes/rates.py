@@ -1,6 +1,6 @@
 """Fake rate limits with values that a test sets."""
 
-from batchwright.inference.fleet_rates import EffectiveRates
+from batchwright.inference.limits.fleet_rates import EffectiveRates
 from batchwright.rules.dispatch.rate_limits import Pacing, RateAllocation
 
 

@@ -37,7 +37,7 @@ def demo(
     The requests are for three models. The stack is started on free ports.
     """
     # Imported here because it loads Temporal's client, which takes a second.
-    from batchwright.starter.stack.specs import DevOptions
+    from batchwright.starter.stack.service_commands import DevOptions
     from batchwright.starter.stack.supervisor import Supervisor
 
     folder = Path(tempfile.mkdtemp(prefix="batchwright-demo-"))

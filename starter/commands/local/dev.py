@@ -13,7 +13,7 @@ from batchwright.starter.stack.terminal import address_panel, print_error, print
 
 if TYPE_CHECKING:
     from batchwright.starter.stack.directory import StackInfo
-    from batchwright.starter.stack.specs import DevOptions
+    from batchwright.starter.stack.service_commands import DevOptions
 
 _WRONG_SETTING = 2
 _FAILED = 1
@@ -45,7 +45,7 @@ def dev(
     BATCHWRIGHT_REGISTRY or --backend, these backends are used and none is simulated.
     """
     # Imported here because it loads Temporal's client, which takes a second.
-    from batchwright.starter.stack.specs import DevOptions
+    from batchwright.starter.stack.service_commands import DevOptions
 
     settings = settings_or_exit(backend)
     options = DevOptions(

@@ -9,7 +9,7 @@ from batchwright.database.errors import DatabaseError
 from batchwright.database.migrate import migrate
 from batchwright.starter.stack.errors import StackError
 from batchwright.starter.stack.postgres.server import EmbeddedPostgres
-from batchwright.starter.stack.services import POLL_SECONDS
+from batchwright.starter.stack.service_process import POLL_SECONDS
 
 
 class PostgresService:

@@ -5,7 +5,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.consistency.activity import ConsistencyChecking
-from batchwright.activities.consistency.differences import DifferenceKind
+from batchwright.activities.consistency.report import DifferenceKind
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.payloads.consistency import (
     ConsistencyCheckOrder,
@@ -14,7 +14,7 @@ from batchwright.contracts.payloads.consistency import (
 )
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.settings import load
-from tests.activities.consistency.test_compare import ID, ConsistencyFixture
+from tests.activities.consistency.test_check import ID, ConsistencyFixture
 
 
 async def checked(fixture: ConsistencyFixture, *, repair: bool) -> ConsistencyCheckResult:

@@ -41,8 +41,8 @@ from batchwright.database.tables.batches.progress import (
 from batchwright.inference.backend_registry import retry_policy_of
 from batchwright.inference.circuit_breaker import CircuitBreaker
 from batchwright.inference.client_pool import ClientPool
+from batchwright.inference.limits.send_limits import BatchWeights
 from batchwright.inference.router import ModelRouter
-from batchwright.inference.send_limits import BatchWeights
 from batchwright.inference.upstream import Backend
 from batchwright.rules import object_keys
 from batchwright.rules.planning.plan_format import PlanEntry, SliceRecord, pack_entry, pack_slice

@@ -9,7 +9,7 @@ from batchwright.activities.services.shares_and_holds import StoredShares, part_
 from batchwright.contracts.payloads.batch import BatchPolicy, Caller, ModelCounts
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ApiKeyRow
-from batchwright.inference.send_limits import FleetRate, Rates
+from batchwright.inference.limits.send_limits import FleetRate, Rates
 from batchwright.rules.api_keys import Scope, SecretHash
 from batchwright.rules.worker_stats import running_slice_stats
 from tests.fakes.memory_database import MemoryDatabase

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from batchwright.activities.services.slice_demand import MAX_SLICES, HeldSlice, SliceDemand
-from batchwright.inference.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
-from batchwright.inference.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
-from batchwright.inference.memory_budget import MemoryBudget
-from batchwright.inference.send_limits import BatchWeights, Limit, SendLimits
+from batchwright.inference.limits.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
+from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
+from batchwright.inference.limits.memory_budget import MemoryBudget
+from batchwright.inference.limits.send_limits import BatchWeights, Limit, SendLimits
 from batchwright.rules.dispatch.batch_ranking import BatchRanks
 from batchwright.rules.dispatch.rate_limits import ALL_MODELS
 from batchwright.telemetry.metrics import Metrics

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from batchwright.activities.services.slice_demand import HeldSlice, SliceDemand
-from batchwright.inference.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
-from batchwright.inference.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
-from batchwright.inference.memory_budget import MemoryBudget
+from batchwright.inference.limits.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
+from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
+from batchwright.inference.limits.memory_budget import MemoryBudget
 from batchwright.telemetry.metrics import Metrics
 
 MODEL, PERMITS, LINES = "alpha", 16, 64

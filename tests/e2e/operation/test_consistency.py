@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from openai.types import Batch
 
-from batchwright.activities.consistency.compare import ComparedSources, ConsistencyCheck
-from batchwright.activities.consistency.differences import ConsistencyReport
-from batchwright.activities.consistency.runs import TemporalBatchRunSource
+from batchwright.activities.consistency.check import ComparedSources, ConsistencyCheck
+from batchwright.activities.consistency.report import ConsistencyReport
+from batchwright.activities.consistency.workflow_runs import TemporalBatchRunSource
 from batchwright.database.driver import connect as connect_database
 from batchwright.database.postgres import open_database
 from batchwright.settings import load

@@ -20,7 +20,7 @@ from batchwright.contracts.temporal_names import DISPATCH_QUEUE, inference_queue
 from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import RateChange
-from batchwright.inference.fleet_rates import FleetRates
+from batchwright.inference.limits.fleet_rates import FleetRates
 from batchwright.rules import object_keys
 from batchwright.rules.dispatch.rate_limits import Pacing
 from batchwright.rules.planning.plan_format import PlanEntry, SliceRecord, pack_entry, pack_slice

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from batchwright.starter.commands.operations.consistency import ConsistencyCheckProgress
-from tests.activities.consistency.test_compare import ConsistencyFixture
+from tests.activities.consistency.test_check import ConsistencyFixture
 
 
 async def test_progress_is_printed_during_the_consistency_check() -> None:

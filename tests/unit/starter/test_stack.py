@@ -25,8 +25,7 @@ from batchwright.starter.stack.directory import (
 )
 from batchwright.starter.stack.errors import StackError
 from batchwright.starter.stack.ports import claim_ports, free_port, is_free
-from batchwright.starter.stack.services import ServiceProcess, ServiceSpec, exit_description, log_tail
-from batchwright.starter.stack.specs import (
+from batchwright.starter.stack.service_commands import (
     Addresses,
     DevOptions,
     choose_addresses,
@@ -35,6 +34,7 @@ from batchwright.starter.stack.specs import (
     temporal_service,
     worker_services,
 )
+from batchwright.starter.stack.service_process import ServiceProcess, ServiceSpec, exit_description, log_tail
 from batchwright.starter.stack.terminal import address_panel, print_next_commands
 
 PIDS = ProcessIds(dev=1, temporal=2, postgres=3, simulator=4, api=[5], worker=[6, 7])

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from temporalio.service import RPCError, RPCStatusCode
 
-from batchwright.activities.consistency.differences import DifferenceKind
+from batchwright.activities.consistency.report import DifferenceKind
 from batchwright.contracts.payloads.batch import BatchOrder, ModelCounts
 from batchwright.contracts.payloads.consistency import DifferenceCount
 from batchwright.contracts.terms import BatchStatus

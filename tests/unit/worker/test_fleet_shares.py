@@ -10,8 +10,8 @@ from batchwright.contracts.registry.schema import BackendConfig, GatewayConfig, 
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE, inference_queue
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import WorkerHeartbeat
+from batchwright.inference.limits.send_limits import FleetRate, Rates
 from batchwright.inference.router import ModelRouter
-from batchwright.inference.send_limits import FleetRate, Rates
 from batchwright.rules.worker_stats import (
     ANY_MODEL_QUEUE,
     FRESH_SECONDS,

@@ -15,11 +15,11 @@ from batchwright.contracts.errors import LineCode
 from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.inference.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
 from batchwright.inference.backend_registry import BackendRegistry
 from batchwright.inference.client import RequestSender
 from batchwright.inference.client_pool import ClientPool
-from batchwright.inference.concurrency_limiter import ConcurrencyLimiter
+from batchwright.inference.limits.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
+from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter
 from batchwright.inference.microbatch_sender import MicrobatchSenders
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.router import ModelRouter

@@ -8,7 +8,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import RateChange
-from batchwright.inference.fleet_rates import FleetRates
+from batchwright.inference.limits.fleet_rates import FleetRates
 from batchwright.settings import load
 from batchwright.telemetry.metrics import Metrics
 from batchwright.worker.temporal_rate_limits import QueueRateLimit, QueueRateLimits, RateLimitSync

@@ -13,7 +13,7 @@ from batchwright.activities.services.daily_budgets import UsedUpBudget
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
 from batchwright.contracts.terms import Quota
-from batchwright.inference.memory_budget import MemoryBudget
+from batchwright.inference.limits.memory_budget import MemoryBudget
 from batchwright.rules.results.segments import RecordKind, SegmentRecord
 from batchwright.storage.base import StorageUnavailable
 from batchwright.telemetry.metrics import Metrics

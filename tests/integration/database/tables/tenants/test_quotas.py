@@ -19,7 +19,7 @@ from batchwright.database.tables.tenants.quota_records import (
     TenantQuotas,
     TenantShare,
 )
-from batchwright.inference.send_limits import NO_RATES, FleetRate, Rates
+from batchwright.inference.limits.send_limits import NO_RATES, FleetRate, Rates
 from batchwright.rules.api_keys import Scope, SecretHash
 from batchwright.rules.quotas import DailyAmounts, EnqueuedWork, QuotaExcess, QuotaLimits
 from batchwright.rules.worker_stats import running_slice_stats

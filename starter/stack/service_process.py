@@ -1,4 +1,4 @@
-"""Services of the local stack: child processes with health checks, logs and restarts."""
+"""One service of the local stack: a child process with a health check, a log and restarts."""
 
 import asyncio
 import os

@@ -1,6 +1,6 @@
 """The memory budget: shards may use one half of it, and responses the other half."""
 
-from batchwright.inference.memory_budget import MemoryBudget
+from batchwright.inference.limits.memory_budget import MemoryBudget
 
 MIB = 1024 * 1024
 

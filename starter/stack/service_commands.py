@@ -1,4 +1,4 @@
-"""Services of a local stack: addresses, command lines, environments and health checks."""
+"""How the services of a local stack are started: addresses, command lines, environments and health checks."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from batchwright.settings import Settings
 from batchwright.starter.stack import temporal_server
 from batchwright.starter.stack.directory import StackDirectory
 from batchwright.starter.stack.ports import LOOPBACK, claim_ports, free_port
-from batchwright.starter.stack.services import ServiceSpec
+from batchwright.starter.stack.service_process import ServiceSpec
 
 _HEALTH_TIMEOUT_SECONDS = 2.0
 

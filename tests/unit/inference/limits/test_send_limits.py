@@ -6,7 +6,14 @@ from random import Random
 
 import pytest
 
-from batchwright.inference.send_limits import NO_RATES, BatchWeights, FleetRate, Limit, Rates, SendLimits
+from batchwright.inference.limits.send_limits import (
+    NO_RATES,
+    BatchWeights,
+    FleetRate,
+    Limit,
+    Rates,
+    SendLimits,
+)
 from tests.fakes.permit_traffic import PermitTraffic
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from batchwright.inference.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
-from batchwright.inference.concurrency_limiter import (
+from batchwright.inference.limits.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
+from batchwright.inference.limits.concurrency_limiter import (
     ConcurrencyLimiter,
     Permit,
     PermitRequest,
 )
-from batchwright.inference.send_limits import BatchWeights, SendLimits, TenantShares
+from batchwright.inference.limits.send_limits import BatchWeights, SendLimits, TenantShares
 from batchwright.rules.dispatch.batch_ranking import BatchRanks, Rank
 from batchwright.rules.dispatch.fair_share import fresh_fairness_key
 from batchwright.telemetry.metrics import Metrics

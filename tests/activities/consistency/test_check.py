@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.activities.consistency.compare import ComparedSources, ConsistencyCheck
-from batchwright.activities.consistency.differences import ConsistencyReport, DifferenceKind
-from batchwright.activities.consistency.runs import BatchRun, BatchRunSource
+from batchwright.activities.consistency.check import ComparedSources, ConsistencyCheck
+from batchwright.activities.consistency.report import ConsistencyReport, DifferenceKind
+from batchwright.activities.consistency.workflow_runs import BatchRun, BatchRunSource
 from batchwright.contracts.payloads.batch import BatchOrder, BatchResult
 from batchwright.contracts.terms import BatchStatus, Endpoint, Usage
 from batchwright.database.records import BatchOutcome, BatchRow, FileRow

@@ -4,8 +4,8 @@ from collections.abc import Collection
 
 import pytest
 
-from batchwright.inference.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits, load_signal
-from batchwright.inference.concurrency_limiter import ConcurrencyLimiter, Permit
+from batchwright.inference.limits.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits, load_signal
+from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter, Permit
 from batchwright.inference.outcomes import Outcome
 from batchwright.rules.dispatch import retry_policy
 from batchwright.rules.dispatch.adaptive_limit import AdaptiveLimit

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from batchwright.activities.consistency.differences import ConsistencyReport, Difference, DifferenceKind
-from batchwright.activities.consistency.restore import restored_outcome
-from batchwright.activities.consistency.runs import BatchRun, BatchRunSource
+from batchwright.activities.consistency.report import ConsistencyReport, Difference, DifferenceKind
+from batchwright.activities.consistency.restored_outcome import restored_outcome
+from batchwright.activities.consistency.workflow_runs import BatchRun, BatchRunSource
 from batchwright.contracts.payloads.batch import BatchOrder, BatchResult
 from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.database import Database

@@ -13,10 +13,10 @@ from typing import NoReturn
 from msgspec import Struct
 
 from batchwright.contracts.payloads.batch import DEFAULT_PRIORITY
-from batchwright.inference.adaptive_limits import AdaptiveLimits, PlacedRequest
-from batchwright.inference.model_permits import ModelPermits
+from batchwright.inference.limits.adaptive_limits import AdaptiveLimits, PlacedRequest
+from batchwright.inference.limits.model_permits import ModelPermits
+from batchwright.inference.limits.send_limits import Charge, Limit, SendLimits
 from batchwright.inference.outcomes import Outcome
-from batchwright.inference.send_limits import Charge, Limit, SendLimits
 from batchwright.rules.dispatch.fair_share import FairQueue, FairShare
 from batchwright.rules.dispatch.retry_policy import SUCCESS
 

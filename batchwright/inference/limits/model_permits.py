@@ -5,8 +5,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Generic
 
-from batchwright.inference.adaptive_limits import AdaptiveLimits
-from batchwright.inference.send_limits import Limit, SendLimits
+from batchwright.inference.limits.adaptive_limits import AdaptiveLimits
+from batchwright.inference.limits.send_limits import Limit, SendLimits
 from batchwright.rules.dispatch.batch_ranking import BatchRanks
 from batchwright.rules.dispatch.fair_share import FairQueue, FairShare, Request
 
