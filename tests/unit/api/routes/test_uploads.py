@@ -197,7 +197,7 @@ async def test_the_file_expires_as_the_upload_requested(api: ApiFixture) -> None
 
 
 async def test_a_part_above_the_limit_is_refused_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("routes.uploads", "services.upload_assembly"):
+    for module in ("routes.uploads", "services.files.upload_assembly"):
         monkeypatch.setattr(f"batchwright.api.{module}.MAX_PART_BYTES", 10)
     async with open_api() as api:
         upload = await created(api)
