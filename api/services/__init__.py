@@ -1,1 +1,1 @@
-"""What routes do, by subject. The files beside the folders are shared by several subjects."""
+"""Services behind the routes, by subject. The files beside the folders serve several subjects."""
