@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Annotated, BinaryIO, NamedTuple
@@ -19,6 +20,7 @@ from batchwright.rules.input.parts import group_id
 from batchwright.starter.batch_groups import batches_exit_code, print_batches
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.commands.batches.submit_group import (
+    CreateBatch,
     GroupSubmission,
     divided_input,
     print_webhook_secret,
@@ -121,26 +123,20 @@ def submit(
 ) -> None:
     """Upload FILE and create a batch from it."""
     pairs, headers = key_value_pairs(metadata, "--metadata"), key_value_pairs(header, "--header")
-    key = f"submit-{uuid4().hex}" if idempotency_key is None else idempotency_key
     if estimate:
         return _show_estimate(file, endpoint, json, url, tenant)
     with api_client(url, tenant) as client:
-
-        def create(file_id: str, metadata: dict[str, str] | None, key: str) -> BatchObject:
-            return client.create(
-                file_id=file_id,
-                endpoint=endpoint,
-                window=window,
-                metadata=metadata,
-                deduplicate=deduplicate,
-                priority=priority,
-                max_cost=max_cost,
-                webhook=webhook,
-                start_at=int(start_at) if start_at and start_at.isdecimal() else start_at,
-                headers=headers,
-                idempotency_key=key,
-            )
-
+        create = partial(
+            client.create,
+            endpoint=endpoint,
+            window=window,
+            deduplicate=deduplicate,
+            priority=priority,
+            max_cost=max_cost,
+            webhook=webhook,
+            start_at=int(start_at) if start_at and start_at.isdecimal() else start_at,
+            headers=headers,
+        )
         with _input_file(file) as content:
             parts = divided_input(client, file, content.file, max_cost)
             if len(parts) > 1:
@@ -151,18 +147,34 @@ def submit(
                 if wait:
                     batches = follow_all(client, batches, interval=interval, silent=json)
                 return _print_group(group, batches, wait, json)
-            with _explain_how_to_repeat(key):
-                uploaded = _upload(client, file, content, key)
-                # The file must be kept for a repeated command, because the API has stored it under the key.
-                with delete_unless_used(client, uploaded) if idempotency_key is None else nullcontext():
-                    batch = create(uploaded.id, pairs, key)
-        hook = batch.x_batchwright.webhook  # only this response has its secret
+            batch = _create_one(client, file, content, partial(create, metadata=pairs), idempotency_key)
         if not json:
             print_webhook_secret(batch)
         if wait:
-            stderr().print(f"Created {batch.id}.", style="dim", markup=False)
-            batch = follow(client, batch, interval=interval, silent=json)
-            batch.x_batchwright.webhook = hook
+            batch = _follow_one(client, batch, interval, json)
+    _print_batch(batch, wait, json)
+
+
+def _create_one(
+    client: Client, path: Path, content: "_Content", create: CreateBatch, idempotency_key: str | None
+) -> BatchObject:
+    """Upload the input as one file, and create its batch."""
+    key = f"submit-{uuid4().hex}" if idempotency_key is None else idempotency_key
+    with _explain_how_to_repeat(key):
+        uploaded = _upload(client, path, content, key)
+        # The file must be kept for a repeated command, because the API has stored it under the key.
+        with delete_unless_used(client, uploaded) if idempotency_key is None else nullcontext():
+            return create(file_id=uploaded.id, idempotency_key=key)
+
+
+def _follow_one(client: Client, created: BatchObject, interval: float, json: bool) -> BatchObject:
+    stderr().print(f"Created {created.id}.", style="dim", markup=False)
+    batch = follow(client, created, interval=interval, silent=json)
+    batch.x_batchwright.webhook = created.x_batchwright.webhook  # only this one has the secret
+    return batch
+
+
+def _print_batch(batch: BatchObject, wait: bool, json: bool) -> None:
     if json:
         print_json(batch)
     elif wait:

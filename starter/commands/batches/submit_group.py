@@ -11,8 +11,8 @@ from batchwright.starter.batch_groups import parts_of
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.output import program_name, stderr, stop
 
-# Creates a batch from the id of a file, with this metadata and this idempotency key.
-CreateBatch = Callable[[str, dict[str, str] | None, str], BatchObject]
+# `Client.create` with the arguments that the command line gives.
+CreateBatch = Callable[..., BatchObject]
 
 
 def divided_input(client: Client, path: Path, file: BinaryIO, max_cost: str | None) -> list[InputPart]:
@@ -88,7 +88,8 @@ class GroupSubmission:
         try:
             with BufferedReader(PartFile(self._file, part)) as file:
                 uploaded = self._client.upload(file, name, idempotency_key=key)
-            return create(uploaded.id, part_metadata(metadata, self._group, number, count), key)
+            given = part_metadata(metadata, self._group, number, count)
+            return create(file_id=uploaded.id, metadata=given, idempotency_key=key)
         except ClientError as error:
             others = f" The parts before it run as {self._group}." if number > 1 else ""
             raise ClientError(
