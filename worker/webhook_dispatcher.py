@@ -12,6 +12,7 @@ from batchwright.contracts.payloads.webhooks import DeliveryOrder
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.webhooks.webhook_deliveries import UnstartedDelivery, WebhookDeliveriesTable
 from batchwright.telemetry.metrics import Metrics
+from batchwright.telemetry.outage_log import OutageLog
 
 logger = logging.getLogger(__name__)
 POLL_SECONDS = 1.0
@@ -41,16 +42,15 @@ class WebhookDispatcher:
 
         While the database or Temporal is unavailable, deliveries wait in the database.
         """
-        is_failing = False
+        outages = OutageLog(logger, "webhook deliveries wait to be started")
         while True:
             try:
                 more = await self.dispatch()
             except (DatabaseUnavailable, RPCError) as error:
-                if not is_failing:
-                    logger.warning("webhook deliveries wait to be started", extra={"error": str(error)})
-                is_failing, more = True, False
+                outages.failed(error)
+                more = False
             else:
-                is_failing = False
+                outages.succeeded()
             if not more:
                 await asyncio.sleep(every_seconds)
 

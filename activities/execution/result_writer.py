@@ -28,6 +28,7 @@ from batchwright.rules.results.segments import (
 from batchwright.rules.results.token_usage import total_usage
 from batchwright.storage.base import ObjectInfo, Storage, StorageUnavailable
 from batchwright.telemetry.metrics import Metrics
+from batchwright.telemetry.outage_log import OutageLog
 
 logger = logging.getLogger(__name__)
 FLUSH_SECONDS = 2.0
@@ -87,7 +88,7 @@ class ResultWriter:
         self.flush_overdue_at = math.inf  # monotonic time after which no more lines are sent
         self._flushing = asyncio.Lock()
         self._full = asyncio.Event()
-        self._failing = False
+        self._outages = OutageLog(logger, "results cannot be stored")
         self.segments: list[ObjectInfo] = []
         self.is_restored = False  # while False, the counts lack those of earlier turns
         self.completed = self.failed = 0
@@ -147,9 +148,7 @@ class ResultWriter:
             try:
                 return await self.flush()
             except StorageUnavailable as error:
-                if not self._failing:
-                    logger.warning("results cannot be stored", extra={"error": str(error)})
-                self._failing = True
+                self._outages.failed(error)
                 if not may_retry():
                     raise
             await asyncio.sleep(wait)
@@ -170,7 +169,7 @@ class ResultWriter:
                 for record in records:
                     segment.add(record)
                 await self._store(segment.finish())
-            self._failing = False
+            self._outages.succeeded()
             del self._open[: len(records)]
             size = self._count(records)
             self._open_bytes -= size

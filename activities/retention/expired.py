@@ -5,6 +5,7 @@ An object is deleted before the row that names it. If the process crashes betwee
 turn still finds the row, and tries to delete the object again.
 """
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from batchwright.activities.retention.sweep_turn import PAGE, RetentionTurn, sweep_pages
@@ -15,7 +16,7 @@ from batchwright.rules import object_keys
 from batchwright.rules.ids import derived_file_id
 from batchwright.rules.retention import OUTPUT_KINDS
 
-_KEYS_AT_ONCE = 5_000
+_ROWS_AT_ONCE = 5_000
 
 
 async def files(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
@@ -118,46 +119,48 @@ async def metadata(turn: RetentionTurn, position: SweepPosition) -> SweepPositio
 
 async def idempotency_keys(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
     table, before = turn.database.retention, turn.cutoffs.keys
-    if turn.dry_run:
-        turn.count_deleted(await table.count_keys(before))
-        return None
-    while gone := await table.remove_keys(before, _KEYS_AT_ONCE):
-        turn.count_deleted(gone)
-        if turn.is_over:
-            return position
-    return None
+    return await _remove_rows(
+        turn, position, partial(table.count_keys, before), partial(table.remove_keys, before)
+    )
 
 
 async def calls(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
     table, before = turn.database.calls, turn.cutoffs.calls
-    if turn.dry_run:
-        turn.count_deleted(await table.count_old(before))
-        return None
-    while gone := await table.remove_old(before, _KEYS_AT_ONCE):
-        turn.count_deleted(gone)
-        if turn.is_over:
-            return position
-    return None
+    return await _remove_rows(
+        turn, position, partial(table.count_old, before), partial(table.remove_old, before)
+    )
 
 
 async def webhooks(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
     table, before = turn.database.webhook_deliveries, turn.cutoffs.webhooks
-    if turn.dry_run:
-        turn.count_deleted(await table.count_old(before))
-        return None
-    while gone := await table.remove_old(before, _KEYS_AT_ONCE):
-        turn.count_deleted(gone)
-        if turn.is_over:
-            return position
-    return None
+    return await _remove_rows(
+        turn, position, partial(table.count_old, before), partial(table.remove_old, before)
+    )
 
 
 async def audit_log(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
     table, before = turn.database.audit_log, turn.cutoffs.audit_log
+    return await _remove_rows(
+        turn, position, partial(table.count_old, before), partial(table.remove_old, before)
+    )
+
+
+async def _remove_rows(
+    turn: RetentionTurn,
+    position: SweepPosition,
+    count: Callable[[], Awaitable[int]],
+    remove: Callable[[int], Awaitable[int]],
+) -> SweepPosition | None:
+    """Remove rows that name no objects, page by page, until none is left or the turn ends.
+
+    Args:
+        count: returns how many rows would be removed, for a dry run.
+        remove: removes at most so many rows, and returns how many it has removed.
+    """
     if turn.dry_run:
-        turn.count_deleted(await table.count_old(before))
+        turn.count_deleted(await count())
         return None
-    while gone := await table.remove_old(before, _KEYS_AT_ONCE):
+    while gone := await remove(_ROWS_AT_ONCE):
         turn.count_deleted(gone)
         if turn.is_over:
             return position

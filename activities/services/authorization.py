@@ -16,6 +16,7 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.tenants.quota_records import TenantQuotas
 from batchwright.database.tables.tenants.quotas import QuotasTable
 from batchwright.telemetry.metrics import Metrics
+from batchwright.telemetry.outage_log import OutageLog
 
 logger = logging.getLogger(__name__)
 MAX_AGE_SECONDS = 5.0
@@ -101,7 +102,8 @@ class CachedPermissions(Permissions):
         self.fresh_until = -math.inf
         self.version = None if budgets.has_limits else 0
         self._refreshes = 0
-        self._failing = False
+        message = "permissions and budgets cannot be read: nothing is sent until they can"
+        self._outages = OutageLog(logger, message)
 
     def may_use(self, tenant: str, model: str) -> bool:
         own = self._own.get(tenant)
@@ -148,12 +150,9 @@ class CachedPermissions(Permissions):
         while True:
             try:
                 await self.refresh()
-                self._failing = False
+                self._outages.succeeded()
             except DatabaseUnavailable as error:
-                if not self._failing:
-                    message = "permissions and budgets cannot be read: nothing is sent until they can"
-                    logger.warning(message, extra={"error": str(error)})
-                self._failing = True
+                self._outages.failed(error)
             await asyncio.sleep(_REFRESH_SECONDS)
 
 

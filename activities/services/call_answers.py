@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.calls import CallsTable
 from batchwright.rules.call_results import answers_of
+from batchwright.telemetry.outage_log import OutageLog
 
 logger = logging.getLogger(__name__)
 _RECORD_SECONDS = 2.0
@@ -20,15 +21,13 @@ class CallAnswers:
 
     def __init__(self, calls: CallsTable, tenant: str) -> None:
         self._calls, self._tenant = calls, tenant
-        self._failing = False
+        self._outages = OutageLog(logger, "answers of calls are recorded later")
 
     async def record(self, lines: Sequence[bytes]) -> None:
         """Record the answers in these lines of an output or error file. If this fails, only log it."""
         try:
             async with asyncio.timeout(_RECORD_SECONDS):
                 await self._calls.answer(self._tenant, answers_of(lines))
-            self._failing = False
+            self._outages.succeeded()
         except (DatabaseUnavailable, TimeoutError) as error:
-            if not self._failing:
-                logger.warning("answers of calls are recorded later", extra={"error": str(error)})
-            self._failing = True
+            self._outages.failed(error)

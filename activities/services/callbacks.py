@@ -11,6 +11,7 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.callbacks import CallbacksTable, ReceivedCallback
 from batchwright.rules.backends.callback_tokens import CALLBACK_PATH, CallbackToken, sign_token
 from batchwright.settings import Settings
+from batchwright.telemetry.outage_log import OutageLog
 
 logger = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0
@@ -115,15 +116,13 @@ class CallbackWatch(CallbackSubscriptions):
                 call.set_result(received)
 
     async def _poll_forever(self) -> None:
-        is_failing = False
+        outages = OutageLog(logger, "callbacks cannot be read")
         while True:
             try:
                 await self.poll()
-                is_failing = False
+                outages.succeeded()
             except DatabaseUnavailable as error:
-                if not is_failing:
-                    logger.warning("callbacks cannot be read", extra={"error": str(error)})
-                is_failing = True
+                outages.failed(error)
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _delete_expired(self) -> None:

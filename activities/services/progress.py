@@ -6,6 +6,7 @@ import logging
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import SliceProgress
 from batchwright.database.tables.batches.progress import ProgressTable
+from batchwright.telemetry.outage_log import OutageLog
 
 logger = logging.getLogger(__name__)
 REPORT_SECONDS = 2.0
@@ -20,7 +21,7 @@ class ProgressReporter:
     def __init__(self, table: ProgressTable) -> None:
         self._table = table
         self._pending: dict[tuple[str, str, int], SliceProgress] = {}
-        self._failing = False
+        self._outages = OutageLog(logger, "progress cannot be written")
         self._writing = asyncio.Lock()  # one write at a time, so that older numbers are not written last
 
     def report(self, progress: SliceProgress) -> None:
@@ -47,9 +48,7 @@ class ProgressReporter:
                 return
             try:
                 await self._table.record(list(pending.values()))
-                self._failing = False
+                self._outages.succeeded()
             except DatabaseUnavailable as error:
-                if not self._failing:
-                    logger.warning("progress cannot be written", extra={"error": str(error)})
-                self._failing = True
+                self._outages.failed(error)
                 self._pending = {**pending, **self._pending}

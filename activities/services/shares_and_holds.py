@@ -13,6 +13,7 @@ from batchwright.inference.limits.send_limits import NO_RATES, FleetRate, Rates,
 from batchwright.rules.dispatch.batch_ranking import BatchRanks, BatchSchedule, WaitingBatch
 from batchwright.rules.dispatch.fleet_share import share_of, share_of_rate
 from batchwright.rules.worker_stats import FRESH_AGE
+from batchwright.telemetry.outage_log import OutageLog
 
 logger = logging.getLogger(__name__)
 _REFRESH_SECONDS = 2.0
@@ -47,7 +48,8 @@ class StoredShares(TenantShares):
         self.max_in_flight: Mapping[str, int] = {}
         self.key_max_in_flight: Mapping[str, int] = {}
         self.rates: Mapping[str, Rates] = {}
-        self._failing = False
+        message = "weights and caps cannot be read: the last known ones stay in effect"
+        self._outages = OutageLog(logger, message)
         self._is_read = asyncio.Event()
 
     def ranks(self, model: str) -> BatchRanks:
@@ -117,12 +119,9 @@ class StoredShares(TenantShares):
         while True:
             try:
                 await self.refresh()
-                self._failing = False
+                self._outages.succeeded()
             except DatabaseUnavailable as error:
-                if not self._failing:
-                    message = "weights and caps cannot be read: the last known ones stay in effect"
-                    logger.warning(message, extra={"error": str(error)})
-                self._failing = True
+                self._outages.failed(error)
             await asyncio.sleep(_REFRESH_SECONDS)
 
 

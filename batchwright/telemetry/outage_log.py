@@ -1,0 +1,24 @@
+"""Log an outage once, not at each attempt that it fails."""
+
+import logging
+
+
+class OutageLog:
+    """Logs the first error of each outage, as a warning with this message.
+
+    An outage lasts from the first failed attempt until the next successful one.
+    """
+
+    def __init__(self, logger: logging.Logger, message: str) -> None:
+        self._logger, self._message = logger, message
+        self._is_out = False
+
+    def failed(self, error: BaseException) -> None:
+        """Report a failed attempt. The error is logged if no outage has begun yet."""
+        if not self._is_out:
+            self._logger.warning(self._message, extra={"error": str(error)})
+        self._is_out = True
+
+    def succeeded(self) -> None:
+        """Report a successful attempt, which ends the outage."""
+        self._is_out = False
