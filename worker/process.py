@@ -205,20 +205,7 @@ async def _poll(
     ]
     running = [asyncio.create_task(fixed_worker.run()) for fixed_worker in fixed]
     inference = InferenceWorkers(resources, progress, lambda: dependencies.blocking)
-    stale = StaleSeriesRemover(resources.metrics)
-    shares = FleetShares(
-        worker_id(),
-        resources.database.workers,
-        resources.registry,
-        resources.rates.queue_of,
-        inference.context.set_fleet_shares,
-    )
-    inference.context.count_workers = shares.count_workers
-    resources.registry.on_refresh += [
-        partial(forget_removed, resources.registry, resources.metrics, stale, inference.context.retain),
-        shares.apply,
-    ]
-    shares.apply()
+    shares = _follow_registry(resources, inference)
     background.start("temporal_connection", resources.connection.run)
     background.start("registry", resources.registry.run)
     background.start("fleet_shares", shares.run)
@@ -251,6 +238,29 @@ async def _poll(
     await inference.permissions.close()
     for task in done:
         task.result()  # raises the error of a poller that failed, which ends the process
+
+
+def _follow_registry(resources: WorkerResources, inference: InferenceWorkers) -> FleetShares:
+    """Make changes of the registry take effect here. Return the shares, whose `run` must be called.
+
+    What the process keeps about removed models and backends is deleted. Then the fleet's limits are divided
+    among its workers again.
+    """
+    stale = StaleSeriesRemover(resources.metrics)
+    shares = FleetShares(
+        worker_id(),
+        resources.database.workers,
+        resources.registry,
+        resources.rates.queue_of,
+        inference.context.set_fleet_shares,
+    )
+    inference.context.count_workers = shares.count_workers
+    resources.registry.on_refresh += [
+        partial(forget_removed, resources.registry, resources.metrics, stale, inference.context.retain),
+        shares.apply,
+    ]
+    shares.apply()
+    return shares
 
 
 def _build_fixed_workers(
