@@ -259,7 +259,7 @@ class Client:
 
     @contextmanager
     def live_results(
-        self, batch_id: str, *, failed: bool, after: str | None = None
+        self, batch_id: str, *, failed: bool, after: str | None = None, in_input_order: bool = True
     ) -> Generator[Iterator[bytes]]:
         """Context manager that yields an iterator over the bytes of a batch's results.
 
@@ -268,11 +268,14 @@ class Client:
 
         Args:
             failed: True for the lines of the error file, False for the lines of the output file.
-            after: id of the line after which to continue; None for the beginning.
+            after: id of the line after which to continue, in input order; None for the beginning.
+            in_input_order: False for the order in which lines settle.
         """
         query = {"follow": "true", "status": "failed" if failed else "completed"}
         if after is not None:
             query["after"] = after
+        if not in_input_order:
+            query["order"] = "settled"
         path = _batch_path(batch_id, f"/x/results?{httpx.QueryParams(query)}")
         with (
             self._translated_errors(),

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from batchwright.api.auth.caller import tenant_of
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.errors import one_of
+from batchwright.api.errors import invalid_value, one_of
 from batchwright.api.middleware.head_method import is_head
 from batchwright.api.openapi import ResponseSpecs, enum_schema, error_responses, pattern_schema
 from batchwright.api.services.batches.control import BatchControl
@@ -53,16 +53,30 @@ class ResultRoutes:
             Query(description="continue with new results until the batch has ended"),
             enum_schema("true", "false"),
         ] = "false",
+        order: Annotated[
+            str,
+            Query(description="up to the first line without a result, or all results as they are found"),
+            enum_schema("input", "settled"),
+        ] = "input",
     ) -> Response:
         """Retrieve results in input order, up to the first line without a result.
 
-        They are the beginning of the batch's output file or error file.
+        They are the beginning of the batch's output file or error file. With the order `settled`, no line
+        waits for another one.
         """
+        in_input_order = one_of(order, "order", "input", "settled") == "input"
+        if after is not None and not in_input_order:
+            message = (
+                "Invalid 'after': only results in input order can be continued after a line. Send the "
+                "request without 'after', and skip the lines that you have."
+            )
+            raise invalid_value("after", message)
         row = await self._control.row(tenant_of(request, self._settings), batch_id)
         query = ResultQuery(
             success=_STATUSES[one_of(status, "status", *_STATUSES)],
             after=after,
             custom_id=custom_id,
             follow=one_of(follow, "follow", "true", "false") == "true",
+            in_input_order=in_input_order,
         )
         return await self._results.response(request, row, query, without_body=is_head(request))

@@ -163,6 +163,24 @@ async def harmless(api: Api) -> None:
     assert (batch.status, batch.request_counts.completed) == ("completed", 3)
 
 
+@TABLE.row("Results", "settled lines are read as they settle, while an earlier line is not settled")
+async def as_they_settle(api: Api) -> None:
+    async with api.stack.backend.hold(MODELS[1]):
+        batch = await created(api.client, jsonl([chat_line("held", MODELS[1]), *LINES]))
+        path = f"/batches/{batch.id}/x/results"
+
+        async def are_read() -> bool:
+            answer = await api.client.get(
+                path, cast_to=httpx.Response, options={"params": {"order": "settled"}}
+            )
+            return answer.text.count("\n") == len(LINES)
+
+        await until(are_read)
+        in_order = await api.client.get(path, cast_to=httpx.Response)
+        assert in_order.content == b""
+    await ended(api.client, batch.id)
+
+
 @TABLE.row("Results", "settled lines are read while the batch runs, and are the beginning of the output file")
 async def live(api: Api) -> None:
     async with api.stack.backend.hold(MODELS[1]):
@@ -183,7 +201,7 @@ async def live(api: Api) -> None:
     after = _Line.model_validate_json(early.splitlines()[-1]).id
     rest = await api.client.get(path, cast_to=httpx.Response, options={"params": {"after": after}})
     assert early + rest.text == whole
-    for name in ("after", "status", "follow"):
+    for name in ("after", "status", "follow", "order"):
         with pytest.raises(BadRequestError) as refused:
             await api.client.get(path, cast_to=httpx.Response, options={"params": {name: "unknown"}})
         assert refused.value.param == name

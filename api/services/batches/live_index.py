@@ -1,15 +1,15 @@
 """Index of a running batch's results: which lines are settled, and where in storage each result is.
 
 A line is settled if it has a final result. Results are stored in segments, objects with many results each.
-The index reads only the end of each segment, which lists its records. A line takes 37 bytes of memory. Lines
+The index reads only the end of each segment, which lists its records. A line takes 42 bytes of memory. Lines
 are identified by their number, counted from 0 in input order.
 """
 
 import asyncio
 import time
 from array import array
-from bisect import bisect_left
-from collections.abc import AsyncIterator, Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from batchwright.contracts.payloads.batch import BatchOrder
@@ -64,12 +64,27 @@ class _Lines(NamedTuple):
             its original. Every other line gets its own result.
         texts: for each line, the byte offset of its entry in `duplicates`; -1 if the line is not a duplicate.
         duplicates: the list of duplicates, encoded as ingestion stored it.
+        copied, copies: numbers of lines, sorted. Line `copies[n]` is a duplicate of line `copied[n]`.
     """
 
     offsets: "array[int]"
     originals: "array[int]"
     texts: "array[int]"
     duplicates: bytes
+    copied: "array[int]"
+    copies: "array[int]"
+
+    def sharing_result(self, line: int) -> "array[int]":
+        """Return the numbers of the lines that get the result of this line: the line and its duplicates."""
+        first, end = bisect_left(self.copied, line), bisect_right(self.copied, line)
+        return array("I", [line]) + self.copies[first:end]
+
+
+class Settlement(NamedTuple):
+    """A line got a result: a success or a failure."""
+
+    line: int
+    success: bool
 
 
 class LiveIndex:
@@ -87,6 +102,8 @@ class LiveIndex:
         self._segment = array("i", [_NONE]) * count
         self._position, self._length = array("Q", [0]) * count, array("I", [0]) * count
         self._success = bytearray(count)
+        self._settlements = array("I")  # each is twice the number of the line, plus 1 for a success
+        self._known = bytearray(count)  # for each line, bits of its settlements: 1 a failure, 2 a success
         self._keys: list[str] = []  # keys of segments, by number; empty if a segment no longer exists
         self._numbers: dict[str, int] = {}
         self._refresh_seconds, self._refreshed_at = refresh_seconds, -refresh_seconds
@@ -110,9 +127,20 @@ class LiveIndex:
 
         The search takes about a microsecond for each line of the batch.
         """
-        ids = RequestIds(self._order.batch_id)
-        numbers = (n for n, offset in enumerate(self._lines.offsets) if ids.of(offset) == request_id)
-        return next(numbers, None)
+        return next((line for line, id in enumerate(self.ids()) if id == request_id), None)
+
+    def settlements(self, start: int, end: int) -> Iterator[Settlement]:
+        """Yield the settlements from number `start` to before `end`, in the order in which they were found.
+
+        A line has at most one settlement of each kind, wherever its result is moved. It has both if a success
+        was found after a failure. Numbers of settlements never change, but indexes of other processes have
+        other numbers. If there are fewer than `end` settlements, fewer are yielded.
+        """
+        return (Settlement(entry >> 1, bool(entry & 1)) for entry in self._settlements[start:end])
+
+    def ids(self) -> Iterator[str]:
+        """Yield the id (`batch_req_...`) of each line, in input order."""
+        return map(RequestIds(self._order.batch_id).of, self._lines.offsets)
 
     async def refresh(self) -> None:
         """Add the segments that were stored since the last refresh, and drop segments that no longer exist.
@@ -231,6 +259,13 @@ class LiveIndex:
             if self._counts(line, success, key):
                 self._segment[line], self._position[line] = number, position
                 self._length[line], self._success[line] = length, success
+                self._record_settlement(line, success)
+
+    def _record_settlement(self, line: int, success: bool) -> None:
+        kind = 2 if success else 1
+        if not self._known[line] & kind:
+            self._known[line] |= kind
+            self._settlements.extend(each << 1 | success for each in self._lines.sharing_result(line))
 
     def _counts(self, line: int, success: bool, key: str) -> bool:
         """Return True if this result of the line replaces the one in the index, or if the index has none.
@@ -326,7 +361,11 @@ def _lines(sent: "array[int]", duplicates: bytes) -> _Lines:
     offsets = array("q", sorted([*sent, *starts]))
     originals = array("I", range(len(offsets)))
     texts = array("q", [_NONE]) * len(offsets)
+    pairs: list[tuple[int, int]] = []
     for offset, start in starts.items():
         line = bisect_left(offsets, offset)
         originals[line], texts[line] = bisect_left(offsets, firsts[offset]), start
-    return _Lines(offsets, originals, texts, duplicates)
+        pairs.append((originals[line], line))
+    pairs.sort()
+    copied, copies = (array("I", [pair[n] for pair in pairs]) for n in range(2))
+    return _Lines(offsets, originals, texts, duplicates, copied, copies)

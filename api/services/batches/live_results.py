@@ -1,9 +1,11 @@
-"""Results of a batch while it runs, in input order. They are the beginning of its output or error file."""
+"""Results of a batch while it runs, in input order or as they settle.
+
+In input order, they are the beginning of the output or error file.
+"""
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from json.encoder import encode_basestring_ascii
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -14,22 +16,26 @@ from starlette.types import Receive, Scope, Send
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, file_not_found, invalid_value, rate_limited
 from batchwright.api.services.batches.live_index import LiveIndex, open_index
+from batchwright.api.services.batches.result_lines import (
+    LineFilter,
+    NotInFile,
+    SentLines,
+    joined,
+    selected_lines,
+)
+from batchwright.api.services.batches.result_order import NextWindow, next_in_input_order, next_settled
 from batchwright.api.services.compressed_response import accepted_compression, encoded, encoding_headers
 from batchwright.api.streams import LIFETIME_SECONDS
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.rules.input.compression import Compression
-from batchwright.rules.input.line_splitter import InputLine, LineSplitter
-from batchwright.rules.results.output_lines import HEAD_BYTES, line_id
+from batchwright.rules.results.output_lines import line_id
 from batchwright.storage.base import ObjectMissing
 
 JSONL = "application/jsonl"
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies must not buffer the lines
 _MAX_READERS, _MAX_READERS_PER_TENANT = 64, 8
 _MAX_INDEXES = 16  # in addition to the indexes that readers hold
-_WINDOW_LINES, _WINDOW_BYTES = 1024, 1024 * 1024  # a reader holds about three times as many bytes
-_LOOKED_AT_ONCE = 16_384  # number of lines, which take about 5 ms
-_MAX_LINE_BYTES = 2**31
 _MAX_MISSES = 10
 
 
@@ -37,32 +43,25 @@ class ReaderCutOff(Exception):
     """The response ends early, because the batch was deleted."""
 
 
-class _NotInFile(Exception):
-    """The client wants to continue after a line that is not in the file."""
-
-
 class ResultQuery(NamedTuple):
     """Selects results of a batch.
 
     Attributes:
         success: True for the lines of the output file, False for the lines of the error file.
-        after: `batch_req_...` id of the line after which to continue; None for the beginning.
+        after: `batch_req_...` id of the line after which to continue; None for the beginning. It requires
+            `in_input_order`.
         custom_id: select only lines with this custom id; None for no such condition.
         follow: True to wait for more lines until the batch has ended, the API process stops, or
             LIFETIME_SECONDS have passed.
+        in_input_order: True for the order of the input, in which a line without a result holds back all
+            lines after it. False for the order in which this process finds the results.
     """
 
     success: bool = True
     after: str | None = None
     custom_id: str | None = None
     follow: bool = False
-
-
-class _Window(NamedTuple):
-    """Numbers of lines that are read together. `end` is the number of the next line to read."""
-
-    lines: list[int]
-    end: int
+    in_input_order: bool = True
 
 
 class LiveResults:
@@ -168,8 +167,9 @@ class _Reader:
         self, results: LiveResults, deps: ApiDependencies, row: BatchRow, query: ResultQuery
     ) -> None:
         self._results, self._deps, self._row, self._query = results, deps, row, query
-        self._next = 0  # number of the first line that is not read yet
-        self._last = query.after  # id of the last line that was read
+        self._next_window: NextWindow = next_in_input_order if query.in_input_order else next_settled
+        self._next = 0  # place at which the next window starts
+        self._last = query.after  # id of the last line that was read, in input order
         self._is_checked = query.after is None  # False until the line `after` is found
         self._misses = 0
         self._index: LiveIndex | None = None
@@ -202,8 +202,8 @@ class _Reader:
                 if self._stops_following(until):
                     return
         self._results.forget(self._row.order.batch_id)
-        self._index = None
-        async for piece in self._from_file(is_disconnected):
+        sent, self._index = await self._sent_lines(), None
+        async for piece in self._from_file(sent, is_disconnected):
             yield piece
 
     def _stops_following(self, until: float) -> bool:
@@ -223,7 +223,7 @@ class _Reader:
         self._row = row
 
     async def _settled(self) -> AsyncGenerator[bytes]:
-        """Yield the next selected lines, up to the first line without a result. The first item is empty.
+        """Yield the selected lines that can be read now and were not yielded. The first item is empty.
 
         Raises:
             ApiError: `after` is not one of the selected lines.
@@ -241,20 +241,32 @@ class _Reader:
                 self._next = await asyncio.to_thread(_start_after, index, query.after, query.success)
         self._is_checked = True
         yield b""
-        while index is not None and (window := _next_window(index, self._next, query.success)):
+        while index is not None and (window := self._next_window(index, self._next, query.success)):
             lines = await index.read(window.lines)
             self._next, self._misses = window.end, 0
             if lines:
-                self._last = line_id(lines[-1])
-                yield _joined(lines, query.custom_id)
+                if query.in_input_order:
+                    self._last = line_id(lines[-1])
+                yield joined(lines, query.custom_id)
             else:
                 await asyncio.sleep(0)  # lets other requests run
 
-    async def _from_file(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
+    async def _sent_lines(self) -> SentLines | None:
+        """Return the lines that were yielded in the order of settlement; None if there are none."""
+        if self._index is None or self._query.in_input_order:
+            return None
+        return await asyncio.to_thread(SentLines, self._index, self._next, self._query.success)
+
+    async def _from_file(
+        self, sent: SentLines | None, is_disconnected: Callable[[], Awaitable[bool]]
+    ) -> AsyncGenerator[bytes]:
         """Yield the selected lines of the ended batch's file, without the lines that were already yielded.
 
-        The lines after the last yielded line are found in the file. If finalization used another result for
-        this line, the line is not in this file, and nothing is yielded.
+        In input order, the lines after the last yielded line are found in the file. If finalization used
+        another result for this line, the line is not in this file, and nothing is yielded.
+
+        Args:
+            sent: the result of `_sent_lines`.
 
         Raises:
             ApiError: `after` is not one of the selected lines, or the file was deleted.
@@ -268,12 +280,12 @@ class _Reader:
         if file is None:
             return
         pieces = self._deps.storage.read(file.storage_key)
-        if after is not None or custom_id is not None:
-            pieces = _selected(pieces, after, custom_id, is_disconnected)
+        if after is not None or custom_id is not None or sent is not None:
+            pieces = selected_lines(pieces, LineFilter(after, custom_id, sent), is_disconnected)
         try:
             async for piece in pieces:
                 yield piece
-        except _NotInFile:
+        except NotInFile:
             if not self._is_checked:
                 raise _unknown_line(after or "") from None
 
@@ -324,76 +336,6 @@ def _start_after(index: LiveIndex, id: str, success: bool) -> int:
     if found is None or not index.is_settled(found) or index.is_success(found) != success:
         raise _unknown_line(id)
     return found + 1
-
-
-def _next_window(index: LiveIndex, start: int, success: bool) -> _Window | None:
-    """Return the next lines to read: from number `start`, up to the first line without a result.
-
-    The window contains only successful lines, or only failed lines if `success` is False. It ends early if
-    the lines are too many or too large. Return None if the line `start` has no result or does not exist.
-    """
-    lines, size, end = list[int](), 0, start
-    most = min(len(index), start + _LOOKED_AT_ONCE)
-    while end < most and len(lines) < _WINDOW_LINES and size < _WINDOW_BYTES and index.is_settled(end):
-        if index.is_success(end) == success:
-            lines.append(end)
-            size += index.size(end)
-        end += 1
-    return _Window(lines, end) if end > start else None
-
-
-def _joined(lines: list[bytes], custom_id: str | None) -> bytes:
-    if custom_id is not None:
-        wanted = _beginning(custom_id)
-        lines = [line for line in lines if line.startswith(wanted, HEAD_BYTES)]
-    return b"".join([part for line in lines for part in (line, b"\n")])
-
-
-def _beginning(custom_id: str) -> bytes:
-    """Return the bytes that follow the line id in a result line with this custom id."""
-    return b',"custom_id":%b,"response":' % encode_basestring_ascii(custom_id).encode()
-
-
-async def _selected(
-    pieces: AsyncIterator[bytes],
-    after: str | None,
-    custom_id: str | None,
-    is_disconnected: Callable[[], Awaitable[bool]],
-) -> AsyncGenerator[bytes]:
-    """Yield the selected lines of a file, until the file ends or the client disconnects.
-
-    Args:
-        pieces: the bytes of the file.
-        after: select only lines after the line with this id; None selects from the beginning.
-        custom_id: select only lines with this custom id; None selects lines with any custom id.
-
-    Raises:
-        _NotInFile: no line has the id `after`.
-    """
-    splitter, found = LineSplitter(_MAX_LINE_BYTES), after is None
-    begins = b'{"id":"%b"' % (after or "").encode()
-
-    def select(lines: Iterator[InputLine]) -> bytes:
-        nonlocal found
-        chosen = list[bytes]()
-        for line in lines:
-            data = line.data or b""
-            if found:
-                chosen.append(data)
-            else:
-                found = data.startswith(begins)
-        return _joined(chosen, custom_id)
-
-    async for piece in pieces:
-        lines = await asyncio.to_thread(select, splitter.feed(piece))
-        if found:
-            yield lines
-        if not lines and await is_disconnected():  # sending lines would notice it
-            return
-    lines = select(splitter.finish())
-    if not found:
-        raise _NotInFile
-    yield lines
 
 
 def _unknown_line(id: str) -> ApiError:

@@ -26,6 +26,10 @@ def results(
     follow: Annotated[
         bool, typer.Option("--follow", help="Print results as they come, until the batch has ended.")
     ] = False,
+    settled: Annotated[
+        bool,
+        typer.Option("--settled", help="With --follow: as they settle, not in input order."),
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write to this file.", show_default=False)
     ] = None,
@@ -33,10 +37,15 @@ def results(
     tenant: Tenant = None,
 ) -> None:
     """Print the output lines of a batch in input order."""
+    if settled and not follow:
+        stop("--settled requires --follow: the results of an ended batch are in input order.")
     with api_client(url, tenant) as client:
         batches = batches_of(client, batch_id)
         if follow:
-            lines = (follow_results(client, batch.id, failed=errors) for batch in batches)
+            lines = (
+                follow_results(client, batch.id, failed=errors, in_input_order=not settled)
+                for batch in batches
+            )
             try:
                 _write(chain.from_iterable(lines), output)
             except KeyboardInterrupt:
@@ -64,38 +73,50 @@ class ResultSource(Protocol):
     def batch(self, batch_id: str) -> BatchObject: ...
 
     def live_results(
-        self, batch_id: str, *, failed: bool, after: str | None = None
+        self, batch_id: str, *, failed: bool, after: str | None = None, in_input_order: bool = True
     ) -> AbstractContextManager[Iterator[bytes]]: ...
 
 
 def follow_results(
-    client: ResultSource, batch_id: str, *, failed: bool, retry_seconds: float = 1.0
+    client: ResultSource,
+    batch_id: str,
+    *,
+    failed: bool,
+    in_input_order: bool = True,
+    retry_seconds: float = 1.0,
 ) -> Generator[bytes]:
     """Yield the results of a batch until it has ended. Each item has one or more whole lines.
 
     If the connection breaks, or the API ends a response before the batch has ended, continue after the last
-    whole line.
+    whole line. If the results are not in input order, read all of them again, and leave out those that were
+    yielded.
 
     Args:
         failed: True for the lines of the error file, False for the lines of the output file.
+        in_input_order: False for the order in which lines settle.
         retry_seconds: seconds between two attempts to connect.
 
     Raises:
         ClientError: the API was unavailable for more than a minute, or rejected a call.
     """
     last: str | None = None
+    yielded = set[bytes]()  # ids of lines that are not in input order
     deadline: float | None = None  # set while the API is unavailable
     while True:
         rest = b""
         try:
             has_ended = _has_files(client.batch(batch_id))
-            with client.live_results(batch_id, failed=failed, after=last) as pieces:
+            with client.live_results(
+                batch_id, failed=failed, after=last, in_input_order=in_input_order
+            ) as pieces:
                 deadline = None
                 for piece in pieces:
                     lines, newline, rest = (rest + piece).rpartition(b"\n")
-                    if newline:
+                    if newline and in_input_order:
                         last = lines[lines.rfind(b"\n") + 1 :][_ID].decode()
                         yield lines + newline
+                    elif newline and (new := _new_lines(lines, yielded)):
+                        yield new
             if has_ended:  # it ended before the response began, so no line is missing
                 return
             continue
@@ -104,6 +125,13 @@ def follow_results(
             if not error.is_transient or time.monotonic() >= deadline:
                 raise
         time.sleep(retry_seconds)
+
+
+def _new_lines(lines: bytes, yielded: set[bytes]) -> bytes:
+    """Return the lines whose ids are not in `yielded`, each with a newline. Add their ids to `yielded`."""
+    new = [line for line in lines.split(b"\n") if line[_ID] not in yielded]
+    yielded.update(line[_ID] for line in new)
+    return b"".join(line + b"\n" for line in new)
 
 
 def _has_files(batch: BatchObject) -> bool:

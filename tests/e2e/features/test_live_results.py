@@ -32,8 +32,14 @@ async def test_results_of_a_running_batch_are_the_beginning_of_its_file(stack: S
             early = (await http.get(path)).raise_for_status().content
             return early.count(b"\n") == len(before)
 
+        async def settled_but_one() -> bool:
+            found = (await http.get(path, params={"order": "settled"})).raise_for_status().content
+            return found.count(b"\n") == len(lines) - 1
+
         await until(are_read)
         assert (await client.batches.retrieve(batch.id)).status == "in_progress"
+        # Also the lines that the held one keeps back, in the order in which they settle.
+        await until(settled_but_one)
         following = asyncio.create_task(batchwright("results", batch.id, "--follow", url=stack.now.api))
         await hold.release()
         batch = await ended(client, batch.id)

@@ -99,7 +99,7 @@ class BrokenSource:
 
     @contextmanager
     def live_results(
-        self, batch_id: str, *, failed: bool, after: str | None = None
+        self, batch_id: str, *, failed: bool, after: str | None = None, in_input_order: bool = True
     ) -> Generator[Iterator[bytes]]:
         self.calls.append(after)
         yield self._pieces(len(self.calls))
@@ -135,6 +135,28 @@ def test_a_follower_continues_until_the_batch_had_ended_before_the_response_bega
     found = b"".join(follow_results(source, "batch_1", failed=False, retry_seconds=0))
     assert found == line(1) + line(2) + line(3)
     assert source.calls == [None, f"batch_req_{1:032d}", f"batch_req_{2:032d}"]
+
+
+def test_a_follower_in_the_order_of_settlement_prints_each_line_once() -> None:
+    class RepeatedResponses(BrokenSource):
+        """The second response begins anew, in another order."""
+
+        def _pieces(self, call: int) -> Iterator[bytes]:
+            if call == 1:
+                yield line(3) + line(1)[:20]
+                raise ClientError("broken", is_transient=True)
+            yield line(1) + line(3)
+            yield line(2)
+
+    source = RepeatedResponses()
+    found = follow_results(source, "batch_1", failed=False, in_input_order=False, retry_seconds=0)
+    assert list(found) == [line(3), line(1), line(2)]
+    assert source.calls == [None, None]
+
+
+def test_only_followed_results_can_be_in_the_order_of_settlement(cli: Cli) -> None:
+    ended = cli.run("results", UNKNOWN, "--settled")
+    assert (ended.exit_code, "--settled requires --follow" in ended.stderr) == (3, True)
 
 
 def test_a_follower_gives_up_if_the_api_rejects_it() -> None:

@@ -1,6 +1,7 @@
 """Results of a batch while it runs. At any time, they are the beginning of the final file."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterable, Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from starlette.responses import StreamingResponse
 from batchwright.api.app import build_app
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
-from batchwright.api.services.batches import live_results
+from batchwright.api.services.batches import live_results, result_order
 from batchwright.api.services.batches.events import BatchEvents
 from batchwright.api.services.batches.live_results import LiveResults, ReaderCutOff, ResultQuery
 from batchwright.api.streams import LIFETIME_SECONDS
@@ -189,7 +190,9 @@ async def test_results_of_one_custom_id_can_be_read(live: LiveBatch) -> None:
     assert (await live.get(custom_id="line-5", status="failed")).content == await batch.content("error")
 
 
-@pytest.mark.parametrize(("param", "value"), [("status", "done"), ("status", ""), ("follow", "1")])
+@pytest.mark.parametrize(
+    ("param", "value"), [("status", "done"), ("status", ""), ("follow", "1"), ("order", "id")]
+)
 async def test_unknown_values_are_refused(live: LiveBatch, param: str, value: str) -> None:
     answer = await live.get(**{param: value})
     assert (answer.status_code, error_of(answer).param) == (400, param)
@@ -279,6 +282,8 @@ async def test_a_duplicate_is_settled_together_with_its_original() -> None:
     found = (await live.get()).content
     assert found.count(b"\n") == 4
     assert (await live.get(custom_id="copy-é-3")).content == found.splitlines(keepends=True)[3]
+    by_settlement = (await live.get(order="settled")).content.splitlines(keepends=True)
+    assert by_settlement == [found.splitlines(keepends=True)[n] for n in (1, 0, 2, 3)]
     await live.finish()
     assert found == await batch.content("output")
 
@@ -305,6 +310,50 @@ async def test_a_follower_of_failed_lines_gets_those_that_the_end_settles(live: 
     await batch.finalize(batch.request(BatchStatus.EXPIRED, LineCode.BATCH_EXPIRED))
     await follower.read_to_end()
     assert follower.data == await batch.content("error")
+
+
+async def test_in_the_order_of_settlement_no_line_waits_for_another_one(live: LiveBatch) -> None:
+    batch = live.batch
+    query = ResultQuery(follow=True, in_input_order=False)
+    follower = await live.follow(LiveResults(live.deps), query)
+    await live.settle(batch.success(6), batch.failure(7))
+    await follower.read_lines(1)
+    await live.settle(batch.success(2), batch.success(4))
+    await follower.read_lines(3)
+    assert follower.data == lines_of(batch.success(6), batch.success(2), batch.success(4))
+    assert (await live.get(order="settled")).content.count(b"\n") == 3
+    failed = (await live.get(order="settled", status="failed")).content
+    assert [json.loads(each)["custom_id"] for each in failed.splitlines()] == ["line-5", "line-7"]
+    await live.settle(batch.failure(0), batch.success(1), batch.success(3))
+    await live.finish()
+    await follower.read_to_end()
+    output = await batch.content("output")
+    assert sorted(follower.data.splitlines()) == sorted(output.splitlines())
+    assert (await live.get(order="settled")).content == output
+
+
+async def test_in_the_order_of_settlement_a_line_comes_once_wherever_its_result_is_moved(
+    live: LiveBatch,
+) -> None:
+    batch = live.batch
+    query = ResultQuery(follow=True, in_input_order=False)
+    follower = await live.follow(LiveResults(live.deps), query)
+    old = [await live.settle(batch.success(4)), await live.settle(batch.failure(2))]
+    await follower.read_lines(1)
+    await live.settle(batch.success(4), batch.failure(2), batch.success(3))
+    for key in old:
+        await batch.storage.delete(key)
+    await follower.read_lines(2)
+    await live.settle(batch.success(2))  # counts, and not the earlier failure
+    await follower.read_lines(3)
+    assert follower.data == lines_of(batch.success(4), batch.success(3), batch.success(2))
+
+
+async def test_only_results_in_input_order_can_be_continued_after_a_line(live: LiveBatch) -> None:
+    await live.settle(live.batch.success(0))
+    after = (await live.get()).content[7:49].decode()
+    answer = await live.get(order="settled", after=after)
+    assert (answer.status_code, error_of(answer).param) == (400, "after")
 
 
 async def test_a_follower_may_begin_before_the_input_is_validated(live: LiveBatch) -> None:
@@ -500,7 +549,7 @@ async def test_other_requests_run_while_a_reader_passes_lines_that_it_does_not_s
             turns += 1
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(live_results, "_LOOKED_AT_ONCE", 1)
+    monkeypatch.setattr(result_order, "_LOOKED_AT_ONCE", 1)
     await live.settle(*(batch.success(n) for n in range(5)))
     follower = await live.follow(LiveResults(live.deps), ResultQuery(success=False, follow=True))
     async with asyncio.TaskGroup() as tasks:

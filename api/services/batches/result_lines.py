@@ -1,0 +1,93 @@
+"""Select result lines: of a list, and of the file of a batch that has ended."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from json.encoder import encode_basestring_ascii
+from typing import NamedTuple
+
+from batchwright.api.services.batches.live_index import LiveIndex
+from batchwright.rules.input.line_splitter import InputLine, LineSplitter
+from batchwright.rules.results.output_lines import HEAD_BYTES, line_id
+
+_MAX_LINE_BYTES = 2**31
+
+
+class NotInFile(Exception):
+    """The client wants to continue after a line that is not in the file."""
+
+
+class SentLines:
+    """The lines that a reader in the order of settlement has sent before the batch ended."""
+
+    def __init__(self, index: LiveIndex, end: int, success: bool) -> None:
+        """Note the lines of all settlements before number `end`. This takes a microsecond for each."""
+        sent = bytearray(len(index))
+        for settled in index.settlements(0, end):
+            if settled.success == success:
+                sent[settled.line] = 1
+        self._lines = zip(index.ids(), sent, strict=True)
+
+    def has(self, id: str) -> bool:
+        """Return True if the line with this id was sent. Calls must be in the order of the input."""
+        return bool(next((sent for known, sent in self._lines if known == id), 0))
+
+
+class LineFilter(NamedTuple):
+    """Selects lines of a file: those after the line `after`, with this `custom_id`, that were not `sent`.
+
+    A field that is None sets no condition.
+    """
+
+    after: str | None
+    custom_id: str | None
+    sent: SentLines | None
+
+
+async def selected_lines(
+    pieces: AsyncIterator[bytes], only: LineFilter, is_disconnected: Callable[[], Awaitable[bool]]
+) -> AsyncGenerator[bytes]:
+    """Yield the selected lines of a file, until the file ends or the client disconnects.
+
+    Args:
+        pieces: the bytes of the file.
+
+    Raises:
+        NotInFile: no line has the id `after`.
+    """
+    splitter, found = LineSplitter(_MAX_LINE_BYTES), only.after is None
+    begins = b'{"id":"%b"' % (only.after or "").encode()
+
+    def select(lines: Iterator[InputLine]) -> bytes:
+        nonlocal found
+        chosen = list[bytes]()
+        for line in lines:
+            data = line.data or b""
+            if not found:
+                found = data.startswith(begins)
+            elif only.sent is None or not only.sent.has(line_id(data)):
+                chosen.append(data)
+        return joined(chosen, only.custom_id)
+
+    async for piece in pieces:
+        lines = await asyncio.to_thread(select, splitter.feed(piece))
+        if found:
+            yield lines
+        if not lines and await is_disconnected():  # sending lines would notice it
+            return
+    lines = select(splitter.finish())
+    if not found:
+        raise NotInFile
+    yield lines
+
+
+def joined(lines: list[bytes], custom_id: str | None) -> bytes:
+    """Join the lines that have this custom id, each with a newline. None selects all lines."""
+    if custom_id is not None:
+        wanted = _beginning(custom_id)
+        lines = [line for line in lines if line.startswith(wanted, HEAD_BYTES)]
+    return b"".join([part for line in lines for part in (line, b"\n")])
+
+
+def _beginning(custom_id: str) -> bytes:
+    """Return the bytes that follow the line id in a result line with this custom id."""
+    return b',"custom_id":%b,"response":' % encode_basestring_ascii(custom_id).encode()

@@ -1,0 +1,55 @@
+"""Orders in which results of a running batch are read: the order of the input, and that of settlement."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from batchwright.api.services.batches.live_index import LiveIndex
+
+_WINDOW_LINES, _WINDOW_BYTES = 1024, 1024 * 1024  # a reader holds about three times as many bytes
+_LOOKED_AT_ONCE = 16_384  # number of lines, which take about 5 ms
+
+
+class Window(NamedTuple):
+    """Numbers of lines that are read together. `end` is the place at which the next window starts."""
+
+    lines: list[int]
+    end: int
+
+
+NextWindow = Callable[[LiveIndex, int, bool], Window | None]
+
+
+def next_in_input_order(index: LiveIndex, start: int, success: bool) -> Window | None:
+    """Return the next lines to read: from number `start`, up to the first line without a result.
+
+    The window contains only successful lines, or only failed lines if `success` is False. It ends early if
+    the lines are too many or too large. Return None if the line `start` has no result or does not exist.
+    """
+    lines, size, end = list[int](), 0, start
+    most = min(len(index), start + _LOOKED_AT_ONCE)
+    while end < most and len(lines) < _WINDOW_LINES and size < _WINDOW_BYTES and index.is_settled(end):
+        if index.is_success(end) == success:
+            lines.append(end)
+            size += index.size(end)
+        end += 1
+    return Window(lines, end) if end > start else None
+
+
+def next_settled(index: LiveIndex, start: int, success: bool) -> Window | None:
+    """Return the next lines to read: those of the settlements from number `start`.
+
+    As in `next_in_input_order`, lines are selected by `success`, and the window may end early. Return None if
+    there is no settlement `start` yet, or if the result of its line is being moved to another segment.
+    """
+    lines, size, end = list[int](), 0, start
+    for settled in index.settlements(start, start + _LOOKED_AT_ONCE):
+        if len(lines) >= _WINDOW_LINES or size >= _WINDOW_BYTES:
+            break
+        # A success replaces a failure that was found before, and has a settlement of its own.
+        if settled.success == success == index.is_success(settled.line):
+            if not index.is_settled(settled.line):
+                break
+            lines.append(settled.line)
+            size += index.size(settled.line)
+        end += 1
+    return Window(lines, end) if end > start else None
