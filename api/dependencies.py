@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Protocol
 
 from batchwright.api.retry_after import RetryAfterSpread
@@ -16,6 +17,7 @@ from batchwright.settings import Settings
 from batchwright.storage.base import Storage
 from batchwright.telemetry.exposition import SdkMetricsClient
 from batchwright.telemetry.metrics import Metrics
+from batchwright.webhooks.url_checker import UrlChecker
 
 
 class ServedModels(Protocol):
@@ -63,3 +65,8 @@ class ApiDependencies:
     recent_seconds: float = 1.0  # maximum age of cached limits, queues and lists of results
     stopping: ApiShutdown = field(default_factory=ApiShutdown)
     issuer_keys: IssuerKeys | None = None  # None if no tokens are accepted
+
+    @cached_property
+    def webhook_urls(self) -> UrlChecker:
+        """The checker of webhook URLs, which all routes share, so that they count refused URLs together."""
+        return UrlChecker(self.settings.webhook_networks)

@@ -82,6 +82,9 @@ class WebhookDispatcher:
             delivery_id=delivery.id,
             endpoint_id=delivery.endpoint_id,
             is_test=delivery.batch_id == TEST_BATCH,
+            # Quotas limit only the endpoints for all batches. One tenant's endpoints of single batches and
+            # calls take turns as one, so that any number of them delays no other tenant.
+            fairness_key=delivery.tenant if delivery.is_of_one else "",
         )
         await self._start(order, delivery.replays)
         await self._deliveries.record_start(delivery)

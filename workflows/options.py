@@ -153,13 +153,13 @@ def webhook_options(order: DeliveryOrder, attempt: int) -> ActivityConfig:
     """Return the options of one attempt to deliver a webhook.
 
     Endpoints share the workers fairly: many slow deliveries to one endpoint do not delay deliveries to
-    others.
+    others. The endpoints of a tenant that belong to single batches or calls count as one.
     """
     return ActivityConfig(
         task_queue=WEBHOOK_QUEUE,
         start_to_close_timeout=_WEBHOOK_ATTEMPT,
         retry_policy=unlimited_retries(),
-        priority=Priority(fairness_key=order.endpoint_id),
+        priority=Priority(fairness_key=order.fairness_key or order.endpoint_id),
         summary=f"attempt {attempt}",
     )
 

@@ -17,7 +17,6 @@ from starlette.types import Scope
 
 from batchwright.api.audit_log.targets import State, TargetKind
 from batchwright.api.auth.caller import SCOPE_TENANT, key_id_of, user_of
-from batchwright.api.auth.failure_limiter import FailureLimiter
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, rate_limited
 from batchwright.contracts.calls import CallStatus
@@ -26,6 +25,7 @@ from batchwright.database.errors import UnknownBatch
 from batchwright.database.recorded_act import recorded
 from batchwright.database.tables.operations.audit_log import AuditActor, AuditEntry, AuditResult, AuditTarget
 from batchwright.rules.batch_states import LIVE_STATES
+from batchwright.rules.failure_limiter import FailureLimiter
 from batchwright.rules.json_text import storable
 from batchwright.rules.pagination import BadParameter
 from batchwright.telemetry.context import current_fields

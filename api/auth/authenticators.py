@@ -19,7 +19,6 @@ from batchwright.api.auth.caller import (
     scopes_from_headers,
     tenant_from_headers,
 )
-from batchwright.api.auth.failure_limiter import FailureLimiter
 from batchwright.api.auth.key_cache import CACHE_SECONDS, KeyCache, KeyUsageRecorder
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
@@ -30,6 +29,7 @@ from batchwright.oidc.issuer import IssuerUnavailable
 from batchwright.oidc.tokens import InvalidToken, TokenIdentity, TokenVerifier, UnusableClaim
 from batchwright.rules.api_keys import ApiKey, is_granted, parse_key, required_scope
 from batchwright.rules.api_keys import Scope as ApiScope
+from batchwright.rules.failure_limiter import FailureLimiter
 from batchwright.settings import Settings
 from batchwright.telemetry.context import add_fields
 

@@ -5,7 +5,6 @@ import secrets
 from datetime import timedelta
 from typing import NamedTuple
 
-from batchwright.api.auth.failure_limiter import FailureLimiter
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import (
     conflict,
@@ -21,6 +20,7 @@ from batchwright.contracts.objects.webhook_events import TEST_BATCH, EventType
 from batchwright.contracts.payloads.batch import BatchOrder
 from batchwright.database.tables.webhooks.webhook_deliveries import ListedDelivery, WebhookDelivery
 from batchwright.database.tables.webhooks.webhook_endpoints import EndpointChanges, WebhookEndpoint
+from batchwright.rules.failure_limiter import FailureLimiter
 from batchwright.rules.ids import (
     is_delivery_id,
     is_webhook_id,
@@ -30,19 +30,16 @@ from batchwright.rules.ids import (
     webhook_id_of_batch,
     webhook_id_of_call,
 )
-from batchwright.rules.webhooks.addresses import check_url
 from batchwright.rules.webhooks.retry_schedule import LOST_AFTER
 from batchwright.rules.webhooks.signatures import new_secret
 from batchwright.temporal.codec import load_keys
 from batchwright.temporal.stored_secrets import StoredSecrets, StoredSecretUnreadable
-from batchwright.webhooks.host_lookup import HostLookup
+from batchwright.webhooks.url_checker import REFUSED_URLS_PER_MINUTE, TooManyUrls
 
 logger = logging.getLogger(__name__)
 _SECRET_BYTES = 32
 # Test events and replays of a tenant. A replay is attempted for up to 72 h, maybe at somebody else's URL.
 REQUESTED_PER_MINUTE = 60
-# URLs of a tenant that are not allowed. The lookup of a host occupies a thread, for long if nothing answers.
-REFUSED_URLS_PER_MINUTE = 60
 DISABLED_BY_USER = "A user disabled it."
 
 
@@ -58,13 +55,11 @@ class Webhooks:
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
-        self._deps, self._settings, self._clock = deps, deps.settings, deps.clock
+        self._deps, self._clock = deps, deps.clock
         self._endpoints = deps.database.webhook_endpoints
         self._deliveries = deps.database.webhook_deliveries
         self._secrets = StoredSecrets(load_keys(deps.settings))
-        self._lookup = HostLookup()
         self._requested = FailureLimiter(REQUESTED_PER_MINUTE)
-        self._refused_urls = FailureLimiter(REFUSED_URLS_PER_MINUTE)
 
     async def create(self, spec: WebhookSpec, tenant: str) -> EndpointWithSecret:
         """Create an endpoint for all batches of a tenant.
@@ -112,19 +107,13 @@ class Webhooks:
             ApiError: webhooks may not be sent there (400). The message says why. Or the tenant has sent too
                 many such URLs (429).
         """
-        if seconds := self._refused_urls.wait_seconds(tenant):
-            message = f"Too many webhook URLs were refused or are being checked. Try again in {seconds} s."
-            raise rate_limited(message, REFUSED_URLS_PER_MINUTE, seconds=seconds, window=60)
-        self._refused_urls.acquire(tenant)  # before the lookup, so that concurrent requests count
-        networks = self._settings.webhook_networks
         try:
-            await self._lookup.check_host(check_url(url, networks), networks)
+            await self._deps.webhook_urls.check(url, tenant)
         except ValueError as error:
             raise invalid_value(param, f"Invalid '{param}': {error}.") from None
-        except BaseException:
-            self._refused_urls.release(tenant)
-            raise
-        self._refused_urls.release(tenant)
+        except TooManyUrls as error:
+            limit, seconds = REFUSED_URLS_PER_MINUTE, error.seconds
+            raise rate_limited(str(error), limit, seconds=seconds, window=60) from None
 
     async def get(self, tenant: str, id: str) -> WebhookEndpoint:
         row = await self._endpoints.get(tenant, id) if is_webhook_id(id) else None

@@ -1,4 +1,4 @@
-"""Limits how often a client may fail, for example with wrong keys. Each address has a leaky bucket."""
+"""Limits how often a client or tenant may fail, for example with wrong keys. Each has a leaky bucket."""
 
 import ipaddress
 import math

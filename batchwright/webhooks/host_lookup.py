@@ -9,7 +9,6 @@ import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
-from urllib.parse import SplitResult
 
 from batchwright.rules.webhooks.addresses import Address, Network, check_address
 
@@ -34,8 +33,8 @@ class HostLookup:
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
 
-    async def check_host(self, parts: SplitResult, allowed: Sequence[Network]) -> None:
-        """Check that all addresses of a URL's host are public or in one of the `allowed` networks.
+    async def check_host(self, host: str, allowed: Sequence[Network]) -> None:
+        """Check that all addresses of a host are public or in one of the `allowed` networks.
 
         Only the present addresses are checked. The host may have other addresses later.
 
@@ -43,7 +42,6 @@ class HostLookup:
             ValueError: the host has a forbidden address, or was not found. The message is the same in both
                 cases, because a tenant could otherwise find out the names of the operator's hosts.
         """
-        host = parts.hostname or ""
         try:
             async with asyncio.timeout(_LOOKUP_SECONDS):
                 addresses = await self.addresses(host)

@@ -6,6 +6,7 @@ import pytest
 from temporalio.client import WorkflowFailureError
 
 from batchwright.contracts.payloads.webhooks import AttemptResult, DeliveryOrder, DeliveryResult
+from batchwright.workflows.options import webhook_options
 from tests.workflows.fixture import WorkflowFixture
 
 pytestmark = pytest.mark.integration
@@ -25,6 +26,16 @@ def hours(begins: list[datetime]) -> list[float]:
 async def test_a_success_ends_the_delivery(fixture: WorkflowFixture) -> None:
     assert await delivered(fixture) == DeliveryResult(attempts=1, outcome="delivered")
     assert [request.order for request in fixture.webhooks.requests] == [ORDER]
+
+
+def test_endpoints_share_the_workers_fairly_and_those_of_one_tenants_batches_are_one() -> None:
+    shared = ORDER.model_copy(update={"fairness_key": "acme"})
+    assert [fairness_key(order) for order in (ORDER, shared)] == ["webhook_1", "acme"]
+
+
+def fairness_key(order: DeliveryOrder) -> str | None:
+    priority = webhook_options(order, attempt=1).get("priority")
+    return priority.fairness_key if priority else None
 
 
 async def test_failed_attempts_are_repeated_until_one_succeeds(fixture: WorkflowFixture) -> None:

@@ -11,13 +11,15 @@ class DeliveryOrder(Message):
     """Argument of the workflow that delivers one event to one endpoint.
 
     It has no URL and no secret: the activity reads them from the database. `is_test` is True for a test
-    event, which is attempted for minutes only.
+    event, which is attempted for minutes only. Deliveries with different fairness keys share the workers
+    fairly, however many deliveries have the same key. If `fairness_key` is empty, the key is the endpoint.
     """
 
     tenant: str
     delivery_id: str
     endpoint_id: str
     is_test: bool = False
+    fairness_key: str = ""
 
 
 class AttemptRequest(Message):

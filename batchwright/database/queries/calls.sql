@@ -100,13 +100,18 @@ SELECT (SELECT count(*) FROM calls WHERE ended_at <= $1)
         AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = c.tenant AND b.id = c.batch_id)) AS count
 
 -- name: remove_old
--- Also calls that were never acknowledged, because their batch was not started.
+-- Also calls that were never acknowledged, because their batch was not started. A callback with its deliveries is
+-- deleted, too, unless one is pending. That one stays as long as other deliveries.
 WITH old AS (
     (SELECT tenant, id FROM calls WHERE ended_at <= $1 ORDER BY ended_at LIMIT $2)
     UNION ALL
     (SELECT c.tenant, c.id FROM calls c WHERE NOT c.collected AND c.ended_at IS NULL AND c.created_at <= $1
        AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = c.tenant AND b.id = c.batch_id) LIMIT $2)
 ), gone AS (
-    DELETE FROM calls c USING old WHERE c.tenant = old.tenant AND c.id = old.id RETURNING c.id
+    DELETE FROM calls c USING old WHERE c.tenant = old.tenant AND c.id = old.id RETURNING c.tenant, c.id
+), callbacks AS (
+    DELETE FROM webhook_endpoints e USING gone WHERE e.tenant = gone.tenant AND e.batch_id = gone.id
+      AND NOT EXISTS (SELECT FROM webhook_deliveries d
+                      WHERE d.tenant = e.tenant AND d.endpoint_id = e.id AND d.status = 'pending')
 )
 SELECT count(*) FROM gone

@@ -8,7 +8,8 @@ ON CONFLICT (tenant, id) DO NOTHING
 
 -- name: unstarted
 -- Of all tenants. An event about the end of a batch waits until the files of the batch are written.
-SELECT d.tenant, d.id, d.endpoint_id, d.batch_id, d.replays, d.created_at FROM webhook_deliveries d
+SELECT d.tenant, d.id, d.endpoint_id, d.batch_id, d.replays, d.created_at, e.batch_id <> '' AS is_of_one
+FROM webhook_deliveries d JOIN webhook_endpoints e ON e.tenant = d.tenant AND e.id = d.endpoint_id
 WHERE NOT d.started AND NOT EXISTS (
     SELECT FROM batches b WHERE b.tenant = d.tenant AND b.id = d.batch_id AND b.files_pending_until > now())
 ORDER BY d.created_at, d.id

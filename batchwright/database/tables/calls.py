@@ -123,7 +123,8 @@ class CallsTable(Protocol):
     async def remove_old(self, before: datetime, limit: int) -> int:
         """Delete calls that ended at the time `before` or earlier. Return the number of deleted calls.
 
-        Calls that were stored by then, but whose batch was never started, are deleted as well.
+        Calls that were stored by then, but whose batch was never started, are deleted as well. With a call,
+        its webhook endpoint and the deliveries to it are deleted, unless one of them is pending.
         """
         ...
 

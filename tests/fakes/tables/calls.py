@@ -184,9 +184,24 @@ class MemoryCalls(CallsTable):
 
     async def remove_old(self, before: datetime, limit: int) -> int:
         old = self._old(before)[:limit]
-        for key in old:
-            del self._rows.calls[key]
+        for tenant, id in old:
+            del self._rows.calls[tenant, id]
+            self._delete_callback(tenant, id)
         return len(old)
+
+    def _delete_callback(self, tenant: str, id: str) -> None:
+        """Delete the endpoint of a call with its deliveries, unless one of them is pending."""
+        for key, endpoint in list(self._rows.webhook_endpoints.items()):
+            own = [
+                (each, row.status)
+                for each, row in self._rows.webhook_deliveries.items()
+                if (row.tenant, row.endpoint_id) == key
+            ]
+            if (endpoint.tenant, endpoint.batch_id) == (tenant, id) and ("pending" not in dict(own).values()):
+                del self._rows.webhook_endpoints[key]
+                for each, _ in own:
+                    del self._rows.webhook_deliveries[each]
+                    self._rows.webhook_attempts.pop(each, None)
 
     def _old(self, before: datetime) -> list[Key]:
         rows = self._rows.enter()

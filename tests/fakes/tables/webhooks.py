@@ -136,7 +136,8 @@ class MemoryWebhookDeliveries(WebhookDeliveriesTable):
         ready = [row for row in rows if not row.started and not self._waits_for_files(row)]
         return [
             UnstartedDelivery(
-                *(row.tenant, row.id, row.endpoint_id, row.batch_id, row.replays, row.created_at)
+                *(row.tenant, row.id, row.endpoint_id, row.batch_id, row.replays, row.created_at),
+                is_of_one=self._is_of_one(row),
             )
             for row in ready[:limit]
         ]
@@ -144,6 +145,10 @@ class MemoryWebhookDeliveries(WebhookDeliveriesTable):
     def _waits_for_files(self, row: WebhookDelivery) -> bool:
         batch = self._rows.batches.get((row.tenant, row.batch_id))
         return batch is not None and files_follow(batch)
+
+    def _is_of_one(self, row: WebhookDelivery) -> bool:
+        endpoint = self._rows.webhook_endpoints.get((row.tenant, row.endpoint_id))
+        return endpoint is not None and bool(endpoint.batch_id)
 
     async def record_start(self, delivery: UnstartedDelivery) -> None:
         row = await self.get(delivery.tenant, delivery.id)

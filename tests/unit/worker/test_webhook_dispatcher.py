@@ -13,6 +13,7 @@ from batchwright.database.tables.webhooks.webhook_deliveries import WebhookDeliv
 from batchwright.telemetry.metrics import Metrics
 from batchwright.worker.webhook_dispatcher import WebhookDispatcher
 from tests.fakes.memory_database import MemoryDatabase
+from tests.integration.database.webhook_rows import an_endpoint
 
 NOW = datetime.now(UTC)
 UNAVAILABLE = RPCError("no answer", RPCStatusCode.UNAVAILABLE, b"")
@@ -24,16 +25,17 @@ class DispatcherFixture:
     def __init__(self) -> None:
         self.database, self.metrics = MemoryDatabase(), Metrics()
         self.started: list[tuple[str, int]] = []
+        self.fairness_keys: list[str] = []
         self.any_started = asyncio.Event()
         self.failures = 0
         self.refused: set[str] = set()
         self.dispatcher = WebhookDispatcher(self.database.webhook_deliveries, self._start, self.metrics)
 
-    def record(self, number: int, age_seconds: float = 0) -> None:
+    def record(self, number: int, age_seconds: float = 0, endpoint_id: str = "webhook_1") -> None:
         row = WebhookDelivery(
             tenant="t",
             id=f"wh_{number:04}",
-            endpoint_id="webhook_1",
+            endpoint_id=endpoint_id,
             batch_id=f"batch_{number}",
             event_id=f"evt_{number}",
             type=EventType.BATCH_COMPLETED,
@@ -49,6 +51,7 @@ class DispatcherFixture:
             self.failures -= 1
             raise UNAVAILABLE
         self.started.append((order.delivery_id, replays))
+        self.fairness_keys.append(order.fairness_key)
         self.any_started.set()
 
 
@@ -59,6 +62,17 @@ async def test_each_delivery_is_started_once() -> None:
     assert not await fixture.dispatcher.dispatch()
     assert not await fixture.dispatcher.dispatch()
     assert sorted(fixture.started) == [("wh_0000", 0), ("wh_0001", 0), ("wh_0002", 0)]
+
+
+async def test_endpoints_of_single_batches_and_calls_take_turns_as_one_for_their_tenant() -> None:
+    fixture = DispatcherFixture()
+    for number, batch_id in enumerate(["", "batch_1", "job_2"]):
+        fixture.record(number, endpoint_id=f"webhook_{number}")
+        await fixture.database.webhook_endpoints.insert_for_batch(
+            an_endpoint(f"webhook_{number}", batch_id=batch_id)
+        )
+    await fixture.dispatcher.dispatch()
+    assert fixture.fairness_keys == ["", "t", "t"]  # empty: a turn of its own
 
 
 async def test_more_deliveries_than_a_page_follow_at_once() -> None:

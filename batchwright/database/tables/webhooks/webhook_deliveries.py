@@ -24,7 +24,8 @@ SHOWN_ATTEMPTS = 50  # of a delivery, the latest ones
 class UnstartedDelivery(NamedTuple):
     """A delivery whose workflow is to be started.
 
-    `replays` counts how often `replay` made the delivery pending again after it had ended.
+    `replays` counts how often `replay` made the delivery pending again after it had ended. `is_of_one` is
+    True if the endpoint belongs to one batch or call, and False if it receives the events of all batches.
     """
 
     tenant: str
@@ -33,6 +34,7 @@ class UnstartedDelivery(NamedTuple):
     batch_id: str
     replays: int
     created_at: datetime
+    is_of_one: bool
 
 
 class WebhookAttempt(Message):

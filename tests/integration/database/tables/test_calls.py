@@ -360,3 +360,21 @@ async def test_old_calls_are_removed(any_database: Database) -> None:
         CallStatus.QUEUED,
         None,
     ]
+
+
+async def test_the_callback_of_an_old_call_is_removed_with_it_unless_its_delivery_is_pending(
+    any_database: Database,
+) -> None:
+    """The receiver of `resp_2` has not accepted its event yet."""
+    own = [an_endpoint(f"webhook_{n}", batch_id=f"resp_{n}") for n in (1, 2)]
+    await create(any_database, an_endpoint("webhook_all"), *own)
+    await opened(any_database, "resp_1", "resp_2", notifies=True)
+    await any_database.calls.answer("t", [an_answer("resp_1"), an_answer("resp_2")])
+    for id, reason in (("webhook_1", ""), ("webhook_2", "Status 500.")):
+        [delivery] = await recorded(any_database, id)
+        await attempted(any_database, delivery, attempt(20, reason))
+    assert await any_database.calls.remove_old(datetime.now(UTC) + LATER, 10) == 2
+    endpoints = any_database.webhook_endpoints
+    ids = ("webhook_all", "webhook_1", "webhook_2")
+    assert [await endpoints.get("t", id) is not None for id in ids] == [True, False, True]
+    assert [len(await recorded(any_database, id)) for id in ids] == [2, 0, 1]

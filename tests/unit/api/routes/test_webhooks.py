@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from batchwright.api.services.webhooks import REFUSED_URLS_PER_MINUTE, REQUESTED_PER_MINUTE
+from batchwright.api.services.webhooks import REQUESTED_PER_MINUTE
 from batchwright.contracts.objects.openai import BatchObject
 from batchwright.contracts.objects.operator import LimitsObject
 from batchwright.contracts.objects.webhook_events import END_EVENTS, TEST_BATCH, EventType
@@ -19,6 +19,7 @@ from batchwright.database.tables.webhooks.webhook_endpoints import EndpointChang
 from batchwright.rules.ids import new_delivery_id, new_webhook_id
 from batchwright.rules.webhooks.signatures import check_secret, new_secret
 from batchwright.temporal import TemporalUnavailable
+from batchwright.webhooks.url_checker import REFUSED_URLS_PER_MINUTE
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 
 URL = "http://127.0.0.1:9/hook"
@@ -437,6 +438,23 @@ async def test_a_tenant_cannot_make_the_api_look_up_any_number_of_hosts() -> Non
         assert (bad[-1].status_code, error_of(bad[-1]).code) == (429, "rate_limit_exceeded")
         other = await api.http.post(WEBHOOKS, json={"url": URL}, headers={"X-Tenant": "red"})
         assert other.status_code == 200
+
+
+async def test_all_routes_count_the_refused_urls_of_a_tenant_together() -> None:
+    bad = "http://10.0.0.1/"
+    async with open_api() as api:
+        for _ in range(REFUSED_URLS_PER_MINUTE):
+            await refused(api, {"url": bad})
+        batch = {
+            "input_file_id": "file-" + 32 * "0",
+            "endpoint": "/v1/chat/completions",
+            "completion_window": "24h",
+            "x_batchwright": {"webhook": {"url": bad}},
+        }
+        job: dict[str, object] = {"model": "llama", "payload": {"messages": list[str]()}, "callback_url": bad}
+        for path, body in ((WEBHOOKS, {"url": bad}), ("/v1/batches", batch), ("/queue/submit", job)):
+            answer = await api.http.post(path, json=body)
+            assert (path, answer.status_code) == (path, 429)
 
 
 async def test_urls_that_are_allowed_do_not_count_as_refused() -> None:

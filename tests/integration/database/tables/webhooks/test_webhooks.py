@@ -152,12 +152,20 @@ async def test_a_first_forecast_may_be_at_risk(any_database: Database) -> None:
 async def test_a_delivery_is_unstarted_until_its_start_is_recorded(any_database: Database) -> None:
     delivery, table = await a_delivery(any_database), any_database.webhook_deliveries
     found = await table.unstarted(10)
-    key = UnstartedDelivery("t", delivery.id, "webhook_1", delivery.batch_id, 0, delivery.created_at)
+    place = ("t", delivery.id, "webhook_1", delivery.batch_id)
+    key = UnstartedDelivery(*place, 0, delivery.created_at, is_of_one=False)
     assert found == [key]
     await table.record_start(key._replace(replays=1))  # of a replay that is not there
     assert await table.unstarted(10) == [key]
     await table.record_start(key)
     assert await table.unstarted(10) == []
+
+
+async def test_an_unstarted_delivery_says_if_its_endpoint_is_of_one_batch(any_database: Database) -> None:
+    await create(any_database, an_endpoint(), an_endpoint("webhook_2", batch_id="batch_1"))
+    await a_running_batch(any_database)
+    found = {each.endpoint_id: each.is_of_one for each in await any_database.webhook_deliveries.unstarted(10)}
+    assert found == {"webhook_1": False, "webhook_2": True}
 
 
 async def test_the_event_of_an_end_waits_for_the_files(any_database: Database) -> None:

@@ -1,0 +1,80 @@
+"""Check URLs that tenants send for webhooks and callbacks."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from batchwright.rules.failure_limiter import FailureLimiter
+from batchwright.rules.webhooks.addresses import Network, check_url
+from batchwright.webhooks.host_lookup import HostLookup
+
+# URLs of a tenant that are not allowed. The lookup of a host occupies a thread, for long if nothing answers.
+REFUSED_URLS_PER_MINUTE = 60
+_ALLOWED_SECONDS = 10.0  # the addresses are checked again whenever a webhook is sent
+
+
+class TooManyUrls(Exception):
+    """A tenant has sent too many URLs that are not allowed. After `seconds`, it may send others."""
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(
+            f"Too many webhook URLs were refused or are being checked. Try again in {seconds} s."
+        )
+        self.seconds = seconds
+
+
+class _Host(NamedTuple):
+    tenant: str
+    name: str
+
+
+class UrlChecker:
+    """Checks URLs for all routes of a process, and limits how many bad ones a tenant may send.
+
+    Concurrent checks of a tenant for the same host share one lookup, and an allowed host is not looked up
+    again for ten seconds.
+    """
+
+    def __init__(self, networks: Sequence[Network]) -> None:
+        """Create the checker.
+
+        Args:
+            networks: networks that webhooks may be sent to although their addresses are not public.
+        """
+        self._networks = networks
+        self._lookup = HostLookup()
+        self._refused = FailureLimiter(REFUSED_URLS_PER_MINUTE)
+        self._checks: dict[_Host, asyncio.Task[None]] = {}  # running ones, and recent ones that succeeded
+
+    async def check(self, url: str, tenant: str) -> None:
+        """Check that webhooks may be sent to this URL and to the addresses that its host has now.
+
+        Raises:
+            ValueError: they may not be sent there. The message says why.
+            TooManyUrls: the tenant has sent too many URLs that are not allowed.
+        """
+        try:
+            host = _Host(tenant, check_url(url, self._networks).hostname or "")
+        except ValueError:
+            self._count(tenant)
+            raise
+        if host not in self._checks:
+            self._count(tenant)  # before the lookup, so that concurrent lookups count
+            self._checks[host] = asyncio.create_task(self._check(host))
+        await asyncio.shield(self._checks[host])  # a cancelled caller must not cancel it for others
+
+    async def _check(self, host: _Host) -> None:
+        try:
+            await self._lookup.check_host(host.name, self._networks)
+        except BaseException as error:
+            del self._checks[host]
+            if not isinstance(error, ValueError):
+                self._refused.release(host.tenant)
+            raise
+        self._refused.release(host.tenant)
+        asyncio.get_running_loop().call_later(_ALLOWED_SECONDS, self._checks.pop, host, None)
+
+    def _count(self, tenant: str) -> None:
+        if seconds := self._refused.wait_seconds(tenant):
+            raise TooManyUrls(seconds)
+        self._refused.acquire(tenant)
