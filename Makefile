@@ -112,8 +112,8 @@ audit: install $(TOOLS)/release/.installed ## known vulnerabilities of what the 
 release: install $(TOOLS)/release/.installed ## all of a release but to publish it, in dist (RELEASE=--dry-run)
 	$(RUN)python -m deploy.release build dist $(RELEASE)
 
-chaos: install ## kill, freeze and cut a running stack for SECONDS (600) by SEED (1)
-	$(RUN)python -m tests.chaos --seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
+chaos: install ## kill, freeze and cut a running stack for SECONDS (600) by SEED (1); seed after seed for the ledger: HOURS=8
+	$(RUN)python -m tests.chaos --seconds $(or $(SECONDS),600) $(addprefix --seed ,$(SEED)) $(addprefix --hours ,$(HOURS))
 
 outage: install ## one of two models answers nothing but 503 for SECONDS (600)
 	$(RUN)python -m tests.chaos.outage --seconds $(or $(SECONDS),600)

@@ -15,6 +15,7 @@ from docs import decision_index, error_codes, helm_chart, registry_reference
 from docs.dashboards.models_and_tenants import MODEL, TENANT
 from docs.dashboards.overview import OVERVIEW
 from docs.dashboards.workers_and_storage import STORAGE, WORKER
+from tests.chaos import page as disturbances
 
 REFERENCE = Path(__file__).parent / "reference"
 DASHBOARDS = Path(__file__).parents[1] / "deploy" / "grafana" / "dashboards"
@@ -33,6 +34,7 @@ def pages() -> dict[Path, str]:
         **helm_chart.pages(),
         **decision_index.pages(GENERATED),
         **page.pages(),
+        **disturbances.pages(),
     }
 
 

@@ -1,7 +1,8 @@
 """`python -m tests.chaos --seconds 600 --seed 1` (`make chaos`): disturbs a running stack and checks its
 promises.
 
-It prints a table, and exits with 1 if a promise was broken.
+It prints a table, and exits with 1 if a promise was broken. With `--hours 8` (`make chaos HOURS=8`) it runs
+by consecutive seeds until the time is over, and adds a record of each run to `tests/chaos/ledger.jsonl`.
 """
 
 import asyncio
@@ -16,13 +17,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tests.chaos import unattended
+from tests.chaos.page import percentile
 from tests.chaos.run import Report, chaos
 
 
 def run(
     seconds: Annotated[float, typer.Option(min=10, help="How long it is disturbed.")] = 600,
-    seed: Annotated[int, typer.Option(help="Of the batches and the disturbances.")] = 1,
+    seed: Annotated[
+        int | None, typer.Option(help="Default: 1; with --hours the next one of the ledger.")
+    ] = None,
     data: Annotated[Path | None, typer.Option(help="Kept with all logs; else it is gone at the end.")] = None,
+    hours: Annotated[float, typer.Option(help="More disturbances, seed after seed, for the ledger.")] = 0,
 ) -> None:
     """Kill, freeze and cut parts of a running stack, and check that nothing is lost or done twice."""
     begun = time.monotonic()
@@ -31,7 +37,10 @@ def run(
         print(f"{time.monotonic() - begun:7.1f} s  {what}", file=sys.stderr)
 
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # of requests that we cut ourselves
-    report = asyncio.run(chaos(seed, seconds, report_progress, data))
+    if hours:
+        kept = unattended.run_for(hours, seconds, seed, report_progress)
+        raise typer.Exit(0 if kept else 1)
+    report = asyncio.run(chaos(1 if seed is None else seed, seconds, report_progress, data))
     console = Console()
     console.print(table(report))
     for sentence in report.broken:
@@ -47,7 +56,8 @@ def table(report: Report) -> Table:
         found.add_row(kind.value, str(count))
     found.add_section()
     endings = Counter(verdict.status for verdict in report.verdicts)
-    median, worst = report.recovery
+    answers = [recovery.answer for recovery in report.recoveries]
+    median, worst = percentile(answers, 50), percentile(answers, 99)
     rows = {
         "disturbances": f"{report.disturbed.total()}",
         "processes killed": f"{report.kills}",
@@ -57,7 +67,7 @@ def table(report: Report) -> Table:
         "doubled": f"{sum(verdict.doubled for verdict in report.verdicts)}",
         "sent again after they had settled": f"{report.repeated}",
         "answered more than once": f"{report.answered_again} of {report.may_repeat} that might have been",
-        "seconds until answers go on, p50 / p99": f"{median:.1f} / {worst:.1f}",
+        "seconds until answers continue, p50 / p99": f"{median:.1f} / {worst:.1f}",
     }
     for name, value in rows.items():
         found.add_row(name, value)

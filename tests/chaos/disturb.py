@@ -1,16 +1,19 @@
-"""Applies disturbances to a running stack, and measures how soon requests are answered again."""
+"""Applies disturbances to a running stack, and measures how soon it recovers."""
 
 import asyncio
 import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 
 from tests.chaos.fleet import Workers, no_room_for
+from tests.chaos.load import Seen
 from tests.chaos.phases import reached
 from tests.chaos.schedule import Disturbance, Kind
 from tests.chaos.wires import Wires
@@ -19,7 +22,8 @@ from tests.clients import http_client
 from tests.e2e.stack import MODELS, Part, Stack
 
 _LOOK_SECONDS = 0.05
-_PATIENCE_SECONDS = 60.0
+_ANSWER_PATIENCE_SECONDS = 60.0  # there may be nothing left to send
+_BATCHES_PATIENCE_SECONDS = 120.0
 _RESTART_SECONDS = 240.0
 _PARTS: dict[Kind, tuple[Part, ...]] = {
     Kind.KILL_API: ("api",),
@@ -27,8 +31,17 @@ _PARTS: dict[Kind, tuple[Part, ...]] = {
     Kind.KILL_POSTGRES: ("postgres",),
     Kind.KILL_EVERYTHING: ("api", "temporal", "postgres"),
 }
-_FROZEN: dict[Kind, Part] = {Kind.FREEZE_API: "api", Kind.FREEZE_TEMPORAL: "temporal"}
-_FAULTS = {Kind.OUTAGE: "503", Kind.HANG: "hang"}
+_FROZEN: dict[Kind, Part] = {
+    Kind.FREEZE_API: "api",
+    Kind.FREEZE_TEMPORAL: "temporal",
+    Kind.FREEZE_POSTGRES: "postgres",
+}
+_FAULTS: dict[Kind, dict[str, str | float]] = {
+    Kind.OUTAGE: {"kind": "503"},
+    Kind.HANG: {"kind": "hang"},
+    Kind.LIMIT: {"kind": "429"},
+    Kind.SLOW: {"kind": "slow", "seconds": 5},
+}
 # How long each model takes, so that a batch lasts some seconds and is met in the middle of things.
 _LATENCY = {MODELS[0]: 0.4, MODELS[1]: 0.15, MODELS[2]: 0.05}
 _ONE_WORKER = frozenset({Kind.KILL_WORKER, Kind.TERM_WORKER, Kind.FREEZE_WORKER})
@@ -43,6 +56,20 @@ _ALL_WORKERS = frozenset(
         Kind.TERM_ALL_WORKERS,
     }
 )
+
+
+class Recovery(NamedTuple):
+    """How soon a stack recovered from disturbances that came together.
+
+    Attributes:
+        answer: seconds from their end to the next response of the backend; 60 if there was none by then.
+        batches: seconds from their end until the user had seen progress of every batch that ran then; 120 if
+            that took longer; None if it was not measured.
+    """
+
+    kinds: tuple[Kind, ...]
+    answer: float
+    batches: float | None
 
 
 async def settle_in(stack: Stack) -> None:
@@ -60,57 +87,81 @@ class Disturber:
 
     def __init__(self, stack: Stack, workers: Workers, wires: Wires, witness: Witness) -> None:
         self._stack, self._workers, self._wires, self._witness = stack, workers, wires, witness
+        self._faults: list[dict[str, str | float]] = []
+        self._setting_faults = asyncio.Lock()
         self.done: Counter[Kind] = Counter()
-        self.missed: Counter[Kind] = Counter()  # phases that no batch came to
         self.kills = 0  # processes
         self.may_repeat = 0
-        self.recoveries: list[float] = []
+        self.recoveries: list[Recovery] = []
 
-    async def do(self, what: Disturbance) -> None:
-        """Apply one disturbance. Wait until it is over and the backend has answered another request."""
+    async def do(self, burst: Sequence[Disturbance], live: Iterable[Seen], *, patiently: bool) -> bool:
+        """Apply disturbances together. Wait until they are over and the backend has answered again.
+
+        A disturbance does not count if the process or the phase that it needs was not there. Return False if
+        that applies to all of them.
+
+        Args:
+            live: the batches that run.
+            patiently: also wait until all of these batches have made progress.
+        """
+        were_met = await asyncio.gather(*(self._do(what) for what in burst))
+        kinds = tuple(what.kind for what, was_met in zip(burst, were_met, strict=True) if was_met)
+        self.done.update(kinds)
+        if not kinds:
+            return False
+        answer, batches = await asyncio.gather(
+            self._seconds_until_answer(), _seconds_until_progress(live) if patiently else _nothing()
+        )
+        self.recoveries.append(Recovery(kinds, answer, batches))
+        return True
+
+    async def _do(self, what: Disturbance) -> bool:
+        await asyncio.sleep(what.pause)
         if not await reached(self._stack.now.postgres, what.kind):
-            self.missed[what.kind] += 1
-            return
+            return False
         if what.kind not in _ALL_WORKERS:  # of a phase that lasts milliseconds, nothing is left after a look
             self.may_repeat += await self._witness.under_way()
-        await self._disturb(what)
+        was_met = await self._disturb(what)
         self.may_repeat += await self._witness.under_way()
-        self.done[what.kind] += 1
-        over = time.monotonic()
-        await self._batch_continues()
-        self.recoveries.append(time.monotonic() - over)
+        return was_met
 
-    async def _disturb(self, what: Disturbance) -> None:
+    async def _disturb(self, what: Disturbance) -> bool:
+        """Apply a disturbance. Return False if the processes to disturb were not there."""
         kind = what.kind
-        if kind in _ALL_WORKERS or kind in _ONE_WORKER:
-            await self._to_workers(what)
-        for part in _PARTS.get(kind, ()):
-            self.kills += _signal(self._stack.now.pids.of(part), signal.SIGKILL)
+        if kind in _PARTS or kind in _ALL_WORKERS or kind in _ONE_WORKER:
+            pids = [pid for part in _PARTS.get(kind, ()) for pid in self._stack.now.pids.of(part)]
+            killed = _signal(pids, signal.SIGKILL)
+            self.kills += killed
+            return killed + await self._to_workers(what) > 0
         if fault := _FAULTS.get(kind):
-            await self._fault(what, fault)
+            async with self._faulty({**fault, "model": MODELS[int(what.choice * len(MODELS))]}):
+                await asyncio.sleep(what.seconds)
         elif part := _FROZEN.get(kind):
-            await self._freeze_part(part, what.seconds)
+            return await self._freeze_part(part, what.seconds)
         elif kind is Kind.KILL_POSTGRES_TWICE:
             await self._kill_twice(what.seconds)
         elif kind is Kind.FILL_DISK:
             with no_room_for([*self._workers.pids, *self._stack.now.pids.api]):
                 await asyncio.sleep(what.seconds)
-        elif kind not in _ALL_WORKERS and kind not in _ONE_WORKER and kind not in _PARTS:
+        else:
             async with self._wires.disturbed(kind):
                 await asyncio.sleep(what.seconds)
+        return True
 
-    async def _to_workers(self, what: Disturbance) -> None:
+    async def _to_workers(self, what: Disturbance) -> int:
+        """Apply a disturbance to workers, if it concerns them. Return how many there were."""
         pids = self._workers.pids
-        if not pids:
-            return
+        if not pids or not (what.kind in _ALL_WORKERS or what.kind in _ONE_WORKER):
+            return 0
         chosen = pids if what.kind in _ALL_WORKERS else [pids[int(what.choice * len(pids))]]
         if what.kind is Kind.FREEZE_WORKER:
             await self._freeze(chosen[0], what.seconds)
-            return
+            return 1
         stopped = what.kind in (Kind.TERM_WORKER, Kind.TERM_ALL_WORKERS)
         for pid in chosen:
             self._workers.signal(pid, signal.SIGTERM if stopped else signal.SIGKILL)
         self.kills += 0 if stopped else len(chosen)
+        return len(chosen)
 
     async def _freeze(self, pid: int, seconds: float) -> None:
         """Suspend a worker with SIGSTOP for longer than the heartbeat timeout, and then continue it.
@@ -122,21 +173,27 @@ class Disturber:
         if pid in self._workers.pids:
             self._workers.signal(pid, signal.SIGCONT)
 
-    async def _freeze_part(self, part: Part, seconds: float) -> None:
-        """Suspend all processes of a part. Its connections stay open, but nothing is sent on them."""
+    async def _freeze_part(self, part: Part, seconds: float) -> bool:
+        """Suspend all processes of a part. Its connections stay open, but nothing is sent on them.
+
+        Return False if it has no process.
+        """
         pids = self._stack.now.pids.of(part)
-        _signal(pids, signal.SIGSTOP)
+        found = _signal(pids, signal.SIGSTOP)
+        children = [child for pid in pids for child in _children(pid)]  # PostgreSQL has one per connection
+        _signal(children, signal.SIGSTOP)
         try:
             await asyncio.sleep(seconds)
         finally:
-            _signal(pids, signal.SIGCONT)
+            _signal([*children, *pids], signal.SIGCONT)
+        return found > 0
 
     async def _kill_twice(self, seconds: float) -> None:
         """Kill PostgreSQL, wait until it has been started again, and kill the new process after `seconds`.
 
         At that time, the new process may be starting, recovering or ready.
         """
-        [first] = self._stack.now.pids.of("postgres")
+        first = self._stack.now.pids.postgres
         self.kills += _signal([first], signal.SIGKILL)
         until = time.monotonic() + _RESTART_SECONDS
         while (second := self._stack.postmaster) in (None, first):
@@ -145,27 +202,65 @@ class Disturber:
         await asyncio.sleep(seconds)
         self.kills += _signal([second], signal.SIGKILL)
 
-    async def _fault(self, what: Disturbance, kind: str) -> None:
-        model = MODELS[int(what.choice * len(MODELS))]
-        await self._stack.heal()
-        await self._stack.faults(kind=kind, model=model, for_seconds=what.seconds)
-        await settle_in(self._stack)
-        await asyncio.sleep(what.seconds)
+    @asynccontextmanager
+    async def _faulty(self, fault: dict[str, str | float]) -> AsyncGenerator[None]:
+        """Context manager in which a model of the simulator has a fault."""
+        self._faults.append(fault)
+        await self._set_faults()
+        try:
+            yield
+        finally:
+            self._faults.remove(fault)
+            await self._set_faults()
 
-    async def _batch_continues(self) -> None:
-        """Wait until the backend has answered another request.
+    async def _set_faults(self) -> None:
+        """Let the simulator have the faults that are applied now, and no others."""
+        async with self._setting_faults:
+            await self._stack.heal()
+            for fault in self._faults:
+                await self._stack.faults(**fault)
+            await settle_in(self._stack)
 
-        Give up after a minute, because there may be nothing left to send.
-        """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE_SECONDS), http_client() as http:
-                before = await self._answered(http)
-                while await self._answered(http) == before:  # noqa: ASYNC110 - another process's
-                    await asyncio.sleep(_LOOK_SECONDS)
+    async def _seconds_until_answer(self) -> float:
+        """Wait until the backend has answered another request, for at most a minute. Return the seconds."""
+        began = time.monotonic()
+        async with http_client() as http:
+            before = await self._answered(http)
+            while time.monotonic() < began + _ANSWER_PATIENCE_SECONDS:
+                if await self._answered(http) != before:
+                    return time.monotonic() - began
+                await asyncio.sleep(_LOOK_SECONDS)
+        return _ANSWER_PATIENCE_SECONDS
 
     async def _answered(self, http: httpx.AsyncClient) -> int:
         answer = await http.get(self._stack.simulator + "/admin/ledger?entries=false")
         return answer.raise_for_status().json()["completed"]
+
+
+async def _seconds_until_progress(live: Iterable[Seen]) -> float:
+    """Wait until the batches that run now have made progress, for at most two minutes. Return the seconds."""
+    began = time.monotonic()
+    waiting = [seen for seen in live if seen.ended_at is None]
+    for seen in waiting:
+        seen.await_progress()
+    while time.monotonic() < began + _BATCHES_PATIENCE_SECONDS:
+        if all(seen.has_progressed for seen in waiting):
+            return time.monotonic() - began
+        await asyncio.sleep(_LOOK_SECONDS)
+    return _BATCHES_PATIENCE_SECONDS
+
+
+async def _nothing() -> None:
+    """Return None, in place of a measurement."""
+
+
+def _children(pid: int) -> list[int]:
+    """Return the ids of the processes that a process has started and that still run."""
+    found: list[int] = []
+    for threads in Path("/proc", f"{pid}", "task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found += map(int, threads.read_text().split())
+    return found
 
 
 def _signal(pids: Iterable[int], number: signal.Signals) -> int:

@@ -4,6 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 import httpx
 from aiohttp import web
@@ -22,6 +23,28 @@ _MAX_AGE_SECONDS = 60.0
 NETWORKS = {"BATCHWRIGHT_WEBHOOK_ALLOWED_NETWORKS": '["127.0.0.0/8"]'}
 
 
+@dataclass
+class EventCounts:
+    """Counts of events about the ends of batches.
+
+    Attributes:
+        expected: batches that have ended.
+        lost: expected events that were not delivered within three minutes after the last disturbance.
+        doubled: additional `webhook-id`s of the same event.
+        repeated: attempts after the event was accepted. They have the same `webhook-id`, so receivers can
+            drop them.
+        attempts: all attempts. The first one of each event was refused.
+        seconds: from the end of each batch to the acceptance of its event.
+    """
+
+    expected: int = 0
+    lost: int = 0
+    doubled: int = 0
+    repeated: int = 0
+    attempts: int = 0
+    seconds: list[float] = field(default_factory=list[float])
+
+
 class EventWitness(WebhookReceiver):
     """Receives the events of all tenants, and accepts each at its second attempt.
 
@@ -31,7 +54,7 @@ class EventWitness(WebhookReceiver):
     def __init__(self) -> None:
         super().__init__()
         self._secrets: dict[str, str] = {}  # by tenant
-        self._accepted: set[str] = set()  # each a batch and the type of its event
+        self._accepted: dict[str, float] = {}  # seconds after the batch's end, by batch and type of the event
         self._attempts: dict[str, list[ReceivedWebhook]] = defaultdict(list)  # by batch and type
         self.broken: list[str] = []
 
@@ -54,30 +77,42 @@ class EventWitness(WebhookReceiver):
             return web.Response(status=400)
         if abs(time.time() - int(webhook.headers["webhook-timestamp"])) > _MAX_AGE_SECONDS:
             self.broken.append(f"the webhook {webhook.id} was not signed for its attempt")
-        attempts = self._attempts[f"{event.data.to_dict()['id']} {event.type}"]
-        attempts.append(webhook)
-        if len(attempts) == 1:
-            return web.Response(status=503)
-        self._accepted.add(f"{event.data.to_dict()['id']} {event.type}")
-        return web.Response(status=200)
+        name = f"{event.data.to_dict()['id']} {event.type}"
+        return web.Response(status=self.receive(name, webhook, event.created_at))
 
-    async def check(self, verdicts: Iterable[Verdict]) -> None:
-        """Wait for the events of these batches, and check them. Problems are added to `broken`."""
+    def receive(self, event: str, attempt: ReceivedWebhook, created_at: float) -> int:
+        """Record a valid attempt of an event, a batch and a type. Return the status to answer with."""
+        self._attempts[event].append(attempt)
+        if len(self._attempts[event]) == 1:
+            return 503
+        self._accepted.setdefault(event, time.time() - created_at)
+        return 200
+
+    async def check(self, verdicts: Iterable[Verdict]) -> EventCounts:
+        """Wait for the events of these batches, check and count them. Problems are added to `broken`."""
         expected = {f"{verdict.seen.batch_id} batch.{verdict.status}" for verdict in verdicts}
 
         async def have_arrived() -> bool:
-            return expected <= self._accepted
+            return expected <= self._accepted.keys()
 
         try:
             await until(have_arrived, _PATIENCE_SECONDS)
         except TimeoutError:
-            self.broken.append(f"events never arrived: {sorted(expected - self._accepted)}")
+            self.broken.append(f"events never arrived: {sorted(expected - self._accepted.keys())}")
         for event, attempts in self._attempts.items():
             if len({(attempt.id, attempt.body) for attempt in attempts}) > 1:
                 self.broken.append(f"attempts of {event} have different ids or bodies")
             signatures = {attempt.headers["webhook-signature"] for attempt in attempts}
             if event in self._accepted and len(signatures) == 1:
                 self.broken.append(f"all attempts of {event} have the same signature")
+        return EventCounts(
+            expected=len(expected),
+            lost=len(expected - self._accepted.keys()),
+            doubled=sum(len({each.id for each in found}) - 1 for found in self._attempts.values()),
+            repeated=sum(len(self._attempts[event]) - 2 for event in self._accepted),
+            attempts=sum(map(len, self._attempts.values())),
+            seconds=list(self._accepted.values()),
+        )
 
 
 @asynccontextmanager

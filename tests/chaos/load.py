@@ -1,6 +1,7 @@
 """Random batches as users make them. The seed determines their sizes, models, faults and ends."""
 
 import random
+import time
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,7 +14,7 @@ TENANTS = ("default", "acme", "globex")
 UNSERVED = "nobody-serves-this"
 
 # Faults by marker, as the simulator reads them, each of which ends in an answer.
-_TROUBLES = (
+TROUBLES = (
     "",
     "",
     "",
@@ -44,11 +45,37 @@ class Submission:
 
 @dataclass
 class Seen:
-    """A submitted batch, with the statuses that were observed, in order."""
+    """A submitted batch, with the statuses that were observed, in order.
+
+    Attributes:
+        ended_at: Unix time at which its end and its files were observed; None before.
+    """
 
     submission: Submission
     batch_id: str
     statuses: list[str] = field(default_factory=list[str])
+    ended_at: float | None = None
+    _before: object = None  # state at the first observation after `await_progress`
+    _has_progressed: bool = True
+
+    def await_progress(self) -> None:
+        """Set `has_progressed` to False until the batch has ended or two later observations differ."""
+        self._before, self._has_progressed = None, False
+
+    def observe(self, status: str, counts: object) -> None:
+        if not self.statuses or self.statuses[-1] != status:
+            self.statuses.append(status)
+        if self._before is None:
+            self._before = (status, counts)
+        elif self._before != (status, counts):
+            self._has_progressed = True
+
+    def end(self) -> None:
+        self.ended_at = time.time()
+
+    @property
+    def has_progressed(self) -> bool:
+        return self._has_progressed or self.ended_at is not None
 
 
 def submission(seed: int, number: int, largest: int = LARGEST) -> Submission:
@@ -72,7 +99,7 @@ def submission(seed: int, number: int, largest: int = LARGEST) -> Submission:
 
 
 def _line(rng: random.Random, custom_id: str, fate: Fate) -> dict[str, object]:
-    trouble = "sim:400" if fate == "refused" else rng.choice(_TROUBLES)
+    trouble = "sim:400" if fate == "refused" else rng.choice(TROUBLES)
     body: dict[str, object] = {
         "model": UNSERVED if fate == "unserved" else rng.choice(MODELS),
         "messages": [{"role": "user", "content": f"{custom_id} {'x' * rng.randint(0, 2000)}"}],

@@ -92,7 +92,7 @@ class Proxy:
         self._writers.add(writer)
         try:
             await self._connect(reader, writer)
-        except OSError:
+        except (OSError, asyncio.CancelledError):  # asyncio would log that `stop` has cancelled this task
             writer.transport.abort()
         finally:
             self._writers.discard(writer)

@@ -5,22 +5,22 @@ are checked.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import quantiles
 from typing import NamedTuple
 
 from openai.types import Batch
 
+from tests.chaos.calls import CallCounts, CallWitness, witnessed_calls
 from tests.chaos.check import Verdict, judge
-from tests.chaos.disturb import Disturber, settle_in
-from tests.chaos.events import NETWORKS, EventWitness, witnessed_events
+from tests.chaos.disturb import Disturber, Recovery, settle_in
+from tests.chaos.events import NETWORKS, EventCounts, EventWitness, witnessed_events
 from tests.chaos.fleet import Workers, workers_behind
 from tests.chaos.load import LARGEST, TENANTS, Seen, submission
 from tests.chaos.objects import Objects, bucket
-from tests.chaos.schedule import OF_DISK, OF_S3, Disturbance, Kind, disturbances
+from tests.chaos.schedule import OF_DISK, OF_S3, Disturbance, Kind, bursts, disturbances, one_by_one
 from tests.chaos.user import User
 from tests.chaos.wires import Wires
 from tests.chaos.witness import Witness
@@ -38,13 +38,19 @@ class Size(NamedTuple):
     """Size of a chaos run.
 
     Attributes:
-        at_once: number of batches that are live at the same time.
-        largest: maximum number of lines of a batch.
+        lanes: one batch of each lane is live at any time. The number is the maximum of its lines.
+        callers: number of users of single calls. Each has up to eight calls open.
+        together: maximum number of disturbances that overlap. If it is more than one, the next ones come when
+            all batches have made progress.
     """
 
     workers: int = 3
-    at_once: int = 4
-    largest: int = LARGEST
+    lanes: Sequence[int] = 4 * (LARGEST,)
+    callers: int = 0
+    together: int = 1
+
+
+UNATTENDED = Size(lanes=8 * (30,) + 3 * (LARGEST,) + (2000,), callers=3, together=8)
 
 
 @dataclass
@@ -55,6 +61,7 @@ class Report:
         seconds: planned duration. The run takes longer if it had fewer than `least` disturbances in this
             time.
         where: kind of object storage.
+        faulty_responses: number of requests that did not end with status 200 at the backend.
         answered_again: responses beyond the first one of each line.
         repeated: requests that were sent although the result of their line was already stored.
         may_repeat: maximum number of repeated responses that the disturbances excuse.
@@ -65,22 +72,17 @@ class Report:
     seconds: float
     where: str
     least: int = 0
+    faulty_responses: int = 0
     disturbed: Counter[Kind] = field(default_factory=Counter[Kind])
     kills: int = 0
-    recoveries: list[float] = field(default_factory=list[float])
+    recoveries: list[Recovery] = field(default_factory=list[Recovery])
     verdicts: list[Verdict] = field(default_factory=list[Verdict])
     answered_again: int = 0
     repeated: int = 0  # after they had settled
     may_repeat: int = 0
+    events: EventCounts = field(default_factory=EventCounts)
+    calls: CallCounts = field(default_factory=CallCounts)
     broken: list[str] = field(default_factory=list[str])
-
-    @property
-    def recovery(self) -> tuple[float, float]:
-        """Median and 99th percentile of the seconds from a disturbance to the next response."""
-        if len(self.recoveries) < 2:
-            return (self.recoveries or [0.0])[0], (self.recoveries or [0.0])[0]
-        cuts = quantiles(self.recoveries, n=100, method="inclusive")
-        return cuts[49], cuts[98]
 
 
 class Run:
@@ -90,24 +92,30 @@ class Run:
         objects: Objects,
         witness: Witness,
         events: EventWitness,
+        calls: CallWitness,
         report: Report,
         report_progress: ReportProgress,
         *,
-        plan: Iterable[Disturbance] | None = None,
+        plan: Iterable[Sequence[Disturbance]] | None = None,
         size: Size = Size(),  # noqa: B008 - it never changes
     ) -> None:
         """Create a run.
 
         Args:
             report_progress: called with one sentence for each event.
-            plan: disturbances to apply. None takes them from the seed, for as long as the run lasts.
+            plan: bursts of disturbances to apply. None takes them from the seed, for as long as the run
+                lasts.
         """
         elsewhere = OF_DISK if objects.wire else OF_S3
-        self._plan = disturbances(report.seed, but=elsewhere) if plan is None else plan
+        if plan is None and size.together > 1:
+            plan = bursts(report.seed, size.together, but=elsewhere)
+        self._plan = one_by_one(disturbances(report.seed, but=elsewhere)) if plan is None else plan
         self._size = size
         self._report_progress = report_progress
         self._stack, self._objects, self._witness, self._events = stack, objects, witness, events
+        self._calls = calls
         self._submitted = 0
+        self._live: list[Seen] = []
         self._calm = asyncio.Event()  # nothing is disturbed any more
         self.report = report
 
@@ -121,12 +129,14 @@ class Run:
             watching = asyncio.create_task(self._witness.watch())
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._disturb(disturber, until))
-                for _ in range(self._size.at_once):
-                    group.create_task(self._submit_and_judge(until))
+                for largest in self._size.lanes:
+                    group.create_task(self._submit_and_judge(until, largest))
+                for number in range(self._size.callers):
+                    group.create_task(self._calls.call(self._stack, self.report.seed, number, self._calm))
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
             await self._check_stragglers()
-            await self._events.check(self.report.verdicts)
+            self.report.events = await self._events.check(self.report.verdicts)
             self.report.broken += self._events.broken
             self._check_exits(workers)
         self.report.disturbed, self.report.recoveries = disturber.done, disturber.recoveries
@@ -134,32 +144,33 @@ class Run:
         await self._check_ledger()
 
     async def _disturb(self, disturber: Disturber, until: float) -> None:
-        for what in self._plan:
-            is_late = time.monotonic() + what.pause + what.seconds >= until
+        for burst in self._plan:
+            is_late = time.monotonic() + max(what.pause + what.seconds for what in burst) >= until
             if is_late and disturber.done.total() >= self.report.least:
                 break
-            await asyncio.sleep(what.pause)
-            self._report_progress(f"{what.kind.value}{f', {what.seconds:.0f} s' if what.seconds else ''}")
-            before = disturber.done.total()
-            await disturber.do(what)
-            done = disturber.done.total() > before
-            self._report_progress(
-                f"answers go on after {disturber.recoveries[-1]:.1f} s" if done else "no batch came there"
-            )
+            self._report_progress("; ".join(map(str, burst)))
+            if await disturber.do(burst, self._live, patiently=self._size.together > 1):
+                _, answer, batches = disturber.recoveries[-1]
+                progress = "" if batches is None else f", all batches after {batches:.1f} s"
+                self._report_progress(f"answers continue after {answer:.1f} s{progress}")
+            else:
+                self._report_progress("no batch came there")
         self._calm.set()
 
-    async def _submit_and_judge(self, until: float) -> None:
+    async def _submit_and_judge(self, until: float, largest: int) -> None:
         while time.monotonic() < until or not self._calm.is_set():
             number, self._submitted = self._submitted, self._submitted + 1
-            wanted = submission(self.report.seed, number, self._size.largest)
+            wanted = submission(self.report.seed, number, largest)
             user = User(self._stack, wanted.tenant)
             seen = await user.submit(wanted)
+            self._live.append(seen)
             patience = max(0.0, until - time.monotonic()) + self.report.least * _LONG_SECONDS + _CALM_SECONDS
             try:
                 batch = await user.follow(seen, patience)
             except TimeoutError:
                 self._say(seen, f"is stuck: {' -> '.join(seen.statuses)}")
                 return
+            self._live.remove(seen)
             verdict = await judge(user, seen, batch)
             self.report.verdicts.append(verdict)
             self._witness.ended(verdict.requests)
@@ -188,6 +199,9 @@ class Run:
     async def _check_ledger(self) -> None:
         again, ledger = await self._witness.repeated()
         self.report.repeated = len(again)
+        self.report.calls = self._calls.count(ledger.values())
+        self.report.broken += self._calls.broken
+        self.report.faulty_responses = sum(entry.requests - entry.completed for entry in ledger.values())
         frozen = self.report.disturbed[Kind.FREEZE_WORKER]
         if len(again) > frozen * IN_FLIGHT:
             self.report.broken.append(
@@ -239,7 +253,7 @@ async def chaos(
     data: Path | None = None,
     *,
     least: int = 0,
-    plan: Iterable[Disturbance] | None = None,
+    plan: Iterable[Sequence[Disturbance]] | None = None,
     size: Size = Size(),  # noqa: B008 - it never changes
 ) -> Report:
     """Start a stack, disturb it while batches run, and return a report.
@@ -249,7 +263,7 @@ async def chaos(
         report_progress: called with one sentence for each event.
         data: directory of the stack, which is kept. None uses a temporary directory.
         least: minimum number of disturbances. The run takes longer if necessary.
-        plan: disturbances to apply. None takes them from the seed.
+        plan: bursts of disturbances to apply. None takes them from the seed.
     """
     async with _objects_of(seed) as objects:
         # In a thread: the proxies have to answer while the stack starts and stops.
@@ -258,11 +272,16 @@ async def chaos(
         opened = dev("--workers", "0", data=data, **settings)
         stack = await asyncio.to_thread(opened.__enter__)
         try:
-            async with objects.seen(stack.objects) as storage, witnessed_events() as events:
+            async with (
+                objects.seen(stack.objects) as storage,
+                witnessed_events() as events,
+                witnessed_calls() as calls,
+            ):
                 report = Report(seed, seconds, "S3" if objects.wire else "disk", least)
                 witness = Witness(storage, stack.simulator)
-                run = Run(stack, objects, witness, events, report, report_progress, plan=plan, size=size)
-                await run.run()
+                await Run(
+                    stack, objects, witness, events, calls, report, report_progress, plan=plan, size=size
+                ).run()
                 return report
         finally:
             await asyncio.to_thread(opened.__exit__, None, None, None)

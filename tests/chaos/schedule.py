@@ -1,8 +1,9 @@
 """Kinds of disturbances, and random sequences of disturbances that follow from a seed."""
 
 import random
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from enum import StrEnum
+from itertools import islice
 from typing import NamedTuple
 
 
@@ -22,9 +23,12 @@ class Kind(StrEnum):
     KILL_POSTGRES_TWICE = "PostgreSQL killed, and again while it recovers"
     FREEZE_API = "API frozen"
     FREEZE_TEMPORAL = "Temporal frozen"
+    FREEZE_POSTGRES = "PostgreSQL frozen"
     KILL_EVERYTHING = "workers, API, Temporal and PostgreSQL killed together"
     OUTAGE = "model answers 503"
     HANG = "model hangs"
+    LIMIT = "model answers 429"
+    SLOW = "model slow"
     CUT_BACKEND = "backend cut"
     REFUSE_BACKEND = "backend refuses"
     LOSE_BACKEND = "backend down for a minute or two"
@@ -42,7 +46,7 @@ class Kind(StrEnum):
     DELAY_S3 = "S3 slow"
 
 
-# What can be done to objects depends on where they lie.
+# What can be done to objects depends on where they are stored.
 OF_DISK = frozenset({Kind.FILL_DISK})
 OF_S3 = frozenset({Kind.FAIL_S3, Kind.REFUSE_S3, Kind.CUT_S3, Kind.STALL_S3, Kind.DELAY_S3})
 
@@ -63,9 +67,12 @@ _MIX: dict[Kind, tuple[int, tuple[float, float]]] = {
     Kind.KILL_POSTGRES_TWICE: (2, (0, 0.3)),
     Kind.FREEZE_API: (2, (3, 12)),
     Kind.FREEZE_TEMPORAL: (3, (5, 20)),
+    Kind.FREEZE_POSTGRES: (2, (2, 12)),
     Kind.KILL_EVERYTHING: (1, (0, 0)),
     Kind.OUTAGE: (3, (3, 15)),
     Kind.HANG: (2, (2, 5)),
+    Kind.LIMIT: (2, (2, 8)),
+    Kind.SLOW: (2, (3, 8)),
     Kind.CUT_BACKEND: (3, (0, 0)),
     Kind.REFUSE_BACKEND: (2, (1, 6)),
     Kind.LOSE_BACKEND: (1, (60, 120)),
@@ -83,8 +90,10 @@ _MIX: dict[Kind, tuple[int, tuple[float, float]]] = {
     Kind.DELAY_S3: (2, (3, 10)),
 }
 _PAUSE_SECONDS = (1.0, 5.0)
+# In a burst, pauses and durations are shorter by a factor from this range, except those of frozen workers.
+_HASTE = (0.2, 1.0)
 
-# Of every part; the workers' first, whose slices take longest to go on.
+# Kills of every part. The workers come first, because their slices take longest to continue.
 KILLS = (
     Kind.KILL_RUNNING,
     Kind.KILL_CANCELLING,
@@ -109,6 +118,9 @@ class Disturbance(NamedTuple):
     seconds: float
     choice: float
 
+    def __str__(self) -> str:
+        return f"{self.kind.value}{f', {self.seconds:.0f} s' if self.seconds else ''}"
+
 
 def disturbances(seed: int, but: Set[Kind] = frozenset()) -> Iterator[Disturbance]:
     """Yield random disturbances of all kinds except `but`, without end."""
@@ -121,7 +133,29 @@ def disturbances(seed: int, but: Set[Kind] = frozenset()) -> Iterator[Disturbanc
         yield Disturbance(rng.uniform(*_PAUSE_SECONDS), kind, rng.uniform(shortest, longest), rng.random())
 
 
-def once_each(seed: int, kinds: Iterable[Kind]) -> list[Disturbance]:
-    """Return one disturbance of each kind, in this order, with short pauses. All of them have no duration."""
+def bursts(seed: int, most: int, but: Set[Kind] = frozenset()) -> Iterator[Sequence[Disturbance]]:
+    """Yield bursts, without end: each has up to `most` disturbances of different kinds that overlap.
+
+    A backend that is down for a minute or two is left out, because nothing could be disturbed meanwhile.
+    """
+    rng = random.Random(f"{seed} in bursts")
+    single = disturbances(seed, but | {Kind.LOSE_BACKEND})
+    while True:
+        haste = rng.uniform(*_HASTE)
+        burst: dict[Kind, Disturbance] = {}
+        for what in islice(single, rng.randint(1, most)):
+            seconds = what.seconds * (1 if what.kind is Kind.FREEZE_WORKER else haste)
+            burst[what.kind] = what._replace(pause=what.pause * haste, seconds=seconds)
+        yield tuple(burst.values())
+
+
+def one_by_one(planned: Iterable[Disturbance]) -> Iterator[Sequence[Disturbance]]:
+    """Yield bursts of one disturbance each."""
+    for what in planned:
+        yield (what,)
+
+
+def once_each(seed: int, kinds: Iterable[Kind]) -> list[Sequence[Disturbance]]:
+    """Return one burst for each kind, in this order, with short pauses. All of them have no duration."""
     rng = random.Random(seed)
-    return [Disturbance(rng.random(), kind, 0.0, rng.random()) for kind in kinds]
+    return [(Disturbance(rng.random(), kind, 0.0, rng.random()),) for kind in kinds]

@@ -29,7 +29,7 @@ class User:
     """
 
     def __init__(self, stack: Stack, tenant: str) -> None:
-        self._stack, self._tenant = stack, tenant
+        self._stack, self.tenant = stack, tenant
 
     async def insist(self, call: Call[T]) -> T:
         """Call `call` until the API is available, and return the result of `call`.
@@ -41,7 +41,7 @@ class User:
         async with asyncio.timeout(_PATIENCE_SECONDS):
             while True:
                 try:
-                    async with self._stack.client(self._tenant) as client:
+                    async with self._stack.client(self.tenant) as client:
                         return await call(client)
                 except (openai.APIConnectionError, openai.InternalServerError):
                     await asyncio.sleep(_AGAIN_SECONDS)
@@ -71,9 +71,9 @@ class User:
         async with asyncio.timeout(patience):
             while True:
                 batch = await self.insist(lambda c: c.batches.retrieve(seen.batch_id))
-                if not seen.statuses or seen.statuses[-1] != batch.status:
-                    seen.statuses.append(batch.status)
+                seen.observe(batch.status, batch.request_counts)
                 if batch.status in ENDED and not has_pending_files(batch):
+                    seen.end()
                     return batch
                 if not cancelled and time.monotonic() >= cancel_at:
                     cancelled = True

@@ -21,6 +21,7 @@ class Entry(BaseModel):
     """The simulator's record of all requests with one id. Times are Unix seconds."""
 
     key: str
+    user: str | None = None
     requests: int
     completed: int
     last_request_at: float
