@@ -16,6 +16,7 @@ from batchwright.inference.outcomes import Outcome, quotable_error
 from batchwright.inference.router import Dispatch
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.dispatch.retry_policy import (
+    BUSY,
     MAX_CAPACITY_BACKOFF,
     Budget,
     Category,
@@ -113,14 +114,18 @@ class FailureAttribution:
         was_open = circuit.is_open
         circuit.detail = f"{dispatch.upstream.backend.url}: {outcome.operator_message}"
         self.record_error(dispatch, outcome)
-        circuit.record_failure(
-            dispatch.attempt,
-            reason,
-            at_once=blocked,
-            pause=outcome.retry_after or 0.0,
-            others_wait=self._others_wait(),
-            steady=steady,
-        )
+        pause = outcome.retry_after or 0.0
+        if outcome.verdict is BUSY:
+            circuit.record_busy(dispatch.attempt, reason, pause=pause)
+        else:
+            circuit.record_failure(
+                dispatch.attempt,
+                reason,
+                at_once=blocked,
+                pause=pause,
+                others_wait=self._others_wait(),
+                steady=steady,
+            )
         if circuit.is_open and not was_open:
             fields = {"backend": dispatch.upstream.backend.url, "reason": reason, "cause": outcome.cause}
             logger.warning("circuit breaker opened", extra=fields)
@@ -193,11 +198,17 @@ class LineAttempts:
     def wait_for_capacity(self, line: SliceLine, outcome: Outcome) -> None:
         """Schedule a retry that costs the line no attempt, because its backend has no capacity now.
 
+        If direct callers use the backend's slots, the line is due at once: the limit of the backend sends it
+        when a slot may be free.
+
         The line's state is stored only if the change is large enough to matter to a later turn.
         """
         policy, before, now = self._policy, line.attempt, time.time()
         line.capacity_failures += 1
-        wait = backoff(line.capacity_failures, initial=policy.initial_backoff, longest=MAX_CAPACITY_BACKOFF)
+        wait = 0.0
+        if outcome.verdict is not BUSY:
+            longest = MAX_CAPACITY_BACKOFF
+            wait = backoff(line.capacity_failures, initial=policy.initial_backoff, longest=longest)
         requested = outcome.retry_after or 0.0
         error = quotable_error(outcome)
         is_new = (outcome.is_unanswered and not before.no_response) or bool(

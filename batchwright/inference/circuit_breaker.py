@@ -188,6 +188,23 @@ class CircuitBreaker:
             self._failed_after = now - attempt.sent_at
             self._open(reason, pause, steady=steady)
 
+    def record_busy(self, attempt: CircuitAttempt, reason: str, *, pause: float) -> None:
+        """Record that the backend refused a request because other callers use its slots.
+
+        The circuit stays as it is while the backend processes other requests of this process. If it processes
+        none, the refusal counts as a failure. The pauses between trials then stay short, because a slot may
+        become free at any time.
+
+        Args:
+            attempt: the request that was refused.
+            reason: the reason in words for tenants, who see it while the circuit is open.
+            pause: seconds for which the backend asked the client to wait; 0 if it did not ask.
+        """
+        if not self.is_open and len(self._in_flight) > 1:
+            self.record_abort(attempt)
+        else:
+            self.record_failure(attempt, reason, pause=pause, steady=True)
+
     def remember_error(self, tenant: str, words: str) -> None:
         """Store the backend's last error message for a tenant. Other tenants never see it.
 

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import httpx
+from msgspec.structs import replace
 
 from batchwright.contracts.registry.schema import BackendConfig, GatewayConfig
 from batchwright.inference.discovery import ListingFailed, ModelListing, list_models
@@ -18,6 +20,7 @@ from batchwright.inference.transport.base import (
     Header,
     ResponseTooLarge,
     SharedHeaders,
+    StreamedResponse,
     TargetUrl,
     Transport,
 )
@@ -39,6 +42,7 @@ _COMMON_HEADERS: list[Header] = [
     (b"accept", b"application/json"),
     (b"accept-encoding", b"identity"),
 ]
+_OF_INTERACTIVE = frozenset(name for name, _ in _COMMON_HEADERS)
 # Exceptions that `Transport.exchange` and decoding a response raise.
 _EXCHANGE_ERRORS = (httpx.TransportError, httpx.DecodingError, TimeoutError, ResponseTooLarge)
 _LOCATION = re.compile(r"(https?://[A-Za-z0-9.:\[\]_-]+)(?:/|$)")
@@ -78,12 +82,14 @@ class InferenceClient:
         """
         self._transport, self._secrets_dir = transport, settings.secrets_dir
         self._backend = backend
+        self.serves_direct_first = backend is not None and backend.send_dispatch_header
         self._max_bytes = settings.max_response_bytes
         self._max_models = settings.max_listed_models
         self._timeout = (backend and backend.request_timeout) or settings.request_timeout_seconds
         self._first_byte = (backend and backend.first_byte_timeout) or 0.0
         self._idle = (backend and backend.idle_timeout) or 0.0
         self._common_headers = [*_COMMON_HEADERS, *_registry_headers(settings, backend)]
+        self._batch_header = settings.dispatch_header.lower().encode()
         self._initial_problem, self.problem = problem, problem
         # A backend in the registry gets only the key it names. The default key is not sent everywhere.
         listed = backend is None or (isinstance(backend, GatewayConfig) and settings.registry is None)
@@ -166,6 +172,38 @@ class InferenceClient:
             ended=partial(self._on_complete, on_outcome, body),
         )
 
+    def stream(
+        self, target: TargetUrl, body: bytes, request_id: str, extra: Sequence[Header] = ()
+    ) -> AbstractAsyncContextManager[StreamedResponse]:
+        """Send an interactive request, and return a context manager that yields its response as it arrives.
+
+        The header that marks requests of batches is not sent. So a backend that distinguishes them serves the
+        request first.
+
+        Args:
+            request_id: id of the request.
+            extra: headers of the caller that are forwarded.
+
+        Raises:
+            httpx.ConnectError: this process has no usable API key or certificate for the backend. Nothing was
+                sent. The context manager raises the exceptions of `Transport.stream`.
+        """
+        if self.problem:
+            raise httpx.ConnectError(self.problem)
+        own = [header for header in self._shared_headers.headers if header[0] not in _OF_INTERACTIVE]
+        if self.serves_direct_first:
+            own = [header for header in own if header[0] != self._batch_header]
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"accept", b"application/json, text/event-stream"),
+            (b"accept-encoding", b"identity"),
+            (b"x-request-id", request_id.encode()),
+            *own,
+            *self._without_registry_headers(extra),
+        ]
+        request = BackendRequest(b"POST", target, headers, body, self._first_byte, self._idle)
+        return self._transport.stream(request, most_bytes=self._max_bytes, seconds=self._timeout)
+
     async def submit_job(
         self, target: TargetUrl, body: bytes, request_id: str, key: str, extra: Sequence[Header] = ()
     ) -> Outcome:
@@ -246,7 +284,7 @@ class InferenceClient:
                 request, most_bytes=self._max_bytes, seconds=self._timeout
             )
             body = decode_content(response, self._max_bytes)
-            return read(response.status, response.headers, body, request.body)
+            return self._recognize_busy(read(response.status, response.headers, body, request.body))
         except _EXCHANGE_ERRORS as error:
             return self._failure(error)
 
@@ -257,12 +295,23 @@ class InferenceClient:
             try:
                 is_encoded = b"content-encoding" in response.headers
                 body = decode_content(response, self._max_bytes) if is_encoded else response.body
-                outcome = parse_response(response.status, response.headers, body, request)
+                outcome = self._recognize_busy(
+                    parse_response(response.status, response.headers, body, request)
+                )
             except _EXCHANGE_ERRORS as error:
                 outcome = self._failure(error)
         else:
             outcome = self._failure(response)
         on_outcome(outcome)
+
+    def _recognize_busy(self, outcome: Outcome) -> Outcome:
+        """Return the outcome, with the verdict BUSY if the backend refused because of its direct callers."""
+        if not self.serves_direct_first or outcome.verdict is not retry_policy.UNAVAILABLE:
+            return outcome
+        if outcome.status != 503:
+            return outcome
+        message = "The backend answered 503: direct callers use its slots."
+        return replace(outcome, verdict=retry_policy.BUSY, message=message)
 
     def _failure(self, error: Exception) -> Outcome:
         return from_exception(error, seconds=self._timeout, most_bytes=self._max_bytes)

@@ -238,6 +238,8 @@ def load_signal(outcome: Outcome) -> LoadSignal:
     match outcome.verdict.category:
         case Category.RATE_LIMIT | Category.SERVICE_UNAVAILABLE:
             return LoadSignal.REJECTED
+        case Category.BUSY:
+            return LoadSignal.BUSY
         case Category.TIMEOUT:
             return LoadSignal.TIMED_OUT
         case _:

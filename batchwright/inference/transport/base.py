@@ -8,7 +8,8 @@ sent, unusable response        httpx.RemoteProtocolError: the response is not HT
                                the message contains "peer closed connection"
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -83,6 +84,17 @@ class BackendResponse(Struct):
     body: bytes
 
 
+class StreamedResponse(NamedTuple):
+    """The head of an HTTP response, and its body as an iterator over pieces. Header names are in lower case.
+
+    The iterator raises the same exceptions as `Transport.exchange`, except `ResponseTooLarge`.
+    """
+
+    status: int
+    headers: dict[bytes, bytes]
+    pieces: AsyncIterator[bytes]
+
+
 class ResponseTooLarge(Exception):
     """The body of a response is larger than the limit."""
 
@@ -131,6 +143,25 @@ class Transport(Protocol):
         """
         return None
 
+    @asynccontextmanager
+    async def stream(
+        self, request: BackendRequest, *, most_bytes: int, seconds: float
+    ) -> AsyncGenerator[StreamedResponse]:
+        """Context manager that sends a request once and yields its response, before the body has arrived.
+
+        At the end of the `with` block, a response that is not complete is cancelled. The block may end in
+        another task than the one that has entered it. A transport that cannot stream yields a response with a
+        single piece.
+
+        Args:
+            most_bytes: maximum size of the body, for a transport that cannot stream.
+            seconds: time limit for the whole exchange.
+
+        Raises: as in `exchange`.
+        """
+        response = await self.exchange(request, most_bytes=most_bytes, seconds=seconds)
+        yield StreamedResponse(response.status, response.headers, _single_piece(response.body))
+
     async def retire(self) -> None:
         """Stop reusing connections. Each connection is closed when its current request has ended."""
         ...
@@ -141,3 +172,7 @@ class Transport(Protocol):
         An implementation that lists the connections in use closes these connections, too.
         """
         ...
+
+
+async def _single_piece(body: bytes) -> AsyncIterator[bytes]:
+    yield body

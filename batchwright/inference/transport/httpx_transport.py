@@ -1,12 +1,19 @@
 """Transport that sends requests through httpx: through its connection pool, or through a mock in tests."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from io import BytesIO
 
 import httpx
 
-from batchwright.inference.transport.base import BackendRequest, BackendResponse, ResponseTooLarge, Transport
+from batchwright.inference.transport.base import (
+    BackendRequest,
+    BackendResponse,
+    ResponseTooLarge,
+    StreamedResponse,
+    Transport,
+)
 
 
 class HttpxTransport(Transport):
@@ -24,24 +31,45 @@ class HttpxTransport(Transport):
             self._in_flight -= 1
             await self._close_if_idle()
 
-    async def _exchange(self, request: BackendRequest, most_bytes: int, seconds: float) -> BackendResponse:
+    @asynccontextmanager
+    async def stream(
+        self, request: BackendRequest, *, most_bytes: int, seconds: float
+    ) -> AsyncGenerator[StreamedResponse]:
+        self._in_flight += 1
+        try:
+            until = asyncio.get_running_loop().time() + seconds
+            async with asyncio.timeout_at(until):
+                response = await self._begin(request, seconds)
+            try:
+                pieces = _pieces(response, request.idle, until)
+                yield StreamedResponse(response.status_code, _headers(response), pieces)
+            finally:
+                await response.aclose()
+        finally:
+            self._in_flight -= 1
+            await self._close_if_idle()
+
+    async def _begin(self, request: BackendRequest, seconds: float) -> httpx.Response:
+        """Send a request and return its response, whose body has not been read."""
         beginning = asyncio.timeout(request.first_byte or None)
         try:
             async with beginning:
-                response = await self._transport.handle_async_request(self._to_httpx(request, seconds))
+                return await self._transport.handle_async_request(self._to_httpx(request, seconds))
         except TimeoutError:
             if beginning.expired():
                 limit = f"{request.first_byte:g} s"
                 raise TimeoutError(f"The backend did not begin to answer within {limit}.") from None
             raise
+
+    async def _exchange(self, request: BackendRequest, most_bytes: int, seconds: float) -> BackendResponse:
+        response = await self._begin(request, seconds)
         try:
             if int(response.headers.get("content-length", "0")) > most_bytes:
                 raise ResponseTooLarge
             body = await _read(response, most_bytes, request.idle)
         finally:
             await response.aclose()
-        headers = {name.lower(): value for name, value in response.headers.raw}
-        return BackendResponse(response.status_code, headers, body)
+        return BackendResponse(response.status_code, _headers(response), body)
 
     async def retire(self) -> None:
         self._is_retired = True
@@ -73,6 +101,22 @@ class HttpxTransport(Transport):
             stream=httpx.ByteStream(request.body),
             extensions={"timeout": waits},
         )
+
+
+def _headers(response: httpx.Response) -> dict[bytes, bytes]:
+    return {name.lower(): value for name, value in response.headers.raw}
+
+
+async def _pieces(response: httpx.Response, idle: float, until: float) -> AsyncIterator[bytes]:
+    """Yield the pieces of the body. Raises TimeoutError at the time `until` of the event loop."""
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    chunks = aiter(response.stream)
+    while True:
+        async with asyncio.timeout_at(until):
+            chunk = await _next_chunk(chunks, idle)
+        if chunk is None:
+            return
+        yield chunk
 
 
 async def _read(response: httpx.Response, most_bytes: int, idle: float) -> bytes:

@@ -13,6 +13,9 @@ There are three kinds of trial:
 - From time to time, the limit is lowered without a reason, because the backend may have been crowded from the
   start.
 - While the whole limit is used, the limit is raised, in growing steps as long as that helps.
+
+A backend may serve other callers first, and refuse requests while they use its slots (`LoadSignal.BUSY`).
+Such a refusal is no overload. It starts a second limit, which follows the free slots (`FreeSlots`).
 """
 
 import math
@@ -23,6 +26,7 @@ from enum import StrEnum
 from batchwright.rules.dispatch.backend_load import (
     TRIAL_RESPONSES,
     CongestionWindow,
+    FreeSlots,
     LoadSignal,
     MeasurementWindow,
     RejectionHistory,
@@ -54,6 +58,7 @@ class LimitChange(StrEnum):
     """Reasons for a change of a backend's limit."""
 
     REJECTED = "rejected"
+    BUSY = "busy"  # direct callers use the slots of the backend
     TIMED_OUT = "timed_out"
     SLOW = "slow"
     DECREASE_PROBE = "decrease_probe"
@@ -104,6 +109,7 @@ class AdaptiveLimit:
         self._limit = self._target = self._good_limit = self._best_limit = float(bounds.ceiling)
         self._meter = ResponseMeter(now)
         self._rejections, self._congestion = RejectionHistory(), CongestionWindow()
+        self._free_slots = FreeSlots()
         self._suspected = False  # True if the last window was slow, and the next one has to confirm it
         self._probed_at = now  # end of the last change that was measured, or the start
         self._lowered_at = -math.inf
@@ -141,6 +147,10 @@ class AdaptiveLimit:
             meter.record_early_end(in_flight, sent_at, now, has_response=has_response)
         if signal is LoadSignal.NEUTRAL:
             return None
+        if signal is LoadSignal.BUSY:
+            self._free_slots.record_refusal(in_flight, now)
+            self._apply(self._limit)
+            return LimitChange.BUSY
         if signal is not LoadSignal.TIMED_OUT:
             self._rejections.record(in_flight_when_sent, rejected=signal is LoadSignal.REJECTED)
         if signal is not LoadSignal.RESPONDED:
@@ -151,6 +161,9 @@ class AdaptiveLimit:
             meter.response_seconds = seconds
             self._settle(now)
         meter.response_seconds += 0.1 * (seconds - meter.response_seconds)
+        if self._free_slots.limit < self.bounds.ceiling:
+            self._free_slots.record_response(now, meter.response_seconds)
+            self._apply(self._limit)
         if self._limit < self._target:
             # One step for each response, so that the target is reached after about one response per request
             # in flight. Responses until then are not measured.
@@ -406,7 +419,7 @@ class AdaptiveLimit:
 
     def _apply(self, limit: float) -> None:
         self._limit = limit
-        self.current = int(self._clamped(limit))
+        self.current = int(min(self._clamped(limit), self._free_slots.limit))
 
     def _clamped(self, limit: float) -> float:
         return min(max(limit, float(self.bounds.floor)), float(self.bounds.ceiling))

@@ -31,6 +31,7 @@ _FIRST_PATIENCE = 10.0  # multiple of the response time after which the first re
 _LOWEST, _SLIGHT = 0.7, 0.05  # fractions of the requests in flight
 _MIN_WINDOW_SECONDS, _MAX_WINDOW_SECONDS = 0.25, 2.0
 _SETTLE_FACTOR = 1.25  # multiple of the response time until a trial has an effect on responses
+_SLOTS_PER_RESPONSE = 0.5  # by which a response raises the limit of a backend that has refused requests
 _HISTORY_DECAY = 0.9  # weight of earlier windows with each new one
 
 
@@ -38,7 +39,8 @@ class LoadSignal(StrEnum):
     """Information about the load of a backend that the end of a request gives."""
 
     RESPONDED = "responded"
-    REJECTED = "rejected"  # busy, overloaded or unavailable
+    REJECTED = "rejected"  # overloaded or unavailable
+    BUSY = "busy"  # other callers, which the backend serves first, use its slots
     TIMED_OUT = "timed_out"
     NEUTRAL = "neutral"  # does not show how busy the backend is
 
@@ -383,6 +385,35 @@ class RejectionHistory:
         self._seen.clear()
         self._rejected = self._recorded = 0
         return peak
+
+
+class FreeSlots:
+    """How many requests a backend accepts that serves other callers first, and refuses all further requests.
+
+    A refusal shows the number exactly, harms nobody and is quick. So requests find a slot that became free by
+    asking for it: each response is an occasion for its own successor, and every second one for one more. If
+    the backend has refused nothing for as long as a response takes, each response is an occasion for two.
+    """
+
+    def __init__(self) -> None:
+        self.limit = math.inf  # requests in flight
+        self._refused_at = -math.inf
+
+    def record_refusal(self, in_flight: int, now: float) -> None:
+        """Lower the limit to the requests that the backend has accepted, but to no less than one.
+
+        `in_flight` includes the refused request.
+        """
+        self.limit, self._refused_at = float(max(in_flight - 1, 1)), now
+
+    def record_response(self, now: float, response_seconds: float) -> None:
+        """Raise the limit, because a response has arrived.
+
+        Args:
+            now: the current time.
+            response_seconds: usual duration of a request.
+        """
+        self.limit += 1.0 if now - self._refused_at > response_seconds else _SLOTS_PER_RESPONSE
 
 
 def _rejected_share(outcomes: list[tuple[int, bool]]) -> float:

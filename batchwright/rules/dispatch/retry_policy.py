@@ -34,6 +34,7 @@ class Category(StrEnum):
     TRANSPORT = "transport"
     UPSTREAM_5XX = "upstream_5xx"
     SERVICE_UNAVAILABLE = "service_unavailable"
+    BUSY = "busy"  # the backend serves direct callers first, and they use its slots
     NO_HEALTHY_DEPLOYMENTS = "no_healthy_deployments"
     INVALID_REQUEST = "invalid_request"
     RESPONSE_SHAPE = "response_shape"
@@ -87,9 +88,10 @@ NO_DEPLOYMENTS = Classification(Budget.CAPACITY, Category.NO_HEALTHY_DEPLOYMENTS
 # A gateway cannot reach the backend behind it.
 UPSTREAM_UNREACHABLE = Classification(Budget.CAPACITY, Category.TRANSPORT)
 OUT_OF_BUDGET = Classification(Budget.CAPACITY, Category.BUDGET)
+UNAVAILABLE = Classification(Budget.CAPACITY, Category.SERVICE_UNAVAILABLE)
+BUSY = Classification(Budget.CAPACITY, Category.BUSY)
 
 _RATE_LIMIT = Classification(Budget.CAPACITY, Category.RATE_LIMIT)
-_UNAVAILABLE = Classification(Budget.CAPACITY, Category.SERVICE_UNAVAILABLE)
 _UPSTREAM = Classification(Budget.ATTEMPT, Category.UPSTREAM_5XX)
 _UNKNOWN = Classification(Budget.ATTEMPT, Category.UNKNOWN)
 _REJECTED = Classification(Budget.SETTLED, Category.INVALID_REQUEST)
@@ -103,10 +105,10 @@ STATUS_CLASSES: dict[int, Classification] = {
     **dict.fromkeys((408, 409, 425), RESPONSE_TIMEOUT),
     429: _RATE_LIMIT,
     501: _REJECTED,
-    **dict.fromkeys((502, 503, 504, *range(520, 530)), _UNAVAILABLE),
+    **dict.fromkeys((502, 503, 504, *range(520, 530)), UNAVAILABLE),
     505: _REJECTED,
 }
-_STATUS_FAMILIES = {2: SUCCESS, 3: _UNAVAILABLE, 4: _REJECTED, 5: _UPSTREAM}
+_STATUS_FAMILIES = {2: SUCCESS, 3: UNAVAILABLE, 4: _REJECTED, 5: _UPSTREAM}
 # Phrases in errors with 429 or 503, from gateways without an available backend, and from providers whose
 # budget is spent.
 _NO_BACKEND_PHRASES = (

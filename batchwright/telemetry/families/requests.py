@@ -40,8 +40,8 @@ class RequestMetrics:
         )
         self.backend_limit_changes = create.counter(
             "backend_limit_changes_total",
-            "Changes of a backend's adaptive concurrency limit, by cause: `rejected`, `timed_out`, `slow`, "
-            "`decrease_probe`, `increase_probe`, `probe_reverted`, `recovered`",
+            "Changes of a backend's adaptive concurrency limit, by cause: `rejected`, `busy`, `timed_out`, "
+            "`slow`, `decrease_probe`, `increase_probe`, `probe_reverted`, `recovered`",
             ["backend", "cause"],
         )
         self.limited_seconds = create.counter(

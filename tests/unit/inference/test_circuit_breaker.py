@@ -400,3 +400,31 @@ def test_lines_that_failed_before_keep_their_attempts_while_a_backend_is_probed(
     again = circuit.begin()
     assert circuit.needs_evidence(again, "a", since=again.sent_at, proved=True)
     assert circuit.attribute_to_backend("a", since=again.sent_at, proved=True)
+
+
+def test_busy_refusals_do_not_open_it_while_the_backend_processes_another_request(
+    circuit: CircuitBreaker,
+) -> None:
+    circuit.begin()
+    for _ in range(20):
+        circuit.record_busy(circuit.begin(), "busy", pause=0.0)
+    assert not circuit.is_open
+
+
+def test_a_backend_that_is_only_busy_is_tried_every_second(circuit: CircuitBreaker, clock: Clock) -> None:
+    for _ in range(3):
+        circuit.record_busy(circuit.begin(), "busy", pause=0.0)
+    assert circuit.is_open
+    for _ in range(10):
+        assert circuit.wait_seconds() == 1.0
+        clock.now += 1.0
+        circuit.record_busy(circuit.begin(), "busy", pause=0.0)
+    clock.now += 1.0
+    circuit.record_success(circuit.begin())
+    assert not circuit.is_open
+
+
+def test_a_busy_backend_that_names_a_wait_gets_it(circuit: CircuitBreaker) -> None:
+    for _ in range(3):
+        circuit.record_busy(circuit.begin(), "busy", pause=7.0)
+    assert circuit.wait_seconds() == 7.0

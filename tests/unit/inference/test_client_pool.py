@@ -153,6 +153,28 @@ async def test_headers_of_a_backend_are_sent_with_every_request_and_batch_reques
         assert (server.header_values(b"x-team"), server.header_values(b"x-lane")) == ([], [])
 
 
+@pytest.mark.parametrize(
+    ("status", "is_marked", "verdict"),
+    [
+        (503, True, retry_policy.BUSY),
+        (503, False, retry_policy.UNAVAILABLE),
+        (502, True, retry_policy.UNAVAILABLE),
+        (429, True, retry_policy.classify(429)),
+    ],
+)
+@BOTH
+async def test_only_a_backend_that_serves_direct_callers_first_can_be_busy(
+    engine: str, status: int, is_marked: bool, verdict: retry_policy.Classification
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 %d No\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}" % status)
+        await writer.drain()
+
+    async with asking(serve, engine) as pool:
+        assert (await pool.ask(send_dispatch_header=is_marked)).verdict is verdict
+
+
 async def test_a_header_is_sent_once_and_the_batch_mark_overrides_a_registered_one() -> None:
     server = Backend()
     async with asking(server.serve) as pool:

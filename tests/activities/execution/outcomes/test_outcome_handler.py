@@ -1,9 +1,11 @@
 """Outcomes applied to a line: its attempts, the backend's words, and the circuit."""
 
 import json
+import time
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.outcome_handler import InFlightRequest, OutboundRequest, OutcomeHandler
@@ -13,11 +15,12 @@ from batchwright.activities.services.batch_costs import uncounted
 from batchwright.contracts.errors import LineCode
 from batchwright.inference.limits.concurrency_limiter import Permit, PermitRequest
 from batchwright.inference.outcomes import Outcome, from_exception
+from batchwright.rules.dispatch import retry_policy
 from batchwright.rules.dispatch.retry_policy import HOOK_FAILED, RetryPolicy, classify
 from tests.activities.execution.fixture import BATCH, FOLDER, MODEL, TENANT, ExecutionFixture, ok, request
 from tests.fakes.routing import URLS, Clock, fail, plain, route_of
 
-REFUSED = Outcome(classify(503), 503)
+REFUSED, BUSY = Outcome(classify(503), 503), Outcome(retry_policy.BUSY, 503)
 SAID = Outcome(classify(500), 500, b'{"error":{"message":"cannot draw a cat"}}')
 REQUEST = OutboundRequest("r-1", "c-1", b"{}")
 
@@ -71,6 +74,15 @@ async def test_a_line_without_an_answer_still_has_none_after_a_refusal() -> None
     fixture.retry(from_exception(httpx.ReadError("reset"), seconds=1, most_bytes=1))
     fixture.retry(REFUSED)
     assert fixture.line.attempt.no_response
+
+
+async def test_a_line_refused_by_a_busy_backend_is_due_at_once_unless_the_backend_names_a_wait() -> None:
+    fixture = OpenCircuit()
+    fixture.retry(BUSY)
+    assert fixture.line.attempt.not_before <= time.time()
+    fixture.retry(replace(BUSY, retry_after=100))
+    assert fixture.line.attempt.not_before > time.time()
+    assert fixture.line.attempt.count == 0
 
 
 async def test_a_failed_trial_at_a_healthy_backend_uses_an_attempt_and_the_next_one_waits() -> None:

@@ -199,6 +199,7 @@ async def test_limits_and_requests_in_flight_are_shown_per_backend_url() -> None
         (Outcome(retry_policy.SUCCESS, 200), LoadSignal.RESPONDED),
         (Outcome(classify(429)), LoadSignal.REJECTED),
         (Outcome(classify(503)), LoadSignal.REJECTED),
+        (Outcome(retry_policy.BUSY), LoadSignal.BUSY),
         (Outcome(retry_policy.RESPONSE_TIMEOUT), LoadSignal.TIMED_OUT),
         (Outcome(retry_policy.NOT_SENT), LoadSignal.NEUTRAL),
         (Outcome(classify(400)), LoadSignal.NEUTRAL),

@@ -302,3 +302,61 @@ def test_the_kinds_that_are_remembered_are_bounded() -> None:
         baseline.record(kind, 1.0)
         baseline.end_window(0.0)
     assert len(vars(baseline)["_offsets"]) <= 512
+
+
+@dataclass
+class SharedBackend:
+    """Backend whose direct callers use some of its slots, and that refuses all further requests at once.
+
+    Time passes in steps of a twentieth of a response, and as many requests are sent as the limit allows.
+    """
+
+    slots: int
+    direct: int
+    limit: AdaptiveLimit = field(default_factory=limit)
+    now: float = 0.0
+    sent_at: list[float] = field(default_factory=list[float])
+    refused: int = 0
+
+    def run(self, seconds: float) -> float:
+        """Return the mean fraction of the slots left by direct callers that requests used."""
+        used = list[float]()
+        while len(used) < seconds / 0.05:
+            self.now += 0.05
+            for sent_at in [at for at in self.sent_at if self.now - at >= 1.0]:
+                self.report(LoadSignal.RESPONDED, sent_at)
+                self.sent_at.remove(sent_at)
+            while len(self.sent_at) < self.limit.current:
+                self.sent_at.append(self.now)
+                if len(self.sent_at) + self.direct > self.slots:
+                    self.refused += 1
+                    self.report(LoadSignal.BUSY, self.now)
+                    self.sent_at.pop()
+            used.append(len(self.sent_at) / (self.slots - self.direct))
+        return sum(used) / len(used)
+
+    def report(self, signal: LoadSignal, sent_at: float) -> None:
+        count = len(self.sent_at)
+        self.limit.on_complete(
+            signal, sent_at=sent_at, now=self.now, in_flight=count, in_flight_when_sent=count
+        )
+
+
+def test_requests_use_the_slots_that_direct_callers_leave() -> None:
+    backend = SharedBackend(slots=32, direct=12)
+    assert backend.run(60) > 0.9
+    assert backend.refused < 60 * 20  # fewer than there are responses
+
+
+def test_slots_that_direct_callers_leave_again_are_found_in_the_time_of_ten_responses() -> None:
+    backend = SharedBackend(slots=64, direct=63)
+    backend.run(20)
+    backend.direct = 0
+    backend.run(10)
+    assert backend.run(1) > 0.9
+
+
+def test_busy_refusals_leave_at_least_one_request() -> None:
+    backend = SharedBackend(slots=8, direct=8)
+    backend.limit.on_complete(LoadSignal.BUSY, sent_at=0.0, now=0.1, in_flight=1, in_flight_when_sent=1)
+    assert backend.limit.current == 1
