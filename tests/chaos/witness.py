@@ -10,11 +10,12 @@ from pydantic import BaseModel
 
 from batchwright.rules import ids
 from batchwright.rules.results.segments import RecordKind, SegmentDamaged, read_index
-from batchwright.storage.base import Storage, StorageError
+from batchwright.storage.base import DatedObject, Storage, StorageError
 from tests.clients import http_client
 
 _RESULTS, _BATCHES = "/results/", "/batches/"
 _EVERY_SECONDS = 3.0
+_CLOCK_SECONDS = 1.0  # S3 dates objects to the second
 
 
 class Entry(BaseModel):
@@ -36,7 +37,8 @@ class Ledger(BaseModel):
 class Witness:
     """Observes which requests have a stored result. So it can find requests that are sent again afterwards.
 
-    `settled` has the time at which the result of a request was first seen, by the id of the request.
+    `settled` has the time at which the result of a request was stored, by the id of the request. It is at
+    most a second late. If the result was not seen before its batch ended, it is the time of the end.
     """
 
     objects: Storage
@@ -54,10 +56,10 @@ class Witness:
     async def look(self) -> None:
         """Read all segments (objects with results) that have not been read before."""
         async with self._looking:
-            keys = [info.key async for info in self.objects.list("") if _is_segment(info.key)]
-            for key in keys:
-                if key not in self._read:
-                    await self._read_one(key)
+            segments = [info async for info in self.objects.inventory("") if _is_segment(info.key)]
+            for segment in segments:
+                if segment.key not in self._read:
+                    await self._read_one(segment)
 
     async def under_way(self) -> int:
         """Return the number of requests that are in flight, or answered but without a stored result.
@@ -92,13 +94,14 @@ class Witness:
             answer = await http.get(self.simulator + "/admin/ledger")
         return Ledger.model_validate_json(answer.raise_for_status().content)
 
-    async def _read_one(self, key: str) -> None:
+    async def _read_one(self, segment: DatedObject) -> None:
+        key = segment.key
         try:
             index = read_index(await self.objects.get(key))
         except (StorageError, SegmentDamaged):
             return  # compacted just now, or the batch has ended
         self._read.add(key)
-        seen_at = time.time()
+        seen_at = min(time.time(), segment.written_at.timestamp() + _CLOCK_SECONDS)
         batch_id = next(part for part in key.split("/") if ids.is_batch_id(part))
         for entry in index:
             if entry.kind is RecordKind.SETTLED:
