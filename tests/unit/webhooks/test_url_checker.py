@@ -29,7 +29,11 @@ class Names:
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> Names:
     names = Names()
-    monkeypatch.setattr(HostLookup, "addresses", lambda _, host: names.addresses(host))
+
+    async def addresses(_: HostLookup, host: str) -> list[IPv4Address]:
+        return await names.addresses(host)
+
+    monkeypatch.setattr(HostLookup, "addresses", addresses)
     return names
 
 
