@@ -276,14 +276,17 @@ def test_a_client_that_does_not_read_its_file_is_disconnected(hasty_api: Api) ->
     assert hasty_api.client.get("/healthz").status_code == 200
 
 
-def _received_end(connection: socket.socket, size: int) -> bool:
-    """Return True if the server gave up before it had sent the whole file, and False if it still sends."""
-    gone = not any(
+def is_open_at_server(connection: socket.socket) -> bool:
+    return any(
         other.laddr == connection.getpeername() and other.raddr == connection.getsockname()
         for other in psutil.net_connections("tcp")
         if other.status == psutil.CONN_ESTABLISHED and other.raddr
     )
-    if not gone:
+
+
+def _received_end(connection: socket.socket, size: int) -> bool:
+    """Return True if the server gave up before it had sent the whole file, and False if it still sends."""
+    if is_open_at_server(connection):
         return False
     received = 0
     try:
