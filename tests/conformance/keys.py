@@ -8,8 +8,10 @@ from openai import AsyncOpenAI, AuthenticationError, NotFoundError, PermissionDe
 from batchwright.rules.api_keys import new_key
 from tests.clients import http_client
 from tests.conformance.contract import Api, Table
+from tests.conformance.places import ISSUER_PORT
 from tests.conformance.requests import done, sent
 from tests.e2e.batches import until
+from tests.integration.api.test_oidc import issuing, sign_in
 from tests.integration.starter.commands import Ended, batchwright
 
 TABLE = Table("keys")
@@ -75,6 +77,19 @@ async def scopes(api: Api) -> None:
         with pytest.raises(PermissionDeniedError) as refused:
             await sent(reader)
     assert (refused.value.code, refused.value.type) == ("missing_scope", "invalid_request_error")
+
+
+@TABLE.row("Errors", "a token of the login's issuer works like a key; one for another audience is 401")
+async def tokens(api: Api) -> None:
+    with issuing(ISSUER_PORT) as issuer:
+        token, other = sign_in(issuer), sign_in(issuer, "another client")
+        await batchwright("tenants", "create", "blue", database_url=api.stack.now.postgres)
+        async with AsyncOpenAI(base_url=api.url, api_key=token) as client:
+            batch = await done(client)
+        async with AsyncOpenAI(base_url=api.url, api_key=other) as client:
+            with pytest.raises(AuthenticationError, match="not for this API"):
+                await client.batches.retrieve(batch.id)
+    assert batch.status == "completed"
 
 
 @TABLE.row("Errors", "a key of a disabled tenant is 401 within seconds, like an unknown one")

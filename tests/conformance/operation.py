@@ -12,6 +12,7 @@ from openai.types import Batch
 from pydantic import BaseModel
 
 from batchwright.api.routes.admin.budget_groups import BudgetGroupObject
+from batchwright.contracts.objects.audit_log import AuditLogPage, AuditOutcome
 from batchwright.contracts.objects.openai import BatchObject, EstimateObject
 from batchwright.contracts.objects.operator import (
     BatchCountsObject,
@@ -179,6 +180,28 @@ async def holds(api: Api) -> None:
     for body in ({}, {"tenant": tenant, "model": "m"}, {"model": ""}):
         with pytest.raises(BadRequestError):
             await admin.put("/holds", cast_to=httpx.Response, body=body)
+
+
+@TABLE.row("Operation", "acts that change or destroy are in the audit log, which is listed and exported")
+async def audit_log(api: Api) -> None:
+    batch = await done(api.client)
+    await api.client.delete(f"/batches/{batch.id}", cast_to=httpx.Response)
+    admin, query = operators(api), f"action=batch.delete&target={batch.id}"
+    page = exactly(AuditLogPage, await admin.get(f"/audit-log?{query}", cast_to=httpx.Response))
+    [entry] = page.data
+    assert (entry.outcome, entry.target.tenant, entry.after) == (
+        AuditOutcome.OK,
+        api.profile.value,
+        None,
+    )
+    assert isinstance(entry.before, dict)
+    assert entry.before["status"] == "completed"
+    exported = await admin.get(f"/audit-log/export?{query}", cast_to=httpx.Response)
+    assert [json.loads(line) for line in exported.text.splitlines()] == [entry.model_dump(mode="json")]
+    for param in ("action", "outcome", "created_after", "unknown"):
+        with pytest.raises(BadRequestError) as refused:
+            await admin.get(f"/audit-log?{param}=never", cast_to=httpx.Response)
+        assert refused.value.param == param
 
 
 @TABLE.row(

@@ -30,9 +30,14 @@ TIGHT = {
     "BATCHWRIGHT_STRICT_MODELS": "true",
     **with_constants(max_part_bytes=PART_BYTES),
 }
-_KEYS = {"BATCHWRIGHT_AUTH": "api_key"}
-# The fuzzer waits until a stream has ended, also if it has paused the batch.
-_ORDINARY = with_constants(stream_seconds=2)
+ISSUER_PORT = free_port()  # the check of tokens runs an issuer there
+_KEYS = {
+    "BATCHWRIGHT_AUTH": "api_key",
+    "BATCHWRIGHT_OIDC_ISSUER": f"http://127.0.0.1:{ISSUER_PORT}",
+    "BATCHWRIGHT_OIDC_AUDIENCE": "batches",
+}
+# The fuzzer waits until a stream has ended, also if it has paused the batch. Receivers of webhooks run here.
+_ORDINARY = {**with_constants(stream_seconds=2), "BATCHWRIGHT_WEBHOOK_ALLOWED_NETWORKS": '["127.0.0.0/8"]'}
 
 
 class Places:

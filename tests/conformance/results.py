@@ -4,7 +4,7 @@ import json
 
 import httpx
 import pytest
-from openai import BadRequestError
+from openai import BadRequestError, ConflictError
 from openai.types import Batch
 from pydantic import BaseModel, ConfigDict
 
@@ -78,6 +78,22 @@ async def errors_summary(api: Api) -> None:
     ]
     assert found[1].example["custom_id"] == "nowhere"
     assert NOWHERE in found[1].example["message"]
+
+
+@TABLE.row("Results", "only the failed lines with chosen codes are retried, in a new batch; others are 409")
+async def retried_codes(api: Api) -> None:
+    await api.stack.faults(model=MODELS[1], kind=400, rate=1.0)
+    batch = await done(api.client, jsonl([*chat_lines(MODELS[:2], each=2), chat_line("nowhere", NOWHERE)]))
+    await api.stack.heal()
+    path = f"/batches/{batch.id}/x/retry"
+    with pytest.raises(BadRequestError) as unknown:
+        await api.client.post(path, cast_to=Batch, body={"codes": []})
+    assert unknown.value.param == "codes"
+    retry = await api.client.post(path, cast_to=Batch, body={"codes": ["http_400"]})
+    found = await lines(api, (await ended(api.client, retry.id)).output_file_id)
+    assert [line.custom_id for line in found] == ["line-00001", "line-00003"]
+    with pytest.raises(ConflictError, match=retry.id):
+        await api.client.post(path, cast_to=Batch, body={"codes": ["model_not_found"]})
 
 
 @TABLE.row(

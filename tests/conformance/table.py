@@ -19,6 +19,7 @@ from tests.conformance import (
     surroundings,
     tenants,
     uploads,
+    webhooks,
 )
 from tests.conformance.contract import Area, Check, Row
 from tests.conformance.node_client import NODE_ROWS
@@ -39,7 +40,7 @@ Checks of limits and policies run with small limits, and checks of keys with `BA
 
 def checks() -> dict[Row, Check]:
     """Return the checks with the Python client, by row."""
-    ours = (surroundings, operation, tenants, bounds, keys)
+    ours = (surroundings, operation, tenants, bounds, keys, webhooks)
     modules = (files, uploads, batches, endpoints, edges, results, calls, *ours)
     tables = [module.TABLE for module in modules]
     tables += [messages.TABLE, messages.TIGHT_TABLE, messages.KEYS_TABLE]
