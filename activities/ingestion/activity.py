@@ -152,7 +152,7 @@ class Ingestion(IngestionActivities):
         try:
             with InputSpool(self._settings.spool_dir) as spool:
                 async with resumed_results(order, self._database, self._storage, self._settings) as resumed:
-                    scanner = Scanner(context, self._models.canonical, resumed)
+                    scanner = Scanner(context, self._models.canonical, resumed, spool.new_bytes)
                     return await self._plan(context, file, scanner, spool)
         except SourceBatchGone as gone:
             return await self._fail(order, [ValidationError(code="invalid_request", message=str(gone))])

@@ -9,9 +9,11 @@ import os
 from collections.abc import Callable, Sequence
 from io import FileIO
 from pathlib import Path
+from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from batchwright.activities.scratch_file import ScratchFile
+from batchwright.activities.spilled_bytes import SpillSpace
 from batchwright.storage.base import StorageUnavailable
 
 P = ParamSpec("P")
@@ -28,6 +30,14 @@ class InputSpool(ScratchFile):
     def __init__(self, directory: Path | None) -> None:
         super().__init__(directory, "Ingestion")
         self._stopped = False
+        self._space = SpillSpace(directory, "Ingestion")
+        self.new_bytes = self._space.new_bytes  # makes the place for what ingestion stores of each line
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._space.close()
+        super().__exit__(kind, error, trace)
 
     async def off_loop(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work`, which uses this file, in a thread and return its result.

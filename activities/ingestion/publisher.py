@@ -25,6 +25,7 @@ from batchwright.contracts.payloads.batch import ModelCounts
 from batchwright.contracts.payloads.ingestion import ModelShare
 from batchwright.inference.limits.fleet_rates import EffectiveRates
 from batchwright.rules import object_keys
+from batchwright.rules.growing_bytes import GrowingBytes
 from batchwright.rules.ids import request_id, safe_name
 from batchwright.rules.input.line_checks import describe_body_problems
 from batchwright.rules.input.lines import parse_line, read_fields, read_text
@@ -71,13 +72,14 @@ class _PlanTables:
     lines.
     """
 
-    def __init__(self, slicer: Slicer) -> None:
-        self.plan = bytearray()
+    def __init__(self, slicer: Slicer, plan: GrowingBytes) -> None:
+        self.plan = plan
         self.slices = bytearray()
         self._slicer = slicer
 
     def add(self, lines: list[PlanLine]) -> None:
-        self.plan += b"".join([pack_entry((line.offset, line.length, line.prefix_hash)) for line in lines])
+        entries = [pack_entry((line.offset, line.length, line.prefix_hash)) for line in lines]
+        self.plan.append(b"".join(entries))
         for line in lines:
             if (record := self._slicer.add(line.length, line.work_units)) is not None:
                 self.slices += pack_slice(record)
@@ -147,7 +149,7 @@ class Publisher:
         """
         self._check_deadline()
         safe_model = safe_name(model)
-        tables = _PlanTables(self._slicer(model, len(lines)))
+        tables = _PlanTables(self._slicer(model, len(lines)), spool.new_bytes())
         ordered = lines.in_order(ranks, spool.read_line)
         async with self._storage.writer(object_keys.shard(self._prefix, safe_model)) as shard:
             piece = await spool.off_loop(_next_piece, ordered, tables, spool)
@@ -157,12 +159,22 @@ class Publisher:
                 piece, _ = await run_both(preparing, shard.write(piece))
         tables.finish()
         await run_both(
-            self._storage.put(object_keys.plan(self._prefix, safe_model), bytes(tables.plan)),
+            self._write_plan(safe_model, tables.plan, spool),
             self._storage.put(object_keys.slice_table(self._prefix, safe_model), bytes(tables.slices)),
         )
         slices = len(tables.slices) // SLICE_BYTES
         queue = self._rates.queue_of(model)
         return ModelShare(model=model, safe_model=safe_model, lines=len(lines), slices=slices, queue=queue)
+
+    async def _write_plan(self, safe_model: str, plan: GrowingBytes, spool: InputSpool) -> None:
+        key = object_keys.plan(self._prefix, safe_model)
+        if len(plan) <= _PIECE_BYTES:
+            await self._storage.put(key, plan.read(0, len(plan)))
+            return
+        pieces = plan.pieces(_PIECE_BYTES)
+        async with self._storage.writer(key) as writer:
+            while piece := await spool.off_loop(next, pieces, b""):
+                await writer.write(piece)
 
     async def _publish_plan_only(self, model: str, lines: ModelLines, spool: InputSpool) -> ModelShare:
         """Write only the plan of a model (the list of its lines), because the lines will not be sent.

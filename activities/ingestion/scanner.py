@@ -12,6 +12,7 @@ from batchwright.contracts.errors import LineCode
 from batchwright.contracts.payloads.batch import BatchOrder, BatchPolicy, ModelCounts, StartForecast
 from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.rules.deadline import Deadline
+from batchwright.rules.growing_bytes import GrowingBytes, NewBytes
 from batchwright.rules.input.errors import ValidationCode, ValidationErrors
 from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits, RejectedRequest
 from batchwright.rules.input.line_splitter import InputLine
@@ -95,12 +96,14 @@ class Scanner:
         context: IngestionContext,
         canonical: Callable[[str], str] = str,
         resumed: ResumedResults | None = None,
+        new_bytes: NewBytes = GrowingBytes,
     ) -> None:
         """Create a scanner.
 
         Args:
             canonical: returns the model for an alias, and any other name unchanged.
             resumed: the results to reuse; None if the batch does not resume another batch.
+            new_bytes: makes the place for what is stored of each line.
         """
         order, settings = context.order, context.settings
         self.deadline_passed = False  # if True, only the positions of lines are recorded
@@ -111,7 +114,8 @@ class Scanner:
         self.unserved = UnservedLines()
         self._lines_fail_alone = order.policy.lines_fail_alone
         limits = line_limits(settings, order.policy)
-        self._validator = InputValidator(order.endpoint, order.policy.profile, limits)
+        self._validator = InputValidator(order.endpoint, order.policy.profile, limits, new_bytes)
+        self._new_bytes = new_bytes
         self.errors: ValidationErrors = self._validator.errors
         self._settings = settings
         self._default_model = settings.default_model
@@ -179,7 +183,7 @@ class Scanner:
                 message = f"The batch names more than {max_models} models. Split it into several batches."
                 self.errors.add(ValidationCode.TOO_MANY_MODELS, message, param="body.model", line=line.number)
                 return
-            lines = self.models[model] = ModelLines(plan_order(self._settings))
+            lines = self.models[model] = ModelLines(plan_order(self._settings), self._new_bytes)
         if self.deadline_passed:
             lines.add(line.offset, line.length, 0, 0, b"", 0)
             return

@@ -26,6 +26,15 @@ class DigestSet:
         """Add `data`. Return True if it is new, False if the set already contains `data`."""
         return self._take(data) >= 0
 
+    def hashes(self, data: bytes) -> tuple[int, int]:
+        """Return the hashes of `data`: 64 bits and 32 bits. Only this set makes the same hashes."""
+        low = hash(self._key + data) or 1  # 0 means a free slot
+        return low, hash(self._other_key + data) & _HIGH
+
+    def contains(self, hashes: tuple[int, int]) -> bool:
+        """Return True if data with these hashes was added."""
+        return self._find(hashes) < 0
+
     def _take(self, data: bytes) -> int:
         """Add `data` if it is new, and return the number of its slot in the table.
 
@@ -33,16 +42,23 @@ class DigestSet:
         """
         if self._size >= self._room:
             self._grow()
-        low = hash(self._key + data) or 1  # 0 means a free slot
-        high = hash(self._other_key + data) & _HIGH
+        low, high = hashes = self.hashes(data)
+        slot = self._find(hashes)
+        if slot < 0:
+            return slot
+        self._low[slot], self._high[slot] = low, high
+        self._size += 1
+        return slot
+
+    def _find(self, hashes: tuple[int, int]) -> int:
+        """Return the number of the free slot for these hashes. If the set has them, return `~slot`."""
+        low, high = hashes
         lows, mask = self._low, self._mask
         slot = low & mask
         while there := lows[slot]:
             if there == low and self._high[slot] == high:
                 return ~slot
             slot = (slot + 1) & mask
-        lows[slot], self._high[slot] = low, high
-        self._size += 1
         return slot
 
     def _grow(self) -> None:

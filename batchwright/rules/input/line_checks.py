@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from batchwright.contracts.terms import Endpoint, Profile
+from batchwright.rules.growing_bytes import GrowingBytes, NewBytes
 from batchwright.rules.input.ambiguous_keys import BODY_NAMES, LINE_NAMES, LineTemplates, ambiguous_keys
 from batchwright.rules.input.body_checks import (
     BodyProblem,
@@ -17,8 +18,8 @@ from batchwright.rules.input.body_checks import (
     meets_requirements_of,
     prompt_field,
 )
-from batchwright.rules.input.digest_set import DigestSet
 from batchwright.rules.input.errors import ValidationCode, ValidationErrors
+from batchwright.rules.input.line_ids import LineIds
 from batchwright.rules.input.line_splitter import InputLine
 from batchwright.rules.input.lines import (
     DECODE_ERRORS,
@@ -79,16 +80,22 @@ class LineChecker:
     """Checks lines in the order of the file. Errors are recorded in `errors`, not raised."""
 
     def __init__(
-        self, endpoint: Endpoint, profile: Profile, limits: InputLimits, errors: ValidationErrors
+        self,
+        endpoint: Endpoint,
+        profile: Profile,
+        limits: InputLimits,
+        errors: ValidationErrors,
+        new_bytes: NewBytes = GrowingBytes,
     ) -> None:
         self.errors = errors
+        self._new_bytes = new_bytes
         self._endpoint = endpoint
         self._strict = profile is Profile.STRICT
         self._limits = limits
         self._has_batch_limits = limits.one_model or endpoint is Endpoint.EMBEDDINGS
         self._meets_requirements = meets_requirements_of(endpoint)
         self._templates = LineTemplates(prompt_field(endpoint))
-        self._ids = DigestSet()
+        self._ids = LineIds(new_bytes)
         self._inputs = 0
         self._model: str | None = None
 
@@ -104,7 +111,7 @@ class LineChecker:
             fast: result of `fast_parse` for the line. If it is None, the line gets the strict checks.
         """
         before = self.errors.count
-        if fast is None or line.data is None or not self._is_valid(line.data, fast):
+        if fast is None or line.data is None or not self._is_valid(line.data, fast, line.number):
             return self._check_strictly(line, before)
         body = fast.body
         request = AcceptedRequest(fast.custom_id, body.model or None, body)
@@ -113,11 +120,16 @@ class LineChecker:
             return request if self.errors.count == before else None
         return request
 
-    def release_ids(self) -> None:
-        """Free the memory of all recorded `custom_id`s. Call this after the last line."""
-        self._ids = DigestSet()
+    def finish(self) -> None:
+        """Record an error for each repeated `custom_id` that is found only now, and forget all of them.
 
-    def _is_valid(self, data: bytes, line: FastLine) -> bool:
+        Call this after the last line.
+        """
+        for line in self._ids.repeated():
+            self._add_duplicate(line)
+        self._ids = LineIds(self._new_bytes)
+
+    def _is_valid(self, data: bytes, line: FastLine, number: int) -> bool:
         """Return True if a line from `fast_parse` has no error, and record its `custom_id` as used.
 
         If the result is False, the caller makes the strict checks to find the errors.
@@ -129,7 +141,7 @@ class LineChecker:
         return (
             self._meets_requirements(line.body)
             and self._templates.is_unambiguous(data, line)
-            and self._ids.add(line.custom_id.encode())
+            and self._ids.add(line.custom_id.encode(), number)
         )
 
     def _check_strictly(self, line: InputLine, before: int) -> AcceptedRequest | RejectedRequest | None:
@@ -179,13 +191,16 @@ class LineChecker:
             message = f"Invalid type for 'custom_id': expected a non-empty string, but got {kind} instead."
             self.errors.add(ValidationCode.INVALID_TYPE, message, param="custom_id", line=number)
             return None
-        if not self._ids.add(custom_id.encode("utf-8", "surrogatepass")):
-            message = (
-                "The custom_id for this request is a duplicate of another request. "
-                "Please ensure that every custom_id is unique within the batch."
-            )
-            self.errors.add(ValidationCode.DUPLICATE_CUSTOM_ID, message, param="custom_id", line=number)
+        if not self._ids.add(custom_id.encode("utf-8", "surrogatepass"), number):
+            self._add_duplicate(number)
         return custom_id
+
+    def _add_duplicate(self, line: int) -> None:
+        message = (
+            "The custom_id for this request is a duplicate of another request. "
+            "Please ensure that every custom_id is unique within the batch."
+        )
+        self.errors.add(ValidationCode.DUPLICATE_CUSTOM_ID, message, param="custom_id", line=line)
 
     def _check_keys(self, text: bytes, number: int) -> None:
         """Record an error for each ambiguous top-level key of the line."""

@@ -5,6 +5,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from batchwright.contracts.terms import Endpoint, Profile, ValidationError
+from batchwright.rules.growing_bytes import GrowingBytes, NewBytes
 from batchwright.rules.input.errors import ValidationCode, ValidationErrors
 from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits, LineChecker, RejectedRequest
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter
@@ -39,12 +40,23 @@ class InputValidator:
     If `bodies_fail_alone` is set in the limits, it also yields lines with an invalid body.
     """
 
-    def __init__(self, endpoint: Endpoint, profile: Profile, limits: InputLimits) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        profile: Profile,
+        limits: InputLimits,
+        new_bytes: NewBytes = GrowingBytes,
+    ) -> None:
+        """Create a validator.
+
+        Args:
+            new_bytes: makes the place for what is stored of each line beyond a million lines.
+        """
         self.total = 0
         self.errors = ValidationErrors()
         self._limits = limits
         self._splitter = LineSplitter(limits.max_line_bytes)
-        self._checker = LineChecker(endpoint, profile, limits, self.errors)
+        self._checker = LineChecker(endpoint, profile, limits, self.errors, new_bytes)
 
     @property
     def is_full(self) -> bool:
@@ -68,7 +80,7 @@ class InputValidator:
             most = self._limits.max_lines
             message = f"The input has more than {most} requests, the most a batch may have. Split it."
             self.errors.add(ValidationCode.TOO_MANY_TASKS, message)
-        self._checker.release_ids()
+        self._checker.finish()
         if not self.total:
             message = "The input file is empty. Please ensure that the batch contains at least one request."
             self.errors.add(ValidationCode.EMPTY_FILE, message)

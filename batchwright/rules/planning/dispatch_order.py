@@ -3,11 +3,10 @@
 Among lines that have only the prefix in common, the lines with the highest estimated cost go first, so that a
 batch does not end with a few long responses.
 
-A line takes 54 bytes of memory until it is written to the plan. Its text stays on disk, and is read again
-only if its sort key (`sort_keys.py`) is equal to the key of another line.
+A line takes 54 bytes until it is written to the plan, which are on disk if the input is large. Its text stays
+on disk, and is read again only if its sort key (`sort_keys.py`) is equal to the key of another line.
 """
 
-import heapq
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +15,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from batchwright.rules.growing_bytes import GrowingBytes, NewBytes, rows_of, sorted_rows
 from batchwright.rules.input.digest_set import DigestNumbers
 from batchwright.rules.input.lines import reread_body
 from batchwright.rules.planning.plan_format import PlanEntry
@@ -40,7 +40,6 @@ _PLACE = struct.Struct(f">{_KEY}xQIIH")  # the part of a row after the key
 _NUMBERED = struct.Struct(f">I{_ROW.size - 4}s")
 _RANK = struct.Struct(">I")
 _PACKED = struct.Struct(f"{_ROW.size}s")
-_RUN = 65_536 * _ROW.size  # bytes sorted at once, to limit the number of Python objects
 _UNITS = struct.Struct(">H")
 # Lines of plans with at most so many lines are sorted by cost. In larger plans, the last responses take only
 # a small part of the time.
@@ -138,9 +137,9 @@ class PromptPrefixes:
 class ModelLines:
     """The lines of one model. They are added in the order of the file, and returned in dispatch order."""
 
-    def __init__(self, order: PlanOrder) -> None:
+    def __init__(self, order: PlanOrder, new_bytes: NewBytes = GrowingBytes) -> None:
         self._order: PlanOrder = order
-        self._rows = bytearray()
+        self._rows = new_bytes()
 
     def __len__(self) -> int:
         return len(self._rows) // _ROW.size
@@ -159,14 +158,14 @@ class ModelLines:
         rank = prefix
         if self._order != "prefix":
             rank, sort_key = prefix_hash if self._order == "hash" else 0, b""
-        self._rows += _pack_row(rank, sort_key, offset, length, prefix_hash, units)
+        self._rows.append(_pack_row(rank, sort_key, offset, length, prefix_hash, units))
 
     def entries(self) -> Iterator[PlanEntry]:
         """Yield the plan entry (position and length) of each line, in no particular order.
 
         Call this only before `in_order`.
         """
-        return (_plan_line(row).entry for row in _rows_of(self._rows))
+        return (_plan_line(row).entry for row in rows_of(self._rows, _ROW.size))
 
     def in_order(self, ranks: "array[int]", read_line: ReadLine) -> Iterator[PlanLine]:
         """Yield the lines in dispatch order. Call this only once.
@@ -175,33 +174,23 @@ class ModelLines:
             ranks: result of `PromptPrefixes.ranks`.
             read_line: returns a line, given its offset and length.
         """
-        rows = _in_text_order(self._in_key_order(ranks), read_line)
+        rows = _in_text_order(
+            sorted_rows(self._rows, _ROW.size, lambda run: self._sorted(run, ranks)), read_line
+        )
         if self._order == "prefix" and len(self) <= _MAX_BY_COST:
             rows = _longest_first(rows)
         return starmap(PlanLine, map(_PLACE.unpack, rows))
 
-    def _in_key_order(self, ranks: "array[int]") -> Iterable[bytes]:
-        if len(self._rows) <= _RUN:
-            return self._sorted(0, ranks)
-        starts = range(0, len(self._rows), _RUN)
-        for start in starts:
-            self._rows[start : start + _RUN] = b"".join(self._sorted(start, ranks))
-        return heapq.merge(*map(self._run, starts))
-
-    def _sorted(self, start: int, ranks: "array[int]") -> list[bytes]:
+    def _sorted(self, run: bytes, ranks: "array[int]") -> list[bytes]:
         if self._order != "prefix":
-            return sorted(self._run(start))
+            return sorted(_rows_of(run))
         pack = _RANK.pack
-        numbered = _NUMBERED.iter_unpack(memoryview(self._rows)[start : start + _RUN])
-        rows = [pack(ranks[number]) + row for number, row in numbered]
+        rows = [pack(ranks[number]) + row for number, row in _NUMBERED.iter_unpack(run)]
         rows.sort()
         return rows
 
-    def _run(self, start: int) -> Iterator[bytes]:
-        return _rows_of(memoryview(self._rows)[start : start + _RUN])
 
-
-def _rows_of(packed: bytearray | memoryview) -> Iterator[bytes]:
+def _rows_of(packed: bytes | bytearray) -> Iterator[bytes]:
     return (row for (row,) in _PACKED.iter_unpack(packed))
 
 

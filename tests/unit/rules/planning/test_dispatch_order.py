@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from batchwright.rules import growing_bytes
 from batchwright.rules.input.digest_set import DigestNumbers, DigestSet
 from batchwright.rules.input.lines import read_body
 from batchwright.rules.planning import dispatch_order, prompt_prefix
@@ -181,7 +182,7 @@ def test_the_order_does_not_depend_on_how_many_rows_are_sorted_at_once(
     found = Input(requests)
     whole = found.planned(order)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatch_order, "_RUN", at_once * dispatch_order._ROW.size)  # pyright: ignore[reportPrivateUsage]
+        patch.setattr(growing_bytes, "_RUN_ROWS", at_once)
         assert found.planned(order) == whole
 
 

@@ -1,0 +1,115 @@
+"""Growing bytes of one activity, which are on the local disk as soon as they take too much memory."""
+
+import os
+from pathlib import Path
+
+from batchwright.activities.scratch_file import ScratchFile
+from batchwright.rules.growing_bytes import GrowingBytes
+from batchwright.storage.base import StorageFull, StorageUnavailable
+
+_MEMORY_BYTES = 64 * 1024 * 1024  # the rows of a million lines, with which ingestion sorts them
+_CHUNK_BYTES = 256 * 1024
+
+
+class SpillSpace:
+    """Makes the growing bytes of one activity. All of them together take at most 64 MiB of memory.
+
+    Each of them takes up to 256 KiB more. Call `close` at the end to delete their files.
+
+    Args:
+        directory: where the files are created; None for the system's temporary directory.
+        purpose: what the files are for, such as "Ingestion". Error messages begin with it.
+    """
+
+    def __init__(self, directory: Path | None, purpose: str) -> None:
+        self._directory, self._purpose = directory, purpose
+        self._left = _MEMORY_BYTES
+        self._files: list[ScratchFile] = []
+
+    def new_bytes(self) -> GrowingBytes:
+        return _SpilledBytes(self)
+
+    def close(self) -> None:
+        for file in self._files:
+            file.file.close()
+
+    def take(self, size: int) -> bool:
+        """Reserve memory. Return False if there is not enough."""
+        if size > self._left:
+            return False
+        self._left -= size
+        return True
+
+    def give_back(self, size: int) -> None:
+        self._left += size
+
+    def new_file(self) -> ScratchFile:
+        """Create a file. Raises StorageUnavailable if the directory cannot be used."""
+        self._files.append(ScratchFile(self._directory, self._purpose))
+        return self._files[-1]
+
+
+class _SpilledBytes(GrowingBytes):
+    """Bytes whose beginning is in a file, and whose end is in memory.
+
+    Raises, from all methods:
+        StorageFull: the disk does not accept the bytes.
+        StorageUnavailable: the file cannot be created or read.
+    """
+
+    def __init__(self, space: SpillSpace) -> None:
+        super().__init__()
+        self._space = space
+        self._file: ScratchFile | None = None
+        self._in_file = 0  # number of bytes in the file
+        self._reserved = 0  # bytes of memory that `space` has granted
+        self._most = _CHUNK_BYTES  # bytes in memory after which more memory is needed
+
+    def __len__(self) -> int:
+        return self._in_file + len(self._memory)
+
+    def append(self, data: bytes) -> None:
+        self._memory += data
+        if len(self._memory) >= self._most:
+            self._make_room()
+
+    def read(self, start: int, end: int) -> bytes:
+        if self._file is None or start >= self._in_file:
+            return super().read(start - self._in_file, end - self._in_file)
+        stored = self._read_file(start, min(end, self._in_file))
+        return stored + super().read(0, end - self._in_file) if end > self._in_file else stored
+
+    def replace(self, start: int, data: bytes) -> None:
+        in_file = max(0, min(len(data), self._in_file - start))
+        if self._file is not None and in_file:
+            try:
+                written = os.pwrite(self._file.file.fileno(), data[:in_file], start)
+            except OSError as error:
+                raise StorageFull(f"{self._file.directory} does not accept more data: {error}.") from error
+            if written < in_file:
+                raise StorageFull(f"{self._file.directory} does not accept more data.")
+        if in_file < len(data):
+            super().replace(start + in_file - self._in_file, data[in_file:])
+
+    def _make_room(self) -> None:
+        """Reserve more memory. If there is none, move all bytes in memory to the file."""
+        if self._file is None and self._space.take(_CHUNK_BYTES):
+            self._reserved += _CHUNK_BYTES
+            self._most += _CHUNK_BYTES
+            return
+        self._file = self._file or self._space.new_file()
+        self._file.write(self._memory)
+        self._in_file += len(self._memory)
+        self._memory = bytearray()
+        self._space.give_back(self._reserved)
+        self._reserved, self._most = 0, _CHUNK_BYTES
+
+    def _read_file(self, start: int, end: int) -> bytes:
+        assert self._file is not None
+        try:
+            data = os.pread(self._file.file.fileno(), end - start, start)
+        except OSError as error:
+            raise StorageUnavailable(f"{self._file.directory} cannot be read: {error}.") from error
+        if len(data) != end - start:
+            raise StorageUnavailable(f"A file in {self._file.directory} is shorter than what was written.")
+        return data

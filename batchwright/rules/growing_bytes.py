@@ -1,0 +1,71 @@
+"""A growing sequence of bytes, and sorting of rows of a fixed size in it.
+
+The bytes of a large input are on the local disk (`activities/spilled_bytes.py`), so that the memory of a
+worker does not grow with the number of lines.
+"""
+
+import heapq
+import struct
+from collections.abc import Callable, Iterable, Iterator
+
+_RUN_ROWS = 65_536  # number of rows sorted at once, to limit the number of Python objects
+_READ_ROWS = 512  # number of rows of a run that are read at once
+
+
+class GrowingBytes:
+    """A growing sequence of bytes in memory."""
+
+    def __init__(self) -> None:
+        self._memory = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._memory)
+
+    def append(self, data: bytes) -> None:
+        self._memory += data
+
+    def read(self, start: int, end: int) -> bytes:
+        """Return the bytes from `start` to `end`, or to the end of the sequence if it is shorter."""
+        return bytes(memoryview(self._memory)[start:end])
+
+    def replace(self, start: int, data: bytes) -> None:
+        """Replace the bytes at `start` by as many other bytes."""
+        self._memory[start : start + len(data)] = data
+
+    def pieces(self, size: int) -> Iterator[bytes]:
+        """Yield all bytes in pieces of `size` bytes. The last piece may be shorter."""
+        return (self.read(start, start + size) for start in range(0, len(self), size))
+
+
+NewBytes = Callable[[], GrowingBytes]
+
+
+def rows_of(stored: GrowingBytes, row_bytes: int) -> Iterator[bytes]:
+    return _rows(stored, 0, len(stored), row_bytes)
+
+
+def sorted_rows(
+    stored: GrowingBytes, row_bytes: int, prepared: Callable[[bytes], list[bytes]]
+) -> Iterable[bytes]:
+    """Return all rows in ascending order. The stored rows are changed, so call this only once.
+
+    Many rows are sorted in groups (runs), which are then merged.
+
+    Args:
+        row_bytes: size of a row.
+        prepared: returns the rows of a run, in ascending order. It may change each row, but not its size.
+    """
+    run, end = _RUN_ROWS * row_bytes, len(stored)
+    if end <= run:
+        return prepared(stored.read(0, end))
+    starts = range(0, end, run)
+    for start in starts:
+        stored.replace(start, b"".join(prepared(stored.read(start, start + run))))
+    return heapq.merge(*(_rows(stored, start, min(start + run, end), row_bytes) for start in starts))
+
+
+def _rows(stored: GrowingBytes, start: int, end: int, row_bytes: int) -> Iterator[bytes]:
+    row, step = struct.Struct(f"{row_bytes}s"), _READ_ROWS * row_bytes
+    for at in range(start, end, step):
+        for (each,) in row.iter_unpack(stored.read(at, min(at + step, end))):
+            yield each

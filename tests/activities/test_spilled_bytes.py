@@ -1,0 +1,73 @@
+"""Growing bytes are the same in memory and on disk, and their memory is limited."""
+
+import random
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from batchwright.activities import spilled_bytes
+from batchwright.activities.spilled_bytes import SpillSpace
+from batchwright.rules import growing_bytes
+from batchwright.rules.growing_bytes import GrowingBytes, rows_of, sorted_rows
+from batchwright.storage.base import StorageUnavailable
+
+ROWS = [random.Random(seed).randbytes(8) for seed in range(2_000)]
+Made = Callable[[], GrowingBytes]
+
+
+@pytest.fixture
+def space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[SpillSpace]:
+    monkeypatch.setattr(spilled_bytes, "_MEMORY_BYTES", 4_000)
+    monkeypatch.setattr(spilled_bytes, "_CHUNK_BYTES", 1_000)
+    space = SpillSpace(tmp_path, "Ingestion")
+    yield space
+    space.close()
+
+
+@pytest.fixture(params=["memory", "disk"])
+def made(request: pytest.FixtureRequest, space: SpillSpace, monkeypatch: pytest.MonkeyPatch) -> Made:
+    monkeypatch.setattr(growing_bytes, "_RUN_ROWS", 300)
+    return GrowingBytes if request.param == "memory" else space.new_bytes
+
+
+def filled(made: Made, rows: list[bytes] = ROWS) -> GrowingBytes:
+    stored = made()
+    for row in rows:
+        stored.append(row)
+    return stored
+
+
+def test_bytes_are_read_as_they_were_appended_and_replaced(made: Made) -> None:
+    stored, expected = filled(made), bytearray(b"".join(ROWS))
+    assert len(stored) == len(expected)
+    for start, end in ((0, 10), (len(expected) - 30, len(expected) + 5), (100, len(expected) - 3)):
+        assert stored.read(start, end) == expected[start:end]
+        stored.replace(start, b"x" * len(expected[start:end]))
+        expected[start:end] = b"x" * len(expected[start:end])
+    assert stored.read(0, len(stored)) == expected
+    assert b"".join(stored.pieces(999)) == expected
+
+
+def test_rows_are_returned_in_their_order_and_sorted(made: Made) -> None:
+    stored = filled(made)
+    assert list(rows_of(stored, 8)) == ROWS
+    found = sorted_rows(stored, 8, lambda run: sorted(run[at : at + 8] for at in range(0, len(run), 8)))
+    assert list(found) == sorted(ROWS)
+
+
+def test_all_growing_bytes_of_an_activity_share_one_limit_of_memory(
+    space: SpillSpace, tmp_path: Path
+) -> None:
+    several = [filled(space.new_bytes) for _ in range(3)]
+    held = sum(len(one._memory) for one in several)  # pyright: ignore[reportPrivateUsage]
+    assert held <= 4_000 + 3 * 1_000
+    assert [one.read(0, len(one)) for one in several] == [b"".join(ROWS)] * 3
+    assert list(tmp_path.iterdir()) == []  # the files have no names
+
+
+def test_a_directory_that_cannot_be_used_is_named(space: SpillSpace, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    unusable = SpillSpace(tmp_path / "file", "Ingestion")
+    with pytest.raises(StorageUnavailable, match="BATCHWRIGHT_SPOOL_DIR"):
+        filled(unusable.new_bytes)
