@@ -9,7 +9,7 @@ UV_WANTED := 'uv>=0.9,<1'
 PY_SPY_WANTED := 'py-spy>=0.4,<1'
 export UV_HTTP_TIMEOUT ?= 120
 
-.PHONY: help install demo dev test test-fast test-slow test-observability test-cluster chromium conformance fuzz lint format docs site sbom audit release screenshots chaos outage timing compatibility reruns soak bench bench-compare profile clean
+.PHONY: help install demo dev test test-fast test-slow test-observability test-cluster chromium conformance fuzz lint format docs site sbom audit release screenshots chaos outage timing compatibility reruns soak large bench bench-compare profile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ \
@@ -130,7 +130,10 @@ reruns: install ## retry and resume of a batch of LINES (50,000) lines: memory, 
 soak: install ## one batch of LINES (1,000,000) small lines: memory, history, time; ten minutes
 	$(RUN)python -m tests.soak --lines $(or $(LINES),1000000)
 
-bench: install $(TOOLS)/peers/.installed ## every target beside its yardstick, 35 minutes (BENCH="--quick --only whole")
+large: install ## memory and time a line, of a million lines and of LINES (2,000,000)
+	$(RUN)python -m bench.large --lines $(or $(LINES),2000000)
+
+bench: install $(TOOLS)/peers/.installed $(TOOLS)/py-spy/.installed ## every target beside its yardstick, 48 minutes (BENCH="--quick --only whole")
 	$(RUN)python -m bench $(BENCH)
 
 bench-compare: install ## the same figures of OLD=ref and of these files, in turns (SECTIONS="ingestion whole")

@@ -1,16 +1,17 @@
 """`python -m bench` (`make bench`): runs the benchmark and compares its figures with their targets."""
 
+import os
 import tempfile
 import time
 import traceback
-from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
-from bench.machine import commit, describe
+from bench.machine import commit, describe, now
 from bench.results import BenchmarkReport, SectionResult, figure_table, summary_table
 from bench.section import Section, SectionOptions
 from bench.sections import SECTIONS
@@ -29,7 +30,7 @@ def run(
         bool, typer.Option("--quick", help="Small sizes, to check that the benchmark works.")
     ] = False,
     with_peers: Annotated[bool, typer.Option("--peers/--no-peers", help="Include slow peers.")] = True,
-    minutes: Annotated[float, typer.Option(help="Skip sections that could end later.")] = 45.0,
+    minutes: Annotated[float, typer.Option(help="Skip sections that could end later.")] = 50.0,
     json: Annotated[Path | None, typer.Option(help="File for the figures. [bench/results/]")] = None,
 ) -> None:
     """Measure all sections of the benchmark on this machine, and print which figures meet their targets."""
@@ -43,7 +44,7 @@ def run(
             left = minutes * 60 - (time.monotonic() - started)
             found.append(_measured(section, options, left))
         report = BenchmarkReport(
-            at=datetime.now().astimezone().isoformat(timespec="seconds"),
+            at=now(),
             commit=commit(),
             quick=quick,
             rounds=rounds,
@@ -71,10 +72,14 @@ def _measured(section: Section, options: SectionOptions, seconds_left: float) ->
     instead of figures.
     """
     print(f"\n{section.title} ({section.name})", flush=True)
+    load, _, _ = os.getloadavg()
+    result = partial(
+        SectionResult, section.name, section.title, section.setting, at=now(), commit=commit(), load=load
+    )
     if not options.quick and seconds_left < section.minutes * 60:
         error = "not measured: the time limit was reached"
         print(f"  {error}", flush=True)
-        return SectionResult(section.name, section.title, section.setting, 0.0, [], error)
+        return result(0.0, [], error)
     started, error = time.monotonic(), ""
     try:
         figures = section.measure(options)
@@ -82,9 +87,8 @@ def _measured(section: Section, options: SectionOptions, seconds_left: float) ->
         traceback.print_exc()
         figures, error = [], f"{type(problem).__name__}: {problem}"
     seconds = round(time.monotonic() - started, 1)
-    result = SectionResult(section.name, section.title, section.setting, seconds, figures, error)
     print(figure_table(figures), f"\n  {seconds:.0f} s", flush=True)
-    return result
+    return result(seconds, figures, error)
 
 
 def _write(report: BenchmarkReport, path: Path | None) -> Path:

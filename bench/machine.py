@@ -2,6 +2,7 @@
 
 import platform
 import subprocess
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -50,6 +51,10 @@ def commit() -> str:
         ["git", "describe", "--always", "--dirty=+", "--abbrev=10"], capture_output=True, text=True
     )
     return found.stdout.strip() if found.returncode == 0 else "unknown"
+
+
+def now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def _processor() -> str:

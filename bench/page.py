@@ -1,4 +1,7 @@
-"""`python -m bench.page RESULT.json`: writes docs/performance.md and its plot from a benchmark's result."""
+"""`python -m bench.page RESULT.json`: writes docs/performance.md and its plot from a benchmark's result.
+
+If the result has only some sections, the other sections stay as they are.
+"""
 
 import math
 import sys
@@ -8,6 +11,7 @@ from xml.sax.saxutils import escape
 import msgspec
 
 from bench.results import BenchmarkReport, Figure, SectionResult, number
+from bench.sections import SECTIONS
 
 _WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 760, 210, 80, 34, 44
 
@@ -49,16 +53,16 @@ def _lengths(values: list[tuple[str, float]]) -> list[float]:
 
 
 _ROOT = Path(__file__).parents[1]
-_JSON = _ROOT / "docs" / "performance.json"
+JSON = _ROOT / "docs" / "performance.json"
 _PAGE = _ROOT / "docs" / "performance.md"
 _PLOT = _ROOT / "docs" / "performance.svg"
 _NOTES = Path(__file__).parent / "notes.md"
 _INTRO = """\
 After reading this page you know what Batchwright costs, compared with what you would write or install
-instead. `make bench` measures it. Everything runs on one machine: the simulated backend, Temporal,
-PostgreSQL, API and workers share its cores. Figures are medians of the rounds; ratios compare with a run in
-the same minute. The raw data is [performance.json](performance.json);
-[decision 0023](decisions/0023-benchmark.md) describes the method."""
+instead. `make bench` measures it, and the command under a section measures only that section. Everything
+runs on one machine: the simulated backend, Temporal, PostgreSQL, API and workers share its cores. Figures are
+medians of the rounds; ratios compare with a run in the same minute. The raw data is
+[performance.json](performance.json); [decision 0023](decisions/0023-benchmark.md) describes the method."""
 
 
 _QUICK = """\
@@ -69,7 +73,7 @@ _QUICK = """\
 
 def pages() -> dict[Path, str]:
     """Return the text of each page that is generated from docs/performance.json, by path."""
-    report = read(_JSON)
+    report = read(JSON)
     return {_PAGE: text(report, _NOTES.read_text()), _PLOT: plot(report)}
 
 
@@ -129,7 +133,9 @@ def _verdict(figure: Figure) -> str:
 
 
 def _section(section: SectionResult) -> str:
-    head = f"## {section.title}\n\n{section.setting}"
+    head = f"## {section.title}\n\n{section.setting}\n\n"
+    load = "" if section.load is None else f", on a machine with a load of {section.load:.1f} from other work"
+    head += f"`{section.command}`, {section.at[:10]}, commit `{section.commit}`{load}."
     if section.error:
         head += f"\n\n**{section.error}**"
     if not section.figures:
@@ -142,10 +148,31 @@ def _section(section: SectionResult) -> str:
     return f"{head}\n\n| | median | all rounds | rounds |\n|---|---:|---|---:|\n" + "\n".join(rows)
 
 
+def merged(stored: BenchmarkReport, newer: BenchmarkReport) -> BenchmarkReport:
+    """Return the stored result, with the sections of a newer run in place of those with the same names.
+
+    The sections are in the order of the benchmark. If the newer run measured all of them, its result replaces
+    the stored one.
+
+    Raises:
+        SystemExit: the runs cannot be on one page, because they ran on different machines, or because a
+            section of the newer run has no figures.
+    """
+    if failed := [section.name for section in newer.sections if section.error]:
+        raise SystemExit(f"not measured: {', '.join(failed)}")
+    by_name = {section.name: section for section in (*stored.sections, *newer.sections)}
+    if by_name.keys() == {section.name for section in newer.sections}:
+        return newer
+    if (stored.machine.cores, stored.machine.processor) != (newer.machine.cores, newer.machine.processor):
+        raise SystemExit("the stored result is of another machine: measure all sections")
+    order = [section.name for section in SECTIONS if section.name in by_name]
+    return msgspec.structs.replace(stored, sections=[by_name[name] for name in order])
+
+
 def main() -> None:
     if sys.argv[1:]:
-        report = read(Path(sys.argv[1]))
-        _JSON.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+        report = merged(read(JSON), read(Path(sys.argv[1])))
+        JSON.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
     for path, content in pages().items():
         path.write_text(content)
         print(path.relative_to(_ROOT))

@@ -7,26 +7,19 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bench import batches
+from bench.call_stacks import Stacks, read_stacks, record_command, report
 from bench.inputs import write_input
 from bench.sections import ingestion
 from bench.stack import running_stack, simulator
 
 _ROOT = Path(__file__).parents[1]
-_PY_SPY = _ROOT / ".venv/.tools/py-spy/bin/py-spy"
-_RATE = 400
-_SHOWN = 25
 _IN_FLIGHT = 64
-_LEFT_OUT = ("<frozen importlib", "yardstick ", "settle (bench")
-_WAITING = ("_worker (concurrent/futures/thread", "EpollSelector.select")
-Stacks = Counter[tuple[str, ...]]
 
 
 def run(
@@ -34,8 +27,6 @@ def run(
     only: Annotated[str, typer.Option(help="ingestion, slices or finalization. [all]")] = "",
 ) -> None:
     """Sample the call stacks of each phase, and print the functions that take the most time."""
-    if not _PY_SPY.exists():
-        raise SystemExit(f"{_PY_SPY} is missing: `make profile` installs it")
     with tempfile.TemporaryDirectory(prefix="batchwright-profile-") as name:
         folder = Path(name)
         steps = {"ingestion": _ingestion, "finalization": _finalization, "slices": _slices}
@@ -68,7 +59,7 @@ def _slices(folder: Path, lines: int) -> Stacks:
     with (
         simulator() as backend,
         running_stack(folder / "stack", backend.url, in_flight=_IN_FLIGHT) as stack,
-        subprocess.Popen([*_record(out), "--pid", str(stack.pids.worker[0])]) as sampling,
+        subprocess.Popen([*record_command(out), "--pid", str(stack.pids.worker[0])]) as sampling,
     ):
         batches.measure(stack, path, lines)
         sampling.send_signal(signal.SIGINT)
@@ -78,48 +69,9 @@ def _slices(folder: Path, lines: int) -> Stacks:
 
 def _recorded(folder: Path, module: str, *arguments: str) -> Stacks:
     out = folder / "profile.raw"
-    command = [*_record(out), "--", sys.executable, "-m", module, *arguments]
+    command = [*record_command(out), "--", sys.executable, "-m", module, *arguments]
     subprocess.run(command, check=True, cwd=_ROOT, stdout=subprocess.DEVNULL)
     return read_stacks(out.read_text().splitlines())
-
-
-def _record(out: Path) -> list[str]:
-    options = ["--rate", str(_RATE), "--format", "raw", "--function", "--output", str(out)]
-    return [str(_PY_SPY), "record", *options]
-
-
-def read_stacks(lines: Iterable[str]) -> Stacks:
-    """Count the samples by call stack. Samples of imports, comparison runs and idle threads are left out.
-
-    Args:
-        lines: output of py-spy. Each line is a call stack and its number of samples, as
-            `outermost;...;innermost count`.
-    """
-    found: Stacks = Counter()
-    for line in lines:
-        text, _, count = line.rpartition(" ")
-        stack = tuple(text.split(";"))
-        if not any(name in text for name in _LEFT_OUT) and not stack[-1].startswith(_WAITING):
-            found[stack] += int(count)
-    return found
-
-
-def report(stacks: Stacks) -> str:
-    """Return a table of functions with their shares of the samples.
-
-    One column counts only the function itself, the other column includes the functions that it calls.
-    """
-    total = stacks.total() or 1
-    own, within = Counter[str](), Counter[str]()
-    for stack, count in stacks.items():
-        own[stack[-1]] += count
-        for name in set(stack):
-            within[name] += count
-    rows = [
-        f"  {own[name] / total:6.1%}  {within[name] / total:6.1%}  {name}"
-        for name, _ in own.most_common(_SHOWN)
-    ]
-    return "\n".join([f"  {'own':>6}  {'all':>6}  function ({total} samples)", *rows])
 
 
 def main() -> None:

@@ -69,7 +69,11 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 class SectionResult(msgspec.Struct, frozen=True):
-    """Figures of one section of the benchmark. If the section failed, `error` is the reason."""
+    """Figures of one section of the benchmark. If the section failed, `error` is the reason.
+
+    `at` is the time of the measurement, and `commit` the measured version. `load` is the number of processes
+    that were running or waiting for a core before the measurement, in the mean of a minute.
+    """
 
     name: str
     title: str
@@ -77,6 +81,13 @@ class SectionResult(msgspec.Struct, frozen=True):
     seconds: float
     figures: list[Figure]
     error: str = ""
+    at: str = ""
+    commit: str = ""
+    load: float | None = None
+
+    @property
+    def command(self) -> str:
+        return f"python -m bench --only {self.name}"
 
 
 class Machine(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from batchwright.settings.observability import variable_name
 from batchwright.telemetry.metrics import Metrics
 from batchwright.telemetry.prometheus.metric_types import Counter, Gauge, Histogram
 from bench import page
-from docs import decision_index, error_codes, helm_chart, registry_reference
+from docs import decision_index, error_codes, helm_chart, registry_reference, scaling_page
 from docs.dashboards.models_and_tenants import MODEL, TENANT
 from docs.dashboards.overview import OVERVIEW
 from docs.dashboards.workers_and_storage import STORAGE, WORKER
@@ -35,6 +35,7 @@ def pages() -> dict[Path, str]:
         **decision_index.pages(GENERATED),
         **page.pages(),
         **disturbances.pages(),
+        **scaling_page.pages(GENERATED),
     }
 
 

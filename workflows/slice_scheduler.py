@@ -32,7 +32,7 @@ _PROGRESS_STEPS = 20
 # The number of scheduled slices grows with the fleet, because a slice keeps a worker until its last response.
 # The maximum limits the events that continue-as-new and a pause add to the history.
 _SLICES_PER_WORKER = 4
-_MAX_OUTSTANDING = 256
+MAX_OUTSTANDING = 256
 
 
 class SliceScheduler:
@@ -119,7 +119,7 @@ class SliceScheduler:
         return bool(self._scheduled) or self._schedulable
 
     def _has_room(self) -> bool:
-        by_workers = min(_MAX_OUTSTANDING, _SLICES_PER_WORKER * self._run.workers)
+        by_workers = min(MAX_OUTSTANDING, _SLICES_PER_WORKER * self._run.workers)
         return len(self._scheduled) < max(self._run.policy.outstanding_slices, by_workers)
 
     def _should_wake(self) -> bool:

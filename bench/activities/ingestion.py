@@ -24,7 +24,7 @@ from bench.activities.harness import MemoryGrowth, input_row, order, print_resul
 from bench.inputs import MODELS
 from tests.fakes.memory_database import MemoryDatabase
 
-_MOST_LINES, _MOST_BYTES = 10_000_000, 64 * 1024**3
+_MOST_LINES, _MOST_BYTES = 100_000_000, 64 * 1024**3
 
 
 class Ingested(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from bench.sections import (
     send,
     serving,
     small,
+    stages,
     stats,
     tracing,
     transfer,
@@ -23,6 +24,7 @@ from bench.sections import (
 
 SECTIONS: tuple[Section, ...] = (
     whole.SECTION,
+    stages.SECTION,
     send.SECTION,
     ingestion.SECTION,
     finalization.SECTION,
