@@ -1,3 +1,4 @@
+# Written by `python -m tests.unit.client.synchronous` from async_batches.py: change that file.
 """Synchronous client: submit batches, follow them, and read their results."""
 
 import time
@@ -137,7 +138,7 @@ class Job:
         """Id of the batch."""
         return self.batch.id
 
-    def follow(self) -> Iterator[Batch]:
+    def follow(self) -> Generator[Batch]:
         """Yield the batch now and after each change, until it has ended and its files are written."""
         last = None
         with closing(self._beats()) as beats:
@@ -152,7 +153,7 @@ class Job:
             pass
         return self.batch
 
-    def results(self) -> Iterator[Result]:
+    def results(self) -> Generator[Result]:
         """Yield the result of each line in input order, completed or failed, as soon as it is settled.
 
         A line that is not settled holds back the results after it. The iterator ends with the batch.
@@ -168,7 +169,8 @@ class Job:
         with closing(self._beats()) as beats:
             for batch in beats:
                 if order.has_settled(batch) or has_ended(batch):
-                    yield from self._settled(order, patience)
+                    with closing(self._settled(order, patience)) as settled:
+                        yield from settled
         order.check(self.batch)
 
     def retry_failed(
@@ -189,7 +191,10 @@ class Job:
         return Job(self._client, self._client.post(path, cast_to=Batch, body=body))
 
     def _beats(self) -> Generator[Batch]:
-        """Yield the batch each time when the API sends something: an event, or a sign of life after 15 s."""
+        """Yield the batch each time the API sends something.
+
+        This is an event, or a comment that keeps the connection alive after 15 s without an event.
+        """
         events, patience = Events(), Patience()
         path = batch_path(self.id, "/x/events")
         while True:
@@ -286,15 +291,16 @@ class JobGroup(Job):
         self.jobs, self._group = jobs, group
         self.batch = self._summed()
 
-    def follow(self) -> Iterator[Batch]:
+    def follow(self) -> Generator[Batch]:
         """Yield the sums now and after changes, until all batches have ended and their files are written.
 
         The batches are followed one after another.
         """
         for job in self.jobs:
-            for _ in job.follow():
-                self.batch = self._summed()
-                yield self.batch
+            with closing(job.follow()) as batches:
+                for _ in batches:
+                    self.batch = self._summed()
+                    yield self.batch
 
     def wait(self) -> Batch:
         """Wait until all batches have ended and their files are written. Return the sums."""
@@ -302,10 +308,11 @@ class JobGroup(Job):
             pass
         return self.batch
 
-    def results(self) -> Iterator[Result]:
+    def results(self) -> Generator[Result]:
         """Yield the result of each line in the order of the requests, as `Job.results` does."""
         for job in self.jobs:
-            yield from job.results()
+            with closing(job.results()) as results:
+                yield from results
             self.batch = self._summed()
 
     def retry_failed(

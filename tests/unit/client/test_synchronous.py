@@ -1,0 +1,13 @@
+"""The two clients do the same: the synchronous one is written from the asynchronous one."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.client.synchronous import SOURCES, result_of, synchronous
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_the_synchronous_client_is_the_asynchronous_one_without_await(source: Path) -> None:
+    written = result_of(source).read_text("utf-8")
+    assert written == synchronous(source), "run python -m tests.unit.client.synchronous"
