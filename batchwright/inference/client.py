@@ -11,7 +11,7 @@ import httpx
 from msgspec.structs import replace
 
 from batchwright.contracts.registry.schema import BackendConfig, GatewayConfig
-from batchwright.inference.discovery import ListingFailed, ModelListing, list_models
+from batchwright.inference.discovery import ListingFailed, ModelListing, list_models, read_slots
 from batchwright.inference.outcomes import Outcome, from_exception, invalid_response
 from batchwright.inference.transport.base import (
     BackendRequest,
@@ -328,6 +328,12 @@ class InferenceClient:
             self._shared_headers.headers,
             most_bytes=self._max_bytes,
             most_models=self._max_models,
+        )
+
+    async def slots(self, url: str) -> int | None:
+        """Return the number of slots that the backend at `url` reports, as llama.cpp does; otherwise None."""
+        return await read_slots(
+            self._transport, url, self._shared_headers.headers, most_bytes=self._max_bytes
         )
 
     async def models(self, url: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Request the list of models that a backend serves, at its path `/v1/models`."""
+"""Request what a backend reports: its models at `/v1/models`, and its slots at llama.cpp's `/props`."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -6,7 +6,7 @@ from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
 import httpx
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, PositiveInt, ValidationError
 
 from batchwright.inference.transport.base import (
     BackendRequest,
@@ -66,6 +66,10 @@ class _ModelList(BaseModel):
     data: list[_Model]
 
 
+class _Properties(BaseModel):
+    total_slots: PositiveInt
+
+
 async def list_models(
     transport: Transport, url: str, headers: Sequence[Header], *, most_bytes: int, most_models: int
 ) -> ModelListing:
@@ -103,6 +107,25 @@ async def list_models(
     valid = sorted({model.id for model in found.data if is_model_name(model.id)})
     models = valid[:most_models]
     return ModelListing(models, backend_time, ignored=len({model.id for model in found.data}) - len(models))
+
+
+async def read_slots(
+    transport: Transport, url: str, headers: Sequence[Header], *, most_bytes: int
+) -> int | None:
+    """Return the number of requests that the backend at `url` processes at once, as llama.cpp reports it.
+
+    Return None if the backend does not report it, for whatever reason: most backends have no `/props`.
+
+    Args:
+        url: the backend's URL, without `/v1`.
+        most_bytes: maximum size of the response, in bytes.
+    """
+    try:
+        request = BackendRequest(b"GET", TargetUrl.of(f"{url}/props"), [*headers])
+        response = await transport.exchange(request, most_bytes=most_bytes, seconds=_TIMEOUT_SECONDS)
+        return _Properties.model_validate_json(decode_content(response, most_bytes)).total_slots
+    except Exception:  # the response is untrusted
+        return None
 
 
 def _failed(

@@ -129,18 +129,20 @@ async def _check_one(
     if client.problem:
         return [problem(_PART, f"{url} cannot be checked: {client.problem}.")], set()
     began, asked = time.monotonic(), at()
+    models = set[str]()
     try:
         listing = await client.listing(url)
     except ListingFailed as error:
-        found = _failure_finding(chosen, client, backend, error)
-        backend_time = error.backend_time
-        models = set[str]()
+        found = [_failure_finding(chosen, client, backend, error)]
+        backend_time, answered = error.backend_time, at()
     else:
-        found = _listing_finding(client, backend, listing, time.monotonic() - began)
-        backend_time, models = listing.backend_time, set(listing.models) if backend.is_gateway else set[str]()
-    if not backend_time:
-        return [found], models
-    return [found, compare_clocks(url, backend_time, asked=asked, answered=at())], models
+        found = [_listing_finding(client, backend, listing, time.monotonic() - began)]
+        backend_time, answered = listing.backend_time, at()
+        models.update(listing.models if backend.is_gateway else ())
+        found += _slots_findings(backend.config, await client.slots(url))
+    if backend_time:
+        found.append(compare_clocks(url, backend_time, asked=asked, answered=answered))
+    return found, models
 
 
 def _listing_finding(
@@ -162,6 +164,16 @@ def _listing_finding(
             "Load the missing models, or correct `model` of this backend in the registry.",
         )
     return ok(_PART, f"{answers} and serves {_shortened(names)}.")
+
+
+def _slots_findings(config: BackendConfig, slots: int | None) -> list[Finding]:
+    """Return a warning if the backend has reported its slots, and `in_flight` is not set or is higher."""
+    if slots is None or (config.in_flight is not None and config.in_flight <= slots):
+        return []
+    stated = "no `in_flight`" if config.in_flight is None else f"an `in_flight` of {config.in_flight}"
+    message = f"{config.url} processes {slots} requests at once and has {stated}, so more of them wait there."
+    remedy = f"Set its `in_flight` in the registry to {slots}: then each slot keeps one system prompt."
+    return [warning(_PART, message, remedy)]
 
 
 def _failure_finding(

@@ -157,3 +157,24 @@ async def test_clocks_of_backends_are_one_line_except_wrong_ones(tmp_path: Path)
     off, together = (finding for finding in found if finding.part == "clock")
     assert off.message == f"Our clock is 600 s ahead of that of {urls[2]}."
     assert (together.level, together.message) == (Level.OK, "2 backends have clocks that agree with ours.")
+
+
+async def test_a_backend_with_slots_and_without_in_flight_gets_a_warning(tmp_path: Path) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head, _ = await read_request(reader)
+        has_slots = head.startswith(b"GET /props ")
+        writer.write(answer("200 OK", b'{"total_slots": 4}') if has_slots else listing("llama"))
+        await writer.drain()
+
+    async with servers(serve, listing("llama")) as [url, other]:
+        for in_flight, warns in ((None, True), (8, True), (4, False), (2, False)):
+            stated = {"url": url} if in_flight is None else {"url": url, "in_flight": in_flight}
+            found, _ = await findings_of(registry(tmp_path, {"llama": {"backends": [stated]}}))
+            about = [finding for finding in found if "requests at once" in finding.message]
+            assert bool(about) is warns
+            if warns:
+                assert about[0].level is Level.WARNING
+                assert about[0].message.startswith(f"{url} processes 4 requests at once and has ")
+                assert "`in_flight` in the registry to 4" in about[0].remedy
+        found, _ = await findings_of(registry(tmp_path, {"llama": {"backends": [{"url": other}]}}))
+    assert [finding.level for finding in found] == [Level.OK]
