@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
+from batchwright.contracts.registry.backend_config import BackendConfig
 from batchwright.contracts.registry.prices import PriceConfig
-from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
+from batchwright.contracts.registry.schema import ModelConfig
 from batchwright.inference.catalog import (
     ChangeResolver,
     ListedModel,

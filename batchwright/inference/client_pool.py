@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 import httpx
 
-from batchwright.contracts.registry.schema import BackendConfig
+from batchwright.contracts.registry.backend_config import BackendConfig
 from batchwright.inference.client import InferenceClient
 from batchwright.inference.transport.base import Transport
 from batchwright.inference.transport.httpx_transport import HttpxTransport

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, JsonValue
 
-from batchwright.contracts.registry.schema import BackendConfig, GatewayConfig, ModelConfig, SettingSource
+from batchwright.contracts.registry.backend_config import BackendConfig
+from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig, SettingSource
 from batchwright.inference.catalog import CatalogEntry
 from batchwright.rules.backends.registry_changes import ModelSettings, merge_settings, non_default_settings
 from batchwright.settings import Settings

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from pydantic import JsonValue
 
-from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
+from batchwright.contracts.registry.backend_config import BackendConfig
+from batchwright.contracts.registry.schema import ModelConfig
 from batchwright.contracts.terms import Usage
 from batchwright.inference.backend_registry import BackendRegistry
 from batchwright.inference.catalog import ListedModel

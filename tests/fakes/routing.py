@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import httpx
 
-from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
+from batchwright.contracts.registry.backend_config import BackendConfig
+from batchwright.contracts.registry.schema import ModelConfig
 from batchwright.inference.client import InferenceClient
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.router import Dispatch, ModelRouter

@@ -12,8 +12,9 @@ from typing import Protocol
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
+from batchwright.contracts.registry.backend_config import BackendConfig
 from batchwright.contracts.registry.base_types import RegistryEntry
-from batchwright.contracts.registry.schema import BackendConfig, GatewayConfig, ModelConfig
+from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
 
 
 def effective_models(

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from batchwright.contracts.registry.backend_config import BackendConfig
 from batchwright.contracts.registry.job_config import JobConfig
-from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
+from batchwright.contracts.registry.schema import ModelConfig
 
 # Reserved headers, in addition to `OWN_HEADERS`, which a registry must not contain at all.
 _TRACE_HEADERS = frozenset({"traceparent", "tracestate"})

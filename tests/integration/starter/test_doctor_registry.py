@@ -4,7 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
+from batchwright.contracts.registry.backend_config import BackendConfig
+from batchwright.contracts.registry.schema import ModelConfig
 from batchwright.database.database import Database
 from batchwright.settings import load
 from batchwright.starter.diagnostics.backend_checks import check_backends

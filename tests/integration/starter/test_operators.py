@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
+from batchwright.contracts.registry.backend_config import BackendConfig
+from batchwright.contracts.registry.schema import ModelConfig
 from batchwright.database.driver import connect as connect_database
 from batchwright.database.postgres import open_database
 from batchwright.settings import Settings, load

@@ -12,7 +12,8 @@ import pytest
 import trustme
 
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
+from batchwright.contracts.registry.backend_config import BackendConfig
+from batchwright.contracts.registry.schema import ModelConfig
 from batchwright.inference.client import InferenceClient
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.router import ModelRouter

@@ -12,7 +12,8 @@ import pytest
 
 from batchwright.activities.completion import count_missing_lines
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
+from batchwright.contracts.registry.backend_config import BackendConfig
+from batchwright.contracts.registry.schema import ModelConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference.backend_registry import BackendRegistry

@@ -14,7 +14,8 @@ from batchwright.activities.execution.lease import HeartbeatReply
 from batchwright.activities.execution.turn_state import StopReason, StopSignal
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.payloads.execution import SliceResult
-from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
+from batchwright.contracts.registry.backend_config import BackendConfig
+from batchwright.contracts.registry.schema import ModelConfig
 from batchwright.inference.upstream import Upstream
 from batchwright.rules.backends.body_rewriting import INLINE_REWRITE_BYTES
 from batchwright.rules.results.segments import RecordKind

@@ -4,7 +4,8 @@ import json
 
 import httpx
 
-from batchwright.contracts.registry.schema import BackendConfig, GatewayConfig, ModelConfig
+from batchwright.contracts.registry.backend_config import BackendConfig
+from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
 from batchwright.contracts.terms import Endpoint
 from tests.activities.execution.fixture import (
     MODEL,
