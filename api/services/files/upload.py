@@ -6,7 +6,7 @@ compressed input of a batch is stored expanded, so that everything else reads pl
 
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -137,7 +137,7 @@ class FileUpload:
                     self._content = ExpandedContent(expands=self._expands)
                 self._received += len(piece)
                 self._check_size()  # expanded, the piece may have no bytes at all
-                await self._store(self._content.feed(piece), writer)
+                await store_pieces(self._content.feed(piece), self._count, writer)
 
     async def finish(self, writer: ObjectWriter) -> None:
         """Write the last bytes of the file to storage with `writer`.
@@ -146,7 +146,7 @@ class FileUpload:
             ApiError: the file is compressed and was cut.
         """
         if self._content is not None:
-            await self._store(self._content.finish(), writer)
+            await store_pieces(self._content.finish(), self._count, writer)
 
     def row(self, now: datetime) -> FileRow:
         """Return the row of the complete file, created at `now`.
@@ -209,14 +209,6 @@ class FileUpload:
     @property
     def _is_expanded(self) -> bool:
         return self._content is not None and self._content.is_expanded
-
-    async def _store(self, content: AsyncGenerator[bytes], writer: ObjectWriter) -> None:
-        try:
-            async for piece in content:
-                self._count(piece)
-                await writer.write(piece)
-        except DamagedArchive as error:
-            raise damaged_archive(error) from None
 
     def _count(self, piece: bytes) -> None:
         self._bytes += len(piece)
@@ -302,6 +294,22 @@ async def _insert(row: FileRow, upload: FileUpload, deps: ApiDependencies) -> Fi
         async with upload.reserve(deps):
             stored = await keys.claim(key, upload.fingerprint(), row.model_dump_json(), row)
     return None if stored is None else FileRow.model_validate_json(stored)
+
+
+async def store_pieces(
+    content: AsyncGenerator[bytes], check: Callable[[bytes], None], writer: ObjectWriter
+) -> None:
+    """Write the pieces of a file to storage. `check` is called with each piece before it is written.
+
+    Raises:
+        ApiError: the file is compressed, and damaged.
+    """
+    try:
+        async for piece in content:
+            check(piece)
+            await writer.write(piece)
+    except DamagedArchive as error:
+        raise damaged_archive(error) from None
 
 
 async def discard_object(key: str, deps: ApiDependencies) -> None:

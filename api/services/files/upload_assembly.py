@@ -4,7 +4,7 @@ The compressed input of a batch is expanded while it is copied.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing, nullcontext
 from datetime import timedelta
 from hashlib import md5
@@ -12,7 +12,6 @@ from secrets import token_hex
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import (
-    damaged_archive,
     expanded_file_too_large,
     invalid_value,
     missing_parameter,
@@ -22,14 +21,14 @@ from batchwright.api.errors import (
 from batchwright.api.schemas.file_create import file_expiry
 from batchwright.api.schemas.upload_create import MAX_PARTS, UploadCompletion, upload_size_limit
 from batchwright.api.services.files.multipart import FormFile, FormPiece, read_multipart
-from batchwright.api.services.files.upload import FirstLineCheck, discard_object
+from batchwright.api.services.files.upload import FirstLineCheck, discard_object, store_pieces
 from batchwright.api.services.quota_checks import QuotaChecks, StorageQuota
 from batchwright.contracts.terms import Profile
 from batchwright.database.errors import OutcomeUnknown
 from batchwright.database.records import FileRow, PartRow, UploadRow
 from batchwright.rules import object_keys
 from batchwright.rules.ids import new_file_id, new_part_id
-from batchwright.rules.input.compression import DamagedArchive, expanded_name
+from batchwright.rules.input.compression import expanded_name
 from batchwright.rules.input.expanded_content import ExpandedContent
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectWriter
@@ -146,7 +145,7 @@ class _AssembledFile:
             ApiError: the file is damaged or too large, or its first line is not JSON.
         """
         await asyncio.to_thread(self._digest.update, piece)  # 8 GB take seconds
-        await self._store(self._content.feed(piece), writer)
+        await store_pieces(self._content.feed(piece), self._count, writer)
 
     async def finish(self, expected: str | None, writer: ObjectWriter) -> None:
         """Write the last bytes and check the complete file.
@@ -154,20 +153,12 @@ class _AssembledFile:
         Raises:
             ApiError: the file was cut, it is empty, or the digest of its parts is not `expected`.
         """
-        await self._store(self._content.finish(), writer)
+        await store_pieces(self._content.finish(), self._count, writer)
         if self._first is not None:
             self._first.finish()
         digest = self._digest.hexdigest()
         if expected not in (None, digest):
             raise invalid_value("md5", f"The MD5 of the parts is {digest}, not {expected}.")
-
-    async def _store(self, content: AsyncGenerator[bytes], writer: ObjectWriter) -> None:
-        try:
-            async for piece in content:
-                self._count(piece)
-                await writer.write(piece)
-        except DamagedArchive as error:
-            raise damaged_archive(error) from None
 
     def _count(self, piece: bytes) -> None:
         self._bytes += len(piece)
