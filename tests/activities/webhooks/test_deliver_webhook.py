@@ -14,6 +14,7 @@ from batchwright.contracts.errors import Failure
 from batchwright.contracts.objects.webhook_events import CALL_EVENTS, END_EVENTS
 from batchwright.contracts.payloads.batch import ErrorCount
 from batchwright.contracts.payloads.webhooks import AttemptRequest, AttemptResult, DeliveryOrder
+from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.webhooks.webhook_deliveries import ListedDelivery
@@ -168,7 +169,10 @@ async def test_each_attempt_is_signed_anew_with_the_same_id_and_body(
 
 
 async def test_details_are_sent_only_where_they_are_switched_on(fixture: DeliveryFixture) -> None:
-    await fixture.attempt(await fixture.happens(details=True))
+    order = await fixture.happens(details=True)
+    rows, prices = fixture.database.rows.batches, {"a": PriceConfig(request="0.25")}
+    rows["t", "batch_1"] = rows["t", "batch_1"].model_copy(update={"prices": prices})
+    await fixture.attempt(order)
     more = json.loads(fixture.receiver.received[0].body)["data"]["x_batchwright"]
     assert (more["status"], more["completion_window"], more["output_file_id"]) == (
         "completed",
@@ -177,6 +181,7 @@ async def test_details_are_sent_only_where_they_are_switched_on(fixture: Deliver
     )
     assert more["request_counts"] == {"total": 10, "completed": 8, "failed": 2}
     assert more["errors_summary"][0].items() >= {"code": "http_400", "count": 2}.items()
+    assert more["cost"].items() >= {"amount": "2", "currency": "USD", "final": True}.items()
     fixture.receiver.received[0].unwrap(SECRET)
 
 
