@@ -8,6 +8,7 @@ import pytest
 from openai import BadRequestError, ConflictError, NotFoundError
 from openai.types import Batch
 
+from batchwright.contracts.objects.openai import ThroughputObject
 from batchwright.contracts.terms import Profile
 from tests.clients import http_client
 from tests.conformance.contract import Api, Table
@@ -123,6 +124,25 @@ async def events(api: Api) -> None:
         assert (await client.get(url, headers=known)).status_code == 204
         assert (await client.get(url, headers={"Last-Event-ID": "1"})).status_code == 400
     assert seen[-1] == await api.client.batches.retrieve(batch.id)
+
+
+@TABLE.row(
+    "Batches",
+    "`x/throughput` counts the lines with a result over the time in which the batch was in progress",
+)
+async def throughput(api: Api) -> None:
+    batch = await ended(api.client, (await created(api.client)).id)
+    path = f"{api.url}/batches"
+    async with http_client(headers={"X-Tenant": api.profile.value}) as client:
+        response = await client.get(f"{path}/{batch.id}/x/throughput")
+        assert (await client.get(f"{path}/{NOWHERE}/x/throughput")).status_code == 404
+    samples = ThroughputObject.model_validate_json(response.content).data
+    assert batch.in_progress_at is not None
+    assert batch.completed_at is not None
+    assert batch.request_counts is not None
+    assert (samples[0].lines, samples[-1].lines) == (0, batch.request_counts.total)
+    assert samples == sorted(samples, key=lambda sample: (sample.at, sample.lines))
+    assert batch.in_progress_at <= samples[0].at <= samples[-1].at <= batch.completed_at
 
 
 @TABLE.row(
