@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from collections import Counter
+from typing import NamedTuple
 
 from fastapi import APIRouter, Response
 
@@ -17,6 +19,15 @@ from batchwright.contracts.objects.operator import (
 )
 from batchwright.inference.catalog import Catalog
 from batchwright.rules.worker_stats import FRESH_AGE, FleetTraffic, sum_traffic
+
+
+class _Totals(NamedTuple):
+    """Traffic of all workers, most requests in flight by the URL of a backend, and lines left by model."""
+
+    traffic: FleetTraffic
+    workers: int
+    in_flight: dict[str, int | None]
+    lines_left: Counter[str]
 
 
 class StatsRoutes:
@@ -36,16 +47,18 @@ class StatsRoutes:
 
         The data is at most a second old.
         """
-        found, workers = await self._totals.get("all")
+        totals = await self._totals.get("all")
+        found = totals.traffic
         stats = StatsObject(
             uptime_seconds=int(time.monotonic() - self._started),
-            workers=workers,
+            workers=totals.workers,
             requests=RequestStats(
                 total=found.requests, success=found.requests - found.errors, errors=found.errors
             ),
             backends=[
                 BackendStats(
                     id=share.name,
+                    in_flight=totals.in_flight.get(share.name),
                     requests=share.requests,
                     average_latency_ms=round(share.average_ms, 3),
                     pending=share.pending,
@@ -55,6 +68,7 @@ class StatsRoutes:
             models=[
                 ModelStats(
                     name=share.name,
+                    lines_left=totals.lines_left[share.name],
                     requests=share.requests,
                     average_duration_ms=round(share.average_ms, 3),
                     tokens_per_second=round(share.tokens_per_second, 1),
@@ -65,13 +79,17 @@ class StatsRoutes:
         )
         return json_response(stats)
 
-    async def _read_totals(self, _: str) -> tuple[FleetTraffic, int]:
-        """Return the request totals of all workers, and the number of live workers."""
+    async def _read_totals(self, _: str) -> _Totals:
         database = self._deps.database
-        reported, workers, registered = await asyncio.gather(
+        reported, workers, registered, work = await asyncio.gather(
             database.workers.traffic(FRESH_AGE),
             database.workers.count_alive(FRESH_AGE),
             self._catalog.read(database),
+            database.forecasts.work(self._deps.clock()),
         )
-        urls = [backend.url for entry in registered for backend in entry.config.backends]
-        return sum_traffic(reported, urls, [entry.model for entry in registered]), workers
+        in_flight = {each.url: each.in_flight for entry in registered for each in entry.config.backends}
+        lines_left = Counter[str]()
+        for each in work:
+            lines_left[each.model] += each.unsettled.left
+        traffic = sum_traffic(reported, in_flight, [entry.model for entry in registered])
+        return _Totals(traffic, workers, in_flight, lines_left)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -25,6 +25,7 @@ from batchwright.api.schemas.budgets import (
 from batchwright.api.schemas.json_body import json_body_spec, read_json_object, reject_unknown
 from batchwright.api.schemas.responses import json_response
 from batchwright.contracts.objects.audit_log import AuditAction
+from batchwright.contracts.objects.operator import BudgetGroupList, BudgetGroupObject
 from batchwright.contracts.registry.prices import DecimalText
 from batchwright.contracts.terms import GroupKind
 from batchwright.database.errors import InOtherOrganization, UnknownBudgetGroup, UnknownTenant
@@ -33,24 +34,6 @@ from batchwright.rules.costs import amount_text
 from batchwright.rules.quotas import BudgetGroup
 
 logger = logging.getLogger(__name__)
-
-
-class BudgetGroupObject(BaseModel):
-    object: Literal["budget_group"] = "budget_group"
-    kind: GroupKind
-    tenant: str | None = Field(description="tenant of a team or user; null for an organization")
-    name: str
-    tokens_per_day: int | None = Field(description="token budget; null if there is none")
-    tokens_used: int = Field(description="tokens that all its members used today (UTC)")
-    cost_per_day: DecimalText | None = Field(description="budget in the currency of the prices; null if none")
-    cost_used: str = Field(description="cost of the lines of all its members today (UTC)")
-    members: list[str] = Field(description="tenants of an organization; key ids of a team or user")
-    created_at: datetime
-
-
-class BudgetGroupList(BaseModel):
-    object: Literal["list"] = "list"
-    data: list[BudgetGroupObject]
 
 
 class BudgetGroupUpdate(BaseModel):

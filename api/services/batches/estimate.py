@@ -8,8 +8,10 @@ from batchwright.api.errors import ApiError, file_not_found, invalid_value
 from batchwright.api.schemas.batch_create import parse_estimate
 from batchwright.api.services.tenant_limiter import TenantLimiter
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.objects.openai import EstimateObject
+from batchwright.contracts.objects.openai import EstimatedTime, EstimateObject
 from batchwright.database.records import FileRow
+from batchwright.rules.dispatch.start_forecast import start_time
+from batchwright.rules.dispatch.work_shares import UnsettledWork
 from batchwright.rules.ids import is_file_id
 from batchwright.rules.input.line_checks import InputLimits
 from batchwright.rules.planning.estimate import InputEstimator, estimate_object
@@ -17,6 +19,7 @@ from batchwright.storage.base import ObjectMissing
 
 _AT_ONCE = 4  # an estimate takes about a second of CPU time for 50,000 lines
 _WAIT_SECONDS = 20.0
+_DEFAULT_WEIGHT = 1.0
 
 
 class BatchEstimates:
@@ -66,7 +69,33 @@ class BatchEstimates:
         found = ((model, self._deps.models.prices_of(model)) for model in models)
         prices = {model: price for model, price in found if price is not None}
         history = await self._deps.database.batch_list.output_history(tenant, endpoint, list(models))
-        return estimate_object(estimator, prices, history, refused)
+        found = estimate_object(estimator, prices, history, refused)
+        lines = {each.model: each.lines for each in found.models if each.error is None}
+        forecast = await self._forecast(tenant, lines, weight=own.weight or _DEFAULT_WEIGHT)
+        return found.model_copy(update={"forecast": forecast})
+
+    async def _forecast(
+        self, tenant: str, lines: Mapping[str, int], *, weight: float
+    ) -> EstimatedTime | None:
+        """Return how long a batch with these lines by model would take; None if that is not known."""
+        table, now = self._deps.database.forecasts, self._deps.clock()
+        speeds = await table.speeds(lines.keys(), now)
+        if not lines or speeds.keys() != lines.keys():
+            return None
+        began = now.timestamp()
+        batch = [
+            UnsettledWork(tenant, "", model, settled=0, left=left, began=began, weight=weight)
+            for model, left in lines.items()
+        ]
+        queue = [each.unsettled for each in await table.work(now, lines.keys())]
+        expected = start_time(batch, queue, speeds)
+        if expected is None:
+            return None
+        return EstimatedTime(
+            seconds_p50=round(expected.p50),
+            seconds_p90=round(expected.p90),
+            lines_ahead=round(expected.lines_ahead),
+        )
 
     async def _read(self, file: FileRow, estimator: InputEstimator) -> None:
         """Read the file in pieces, with only one piece in memory at a time."""

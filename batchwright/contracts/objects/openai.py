@@ -307,6 +307,17 @@ class ModelEstimateObject(ApiObject):
     error: str | None
 
 
+class EstimatedTime(ApiObject):
+    """How long a batch would take if it began now, with probabilities of 50 and 90 %.
+
+    `lines_ahead` are lines of other batches that would be sent before the last line of this batch.
+    """
+
+    seconds_p50: int
+    seconds_p90: int
+    lines_ahead: int
+
+
 class EstimateObject(ApiObject):
     """Estimated lines, tokens and cost of a batch, from its input. Lines with errors do not count.
 
@@ -315,6 +326,7 @@ class EstimateObject(ApiObject):
       if there are no earlier batches and a line has no limit.
     - `max_output_tokens` is the sum of the limits of all lines, or null if a line has none.
     - `cost` is null if no model has prices. Otherwise it leaves out models without prices.
+    - `forecast` is null if the speed of one of the models is not known.
     - `errors` are the errors with which the batch would fail.
     """
 
@@ -325,6 +337,7 @@ class EstimateObject(ApiObject):
     max_output_tokens: int | None
     cost: EstimatedCost | None
     models: list[ModelEstimateObject]
+    forecast: EstimatedTime | None = None
     errors: BatchErrors | None
 
 

@@ -116,6 +116,24 @@ class QuotaList(BaseModel):
     data: list[QuotaObject]
 
 
+class BudgetGroupObject(BaseModel):
+    object: Literal["budget_group"] = "budget_group"
+    kind: GroupKind
+    tenant: str | None = Field(description="tenant of a team or user; null for an organization")
+    name: str
+    tokens_per_day: int | None = Field(description="token budget; null if there is none")
+    tokens_used: int = Field(description="tokens that all its members used today (UTC)")
+    cost_per_day: DecimalText | None = Field(description="budget in the currency of the prices; null if none")
+    cost_used: str = Field(description="cost of the lines of all its members today (UTC)")
+    members: list[str] = Field(description="tenants of an organization; key ids of a team or user")
+    created_at: datetime
+
+
+class BudgetGroupList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[BudgetGroupObject]
+
+
 class RateObject(BaseModel):
     """A rate limit that applies now, in requests per second. `0` means no limit.
 
@@ -303,6 +321,7 @@ class RequestStats(BaseModel):
 
 class BackendStats(BaseModel):
     id: str = Field(description="URL of the backend")
+    in_flight: int | None = Field(description="most requests that may be pending; null if nothing was set")
     requests: int
     average_latency_ms: float
     pending: int
@@ -310,6 +329,7 @@ class BackendStats(BaseModel):
 
 class ModelStats(BaseModel):
     name: str
+    lines_left: int = Field(description="lines of live batches that still need a final result")
     requests: int
     average_duration_ms: float
     tokens_per_second: float = Field(
