@@ -13,7 +13,7 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, conflict, file_not_found
 from batchwright.api.middleware.head_method import is_head
 from batchwright.api.openapi import FILE_RESPONSES, enum_schema, error_responses, limit_schema
-from batchwright.api.schemas.file_create import FILE_BODY, file_size_limit
+from batchwright.api.schemas.file_create import FILE_BODY, SCOPE_OBSERVER, file_size_limit
 from batchwright.api.schemas.responses import file_object, file_page, json_response
 from batchwright.api.services.files.download import conditional_headers, file_response
 from batchwright.api.services.files.request_body import stream_body
@@ -72,7 +72,8 @@ class FileRoutes:
     async def upload(self, request: Request) -> Response:
         """Upload a file."""
         settings = self._deps.settings
-        incoming = FileUpload(tenant_of(request, settings), settings, idempotency_key_of(request))
+        tenant, key = tenant_of(request, settings), idempotency_key_of(request)
+        incoming = FileUpload(tenant, settings, key, observer=request.scope.get(SCOPE_OBSERVER))
         async with stream_body(request, file_size_limit(settings, None)) as body:
             row = await store_file(incoming, request.headers.get("content-type", ""), body, self._deps)
         return json_response(file_object(row))

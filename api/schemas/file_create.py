@@ -1,6 +1,7 @@
 """Fields of new files (purpose, name, size and lifetime) and the form of `POST /v1/files`."""
 
 import re
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Literal, get_args
 
@@ -18,6 +19,10 @@ from batchwright.database.records import Purpose
 from batchwright.rules.retention import INPUT_FILE_LIFETIME
 from batchwright.settings import Settings
 
+# Gets the content of a file that is uploaded, expanded and in pieces. The pages at `/ui` pass it in the ASGI
+# scope of their request.
+ContentObserver = Callable[[bytes], Awaitable[None]]
+SCOPE_OBSERVER = "batchwright.content_observer"
 PURPOSES: dict[str, Purpose] = {
     purpose: purpose for purpose in get_args(Purpose) if purpose != "batch_output"
 }

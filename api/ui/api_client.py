@@ -8,12 +8,14 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 import orjson
+from anyio import create_memory_object_stream
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batchwright.api.auth.caller import SCOPE_SESSION_KEY, SessionKey
 from batchwright.api.errors import ApiError
+from batchwright.api.schemas.file_create import SCOPE_OBSERVER, ContentObserver
 from batchwright.contracts.objects.openai import ErrorObject
 
 # Headers that are about the browser's request, or would authenticate it in another way than its session.
@@ -41,7 +43,7 @@ class ApiResponse(NamedTuple):
 class ApiClient:
     """Calls routes of the API with the rights of one visitor of the pages.
 
-    All methods except `scope` and `open` raise ApiError if the API responds with an error.
+    The methods that return an object raise ApiError if the API responds with an error.
     """
 
     def __init__(self, app: ASGIApp, visit: Scope, session: SessionKey | None) -> None:
@@ -55,7 +57,47 @@ class ApiClient:
         """
         self._app, self._visit, self._session = app, visit, session
 
-    def scope(
+    async def get(self, path: str, kind: type[_T], query: Query = _NO_QUERY) -> _T:
+        return kind.model_validate_json(await self._call("GET", path, query))
+
+    async def post(
+        self, path: str, kind: type[_T], body: object = None, headers: Mapping[str, str] | None = None
+    ) -> _T:
+        content = b"" if body is None else orjson.dumps(body)
+        sent = {"content-type": "application/json", **(headers or {})}
+        return kind.model_validate_json(await self._call("POST", path, headers=sent, content=content))
+
+    async def act(self, method: str, path: str, query: Query = _NO_QUERY) -> None:
+        """Send a request without a body, and ignore the body of the response."""
+        await self._call(method, path, query)
+
+    async def forward(self, path: str, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
+        """Let the API respond to the browser itself, as to a GET with these headers."""
+        await self._app(self._scope("GET", path, headers=headers), receive, send)
+
+    async def upload(
+        self, receive: Receive, content_type: str, kind: type[_T], observer: ContentObserver | None
+    ) -> _T:
+        """Send on the form of a file, whose body the browser sends. `observer` gets the file's content."""
+        scope = self._scope("POST", "/v1/files", headers={"content-type": content_type})
+        async with self._responding({**scope, SCOPE_OBSERVER: observer}, receive) as response:
+            return kind.model_validate_json(await _checked(response))
+
+    @asynccontextmanager
+    async def open(
+        self, path: str, query: Query = _NO_QUERY, headers: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[ApiResponse]:
+        """Context manager that yields the response to a GET, whose body need not be read to its end.
+
+        Raises:
+            ApiError: the API responds with an error.
+        """
+        async with self._responding(self._scope("GET", path, query, headers), _receive(b"")) as response:
+            if response.status >= HTTPStatus.BAD_REQUEST:
+                await _checked(response)
+            yield response
+
+    def _scope(
         self, method: str, path: str, query: Query = _NO_QUERY, headers: Mapping[str, str] | None = None
     ) -> Scope:
         """Return the ASGI scope of a request to the API. Empty query parameters are left out."""
@@ -76,44 +118,6 @@ class ApiClient:
             SCOPE_SESSION_KEY: self._session,
         }
 
-    async def get(self, path: str, kind: type[_T], query: Query = _NO_QUERY) -> _T:
-        return kind.model_validate_json(await self._call("GET", path, query))
-
-    async def post(
-        self, path: str, kind: type[_T], body: object = None, headers: Mapping[str, str] | None = None
-    ) -> _T:
-        content = b"" if body is None else orjson.dumps(body)
-        sent = {"content-type": "application/json", **(headers or {})}
-        return kind.model_validate_json(await self._call("POST", path, headers=sent, content=content))
-
-    async def act(self, method: str, path: str, query: Query = _NO_QUERY) -> None:
-        """Send a request without a body, and ignore the body of the response."""
-        await self._call(method, path, query)
-
-    async def forward(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the API respond to the browser itself. `scope` is a result of the method `scope`."""
-        await self._app(scope, receive, send)
-
-    async def upload(self, receive: Receive, content_type: str, kind: type[_T]) -> _T:
-        """Send on the form of a file, whose body the browser sends."""
-        scope = self.scope("POST", "/v1/files", headers={"content-type": content_type})
-        async with self._responding(scope, receive) as response:
-            return kind.model_validate_json(await _checked(response))
-
-    @asynccontextmanager
-    async def open(
-        self, path: str, query: Query = _NO_QUERY, headers: Mapping[str, str] | None = None
-    ) -> AsyncGenerator[ApiResponse]:
-        """Context manager that yields the response to a GET, whose body need not be read to its end.
-
-        Raises:
-            ApiError: the API responds with an error.
-        """
-        async with self._responding(self.scope("GET", path, query, headers), _receive(b"")) as response:
-            if response.status >= HTTPStatus.BAD_REQUEST:
-                await _checked(response)
-            yield response
-
     async def _call(
         self,
         method: str,
@@ -122,56 +126,45 @@ class ApiClient:
         headers: Mapping[str, str] | None = None,
         content: bytes = b"",
     ) -> bytes:
-        scope = self.scope(method, path, query, headers)
+        scope = self._scope(method, path, query, headers)
         async with self._responding(scope, _receive(content)) as response:
             return await _checked(response)
 
     @asynccontextmanager
     async def _responding(self, scope: Scope, receive: Receive) -> AsyncGenerator[ApiResponse]:
         """Call the API, yield its response, and end the call at the end of the `with` block."""
-        messages = asyncio.Queue[Message](maxsize=1)
+        outgoing, incoming = create_memory_object_stream[Message](1)
 
         async def respond() -> None:
-            await self._app(scope, receive, messages.put)
+            with outgoing:
+                await self._app(scope, receive, outgoing.send)
 
         call = asyncio.create_task(respond())
+
+        async def pieces() -> AsyncGenerator[bytes]:
+            async for message in incoming:
+                yield message.get("body", b"")
+            await call  # raises the error of a response that was cut
+
         try:
-            start = await _next(messages, call)
-            async with aclosing(_pieces(messages, call)) as pieces:
-                yield ApiResponse(start["status"], Headers(raw=start["headers"]), pieces)
+            start = await anext(incoming, None)
+            if start is None:
+                await call
+                raise RuntimeError("the API has sent no response")
+            async with aclosing(pieces()) as body:
+                yield ApiResponse(start["status"], Headers(raw=start["headers"]), body)
         finally:
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
-
-
-async def _next(messages: asyncio.Queue[Message], call: asyncio.Task[None]) -> Message:
-    """Return the next message of the response. If the call failed instead, raise its exception."""
-    getting = asyncio.ensure_future(messages.get())
-    await asyncio.wait({getting, call}, return_when=asyncio.FIRST_COMPLETED)
-    if not getting.done() and messages.empty():
-        getting.cancel()
-        call.result()
-        raise RuntimeError("the API has sent no response")
-    return await getting
-
-
-async def _pieces(messages: asyncio.Queue[Message], call: asyncio.Task[None]) -> AsyncGenerator[bytes]:
-    more = True
-    while more:
-        message = await _next(messages, call)
-        yield message.get("body", b"")
-        more = message.get("more_body", False)
+            incoming.close()
 
 
 def _receive(content: bytes) -> Receive:
     """Return an ASGI `receive` function for a request with this body, whose client does not disconnect."""
-    messages: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
+    messages = iter([{"type": "http.request", "body": content}])
 
     async def receive() -> Message:
-        if messages:
-            return messages.pop()
-        await asyncio.Event().wait()
-        raise AssertionError
+        return next(messages, None) or await asyncio.Future[Message]()
 
     return receive
 

@@ -10,11 +10,10 @@ from functools import partial
 from starlette.responses import RedirectResponse, Response
 
 from batchwright.api.errors import ApiError
-from batchwright.api.streams import ApiShutdown
 from batchwright.api.ui.batch_view import ThroughputChart, remedy, throughput_chart, timeline, window_bar
-from batchwright.api.ui.live import BatchStream, ListStream, ListStreams
+from batchwright.api.ui.live import LiveFragments, batch_event
 from batchwright.api.ui.rendering import Renderer, link
-from batchwright.api.ui.visit import Visit
+from batchwright.api.ui.visit import Forwarded, Visit
 from batchwright.contracts.objects.openai import BatchObject, BatchPage, ThroughputObject
 from batchwright.contracts.objects.operator import OperatorBatch
 from batchwright.contracts.objects.webhooks import DeliveryPage, WebhookPage
@@ -22,23 +21,20 @@ from batchwright.contracts.terms import BatchStatus
 from batchwright.settings import Settings
 
 Page = Callable[[Visit], Awaitable[Response]]
-_FILTERS = ("status", "model", "created_after", "created_before", "after")
-_PER_PAGE = 25
+_FILTERS = ("status", "model", "created_after", "created_before")
+_PER_PAGE = "25"
 _MAX_WEBHOOKS = 100  # endpoints, and deliveries of each
 _CHART_SECONDS = 15.0  # control workers take samples as often
 
 
 class BatchPages:
-    def __init__(self, renderer: Renderer, settings: Settings, stopping: ApiShutdown) -> None:
-        self._renderer, self._settings = renderer, settings
-        self._streams = ListStreams(stopping)
+    def __init__(self, renderer: Renderer, settings: Settings, live: LiveFragments) -> None:
+        self._renderer, self._settings, self._live = renderer, settings, live
 
     def table(self) -> dict[str, Page]:
         """Return the pages by method and path, such as `GET /batches`."""
         one = "/batches/{batch_id}"
         actions = {
-            "cancel": partial(self._control, action="cancel"),
-            "pause": partial(self._control, action="x/pause"),
             "resume": partial(self._rerun, action="x/resume"),
             "retry": partial(self._rerun, action="x/retry"),
             "max_cost": self._change_max_cost,
@@ -55,19 +51,18 @@ class BatchPages:
         }
 
     async def list(self, visit: Visit) -> Response:
-        page, filters = await self._page(visit), _filters(visit)
-        older = link("/batches", **{**filters, "after": page.last_id}) if page.has_more else None
-        context = {"page": page, "filters": filters, "older": older, "statuses": list(BatchStatus)}
-        return self._renderer.page(visit, "batches.html", context)
+        filters, statuses = _filters(visit), list(BatchStatus)
+        context = {"page": await self._page(visit), "filters": filters, "statuses": statuses}
+        return self._renderer.page(visit, "batches.html", {**context, "after": visit.argument("after")})
 
     async def list_events(self, visit: Visit) -> Response:
         async def rows() -> bytes:
             return self._renderer.fragment(visit, "batch_rows.html", {"page": await self._page(visit)})
 
-        return ListStream(self._streams, visit, rows)
+        return await self._live.stream(visit, rows)
 
     async def _page(self, visit: Visit) -> BatchPage:
-        query = {**_filters(visit), "limit": str(_PER_PAGE)}
+        query = {**_filters(visit), "after": visit.argument("after"), "limit": _PER_PAGE}
         query["created_after"] = _midnight("created_after", query["created_after"])
         query["created_before"] = _midnight("created_before", query["created_before"], days=1)
         return await visit.api.get("/v1/batches", BatchPage, query)
@@ -83,7 +78,8 @@ class BatchPages:
             shown = self._shown(batch, await throughput.chart())
             return self._renderer.fragment(visit, "batch_live.html", shown)
 
-        return BatchStream(visit, f"{_api_path(visit)}/x/events", fragment)
+        change = partial(batch_event, fragment=fragment)
+        return Forwarded(visit, f"{_api_path(visit)}/x/events", ("last-event-id",), change)
 
     async def webhooks(self, visit: Visit) -> Response:
         """Show the deliveries about a batch: to its own endpoints, and to those for all batches."""
@@ -111,11 +107,6 @@ class BatchPages:
             "temporal": temporal,
             "throughput": throughput,
         }
-
-    async def _control(self, visit: Visit, *, action: str) -> Response:
-        await visit.form()
-        await visit.api.post(f"{_api_path(visit)}/{action}", BatchObject)
-        return _to_batch(visit.path("batch_id"))
 
     async def _rerun(self, visit: Visit, *, action: str) -> Response:
         """Resume a paused batch, or show the batch that sends lines of an ended batch again."""

@@ -1,6 +1,6 @@
 """Timeline, window, throughput and remedies for waiting reasons, computed from a batch for the pages."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -76,24 +76,17 @@ class ThroughputChart(NamedTuple):
 
 
 def timeline(batch: BatchObject) -> list[Step]:
-    found = sorted(_times(batch), key=lambda each: each[1])
-    ends = [at for _, at in found[1:]]
-    return [
-        Step(name, at, None if end is None else end - at)
-        for (name, at), end in zip(found, [*ends, None], strict=True)
-    ]
-
-
-def _times(batch: BatchObject) -> Iterator[tuple[str, int]]:
+    """Return the states that the batch has had, oldest first."""
     times = {
         "created": batch.created_at,
         "in progress": batch.in_progress_at,
         "cancelling": batch.cancelling_at,
         "finalizing": batch.finalizing_at,
+        **({} if batch.ended_at is None else {batch.status.value: batch.ended_at}),
     }
-    if batch.ended_at is not None:
-        times[batch.status.value] = batch.ended_at
-    return ((name, at) for name, at in times.items() if at is not None)
+    found = sorted(((at, name) for name, at in times.items() if at is not None), key=lambda each: each[0])
+    steps = [Step(name, at, after - at) for (at, name), (after, _) in pairwise(found)]
+    return [*steps, Step(found[-1][1], found[-1][0], None)]
 
 
 def window_bar(batch: BatchObject, now: float) -> WindowBar:

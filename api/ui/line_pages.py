@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import AsyncIterator, Collection, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
@@ -25,21 +25,11 @@ _POSITION = re.compile("[0-9]{1,18}")
 _OBJECT = TypeAdapter(dict[str, object])
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line with a result.
+class _Line(NamedTuple):
+    """A line of the output or error file, and the body of its request; None if it was not found."""
 
-    Attributes:
-        request: the request's body; None if it was not found in the input.
-        response: the response's body, or the error of a line without a response.
-        status: HTTP status of the response; None if there was none.
-    """
-
-    id: str
-    custom_id: str
+    result: dict[str, object]
     request: object
-    response: object
-    status: object
 
 
 class LinePages:
@@ -67,10 +57,10 @@ class LinePages:
             results += found
         wanted = [str(result.get("custom_id")) for result in results]
         requests, end = await _requests(api, batch.input_file_id, wanted, start)
-        lines = [_line(result, requests) for result in results]
+        lines = [_Line(result, requests.get(str(result.get("custom_id")))) for result in results]
         following = None
         if more and lines:
-            query = {"status": status, "custom_id": custom_id, "after": lines[-1].id, "at": end}
+            query = {"status": status, "custom_id": custom_id, "after": lines[-1].result.get("id"), "at": end}
             following = link(f"/batches/{batch.id}/lines", **query)
         context = {"lines": lines, "status": status, "custom_id": custom_id, "following": following}
         return self._renderer.page(visit, "lines.html", {"batch": batch, **context})
@@ -125,18 +115,6 @@ def _encoded(custom_id: str) -> Iterable[bytes]:
     """Return the forms that a custom id usually has in JSON, to skip other lines without parsing them."""
     for ascii_only in (True, False):
         yield json.dumps(custom_id, ensure_ascii=ascii_only).encode(errors="surrogatepass")
-
-
-def _line(result: dict[str, object], requests: dict[str, object]) -> Line:
-    response, custom_id = result.get("response"), str(result.get("custom_id"))
-    answer = _OBJECT.validate_python(response) if isinstance(response, dict) else {}
-    return Line(
-        id=str(result.get("id")),
-        custom_id=custom_id,
-        request=requests.get(custom_id),
-        response=answer.get("body", result.get("error")),
-        status=answer.get("status_code"),
-    )
 
 
 async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[InputLine]:

@@ -1,18 +1,17 @@
 """Serve the pages. All other paths pass to the API."""
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlencode
 
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, Router
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from batchwright.api.auth.authenticators import DEFAULT_SCOPES, ApiKeyAuthenticator, Authenticator
 from batchwright.api.auth.caller import scopes_from_headers, tenant_from_headers
@@ -20,13 +19,13 @@ from batchwright.api.auth.sessions import Sessions, new_token
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
 from batchwright.api.ui.api_client import ApiClient
-from batchwright.api.ui.batch_pages import BatchPages
+from batchwright.api.ui.batch_pages import BatchPages, Page
 from batchwright.api.ui.file_pages import FilePages
 from batchwright.api.ui.line_pages import LinePages
-from batchwright.api.ui.new_batch_pages import NewBatchPages
-from batchwright.api.ui.operator_pages import OperatorPages
+from batchwright.api.ui.list_pages import ListPages
+from batchwright.api.ui.live import LiveFragments
 from batchwright.api.ui.rendering import Renderer
-from batchwright.api.ui.session_pages import SIGN_IN, SessionPages
+from batchwright.api.ui.session_pages import SessionPages
 from batchwright.api.ui.visit import COOKIE, PREFIX, Visit, set_cookie
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules.api_keys import Scope as ApiScope
@@ -34,15 +33,10 @@ from batchwright.rules.api_keys import Scope as ApiScope
 logger = logging.getLogger(__name__)
 
 _STATIC = Path(__file__).parent / "static"
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
 _CACHED = "public, max-age=31536000, immutable"  # the URL changes with the content
-_RELOAD = (
-    '<!doctype html><html lang="en"><meta http-equiv="refresh" content="0"><title>Batchwright</title></html>'
-)
-Page = Callable[[Visit], Awaitable[Response]]
+# Such as a sign-in with somebody else's key.
+_OTHER_SITE = "Another site sent this form. Open the page here, and repeat what you did."
+_NO_DATABASE = "The database does not answer. Try again later."
 
 
 class UiMiddleware:
@@ -58,7 +52,7 @@ class UiMiddleware:
         self._app, self._deps = app, deps
         self._sessions = Sessions(deps.database.sessions, deps.clock)
         keys = authenticator if isinstance(authenticator, ApiKeyAuthenticator) else None
-        self._digests = {path.name: _digest(path) for path in _STATIC.iterdir()}
+        self._digests = {path.name: sha256(path.read_bytes()).hexdigest()[:16] for path in _STATIC.iterdir()}
         self._renderer = Renderer(self._digests, deps.clock)
         self._router = Router(self._routes(keys), redirect_slashes=False)
 
@@ -68,41 +62,32 @@ class UiMiddleware:
             await self._app(scope, receive, send)
             return
         try:
-            await self._router(scope, receive, _secured(send))
+            await self._router(scope, receive, send)
         except HTTPException as error:  # an unknown path, or a method that it does not allow
             visit = self._anonymous(Request(scope, receive))
             page = self._renderer.error(visit, ApiError(error.status_code, f"{error.detail}."))
-            await page(scope, receive, _secured(send))
+            await page(scope, receive, send)
 
     def _routes(self, keys: ApiKeyAuthenticator | None) -> Sequence[BaseRoute]:
-        routes = [
-            Route(f"{PREFIX}/static/{{name}}", self._static),
-            Route(PREFIX, self._start),
-        ]
         renderer, settings = self._renderer, self._deps.settings
-        if keys is not None:
-            pages = SessionPages(renderer, self._sessions, keys, self._deps.metrics)
-            routes += [
-                Route(SIGN_IN, self._endpoint(pages.form)),
-                Route(SIGN_IN, self._endpoint(pages.sign_in), methods=["POST"]),
-                Route(f"{PREFIX}/sign-out", self._endpoint(pages.sign_out), methods=["POST"]),
-            ]
-        tables = (
-            BatchPages(renderer, settings, self._deps.stopping).table(),
-            LinePages(renderer).table(),
-            NewBatchPages(renderer, settings).table(),
-            FilePages(renderer).table(),
-            OperatorPages(renderer).table(),
-        )
-        for table in tables:
-            for name, page in table.items():
-                method, _, path = name.partition(" ")
-                endpoint = self._endpoint(page, needs_session=keys is not None)
-                routes.append(Route(PREFIX + path, endpoint, methods=[method]))
-        return routes
+        live = LiveFragments(self._deps.stopping)
+        routes: list[BaseRoute] = [
+            Route(f"{PREFIX}/static/{{name}}", self._static),
+            Route(PREFIX, lambda _: RedirectResponse(f"{PREFIX}/batches", 303)),
+        ]
 
-    async def _start(self, request: Request) -> Response:
-        return RedirectResponse(f"{PREFIX}/batches", 303)
+        def add(pages: Mapping[str, Page], *, needs_session: bool) -> None:
+            for name, page in pages.items():
+                method, _, path = name.partition(" ")
+                routes.append(Route(PREFIX + path, self._endpoint(page, needs_session), methods=[method]))
+
+        if keys is not None:
+            session_pages = SessionPages(renderer, self._sessions, keys, self._deps.metrics)
+            add(session_pages.table(), needs_session=False)
+        files = FilePages(renderer, settings, live)
+        for pages in (BatchPages(renderer, settings, live), LinePages(renderer), files, ListPages(renderer)):
+            add(pages.table(), needs_session=keys is not None)
+        return routes
 
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -110,23 +95,28 @@ class UiMiddleware:
             raise HTTPException(404)
         return FileResponse(_STATIC / name, headers={"Cache-Control": _CACHED})
 
-    def _endpoint(
-        self, page: Page, *, needs_session: bool = False
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def _endpoint(self, page: Page, needs_session: bool) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
-            if request.method == "GET" and _hides_cookies(request):
-                return HTMLResponse(_RELOAD)
+            site, has_cookie = request.headers.get("sec-fetch-site"), COOKIE in request.cookies
+            if request.method == "GET" and site == "cross-site" and not has_cookie:
+                return self._renderer.html(
+                    b'<meta http-equiv="refresh" content="0">'
+                )  # after a link on another site; the reload brings the cookie
             visit = self._anonymous(request)
             try:
-                _check_site(request)
+                if request.method == "POST" and site in ("cross-site", "same-site"):
+                    raise ApiError(403, _OTHER_SITE)
                 visit = await self._identified(visit)
                 if needs_session and not visit.has_session:
                     response = _to_sign_in(request)
                 else:
                     response = await page(visit)
-            except (ApiError, DatabaseUnavailable) as error:
-                response = self._renderer.error(visit, _as_api_error(error))
-            if request.method == "GET" and COOKIE not in request.cookies:
+            except ApiError as error:
+                response = self._renderer.error(visit, error)
+            except DatabaseUnavailable as error:
+                logger.warning("a page cannot be shown", extra={"error": str(error)})
+                response = self._renderer.error(visit, ApiError(503, _NO_DATABASE))
+            if request.method == "GET" and not has_cookie:
                 set_cookie(response, request, visit.token)
             return response
 
@@ -134,15 +124,8 @@ class UiMiddleware:
 
     def _anonymous(self, request: Request) -> Visit:
         """Return the visit of a request before its sender is known."""
-        return Visit(
-            request=request,
-            api=ApiClient(self._app, request.scope, None),
-            token=request.cookies.get(COOKIE) or new_token(),
-            tenant="",
-            scopes=(),
-            has_session=False,
-            identity="",
-        )
+        api = ApiClient(self._app, request.scope, None)
+        return Visit(request, api, token=request.cookies.get(COOKIE) or new_token())
 
     async def _identified(self, visit: Visit) -> Visit:
         """Return the visit with its tenant and scopes, and with the key of its session.
@@ -173,46 +156,4 @@ def _to_sign_in(request: Request) -> Response:
     if request.method != "GET" or "text/event-stream" in request.headers.get("accept", ""):
         raise ApiError(401, "You are signed out. Sign in, and repeat what you did.")
     page = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    return RedirectResponse(f"{SIGN_IN}?{urlencode({'next': page})}", 303)
-
-
-def _check_site(request: Request) -> None:
-    """Check that a form was not sent by a page of another site, such as a sign-in with somebody else's key.
-
-    Raises:
-        ApiError: the browser says that another site sent it.
-    """
-    if request.method == "POST" and request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-        raise ApiError(403, "Another site sent this form. Open the page here, and repeat what you did.")
-
-
-def _hides_cookies(request: Request) -> bool:
-    """Return True if the request comes from a link on another site, so that the browser sent no cookie.
-
-    A page that reloads itself gets the cookie.
-    """
-    return request.headers.get("sec-fetch-site") == "cross-site" and COOKIE not in request.cookies
-
-
-def _as_api_error(error: ApiError | DatabaseUnavailable) -> ApiError:
-    if isinstance(error, ApiError):
-        return error
-    logger.warning("a page cannot be shown", extra={"error": str(error)})
-    return ApiError(503, "The database does not answer. Try again later.")
-
-
-def _secured(send: Send) -> Send:
-    """Return a `send` function that adds the Content Security Policy to pages."""
-
-    async def secured(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            if headers.get("content-type", "").startswith("text/html"):
-                headers["content-security-policy"] = _POLICY
-        await send(message)
-
-    return secured
-
-
-def _digest(path: Path) -> str:
-    return sha256(path.read_bytes()).hexdigest()[:16]
+    return RedirectResponse(f"{PREFIX}/sign-in?{urlencode({'next': page})}", 303)

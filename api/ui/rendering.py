@@ -5,11 +5,13 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2.filters import do_filesizeformat
 from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
@@ -17,7 +19,10 @@ from batchwright.api.errors import ApiError
 from batchwright.api.ui.visit import Visit
 from batchwright.rules.duration_text import duration_text
 
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
 _MAX_JSON_CHARACTERS = 20_000
 _CODE = re.compile(r"`([^`]+)`")
 
@@ -40,25 +45,30 @@ class Renderer:
         )
         self._environment.filters |= {
             "time": time_element,
-            "number": lambda value: f"{value:,}",
-            "size": size_text,
+            "number": "{:,}".format,
+            "size": partial(do_filesizeformat, binary=True),
             "duration": duration_text,
             "money": money_text,
             "json": json_text,
             "code": code_text,
             "words": lambda text: str(text).replace("_", " "),
         }
+        self._environment.globals |= {"link": link, "static": self._static}
+        macros = self._environment.get_template("macros.html").module
+        self._environment.globals |= {name: macro for name, macro in vars(macros).items() if name[0] != "_"}
 
     def page(
         self, visit: Visit, template: str, context: Mapping[str, object], status: int = 200
     ) -> HTMLResponse:
-        return HTMLResponse(self.fragment(visit, template, context), status)
+        return self.html(self.fragment(visit, template, context), status)
+
+    def html(self, content: bytes, status: int = 200) -> HTMLResponse:
+        return HTMLResponse(content, status, {"content-security-policy": _POLICY})
 
     def fragment(self, visit: Visit, template: str, context: Mapping[str, object]) -> bytes:
         """Return a template as UTF-8. Characters that have no UTF-8 form are replaced."""
-        shown = {**context, "visit": visit, "now": self.clock().timestamp(), "static": self._static}
-        text = self._environment.get_template(template).render(shown, link=link)
-        return text.encode(errors="replace")
+        shown = {**context, "visit": visit, "now": self.clock().timestamp()}
+        return self._environment.get_template(template).render(shown).encode(errors="replace")
 
     def error(self, visit: Visit, error: ApiError) -> HTMLResponse:
         title = HTTPStatus(error.status).phrase
@@ -82,14 +92,6 @@ def time_element(seconds: int | datetime) -> Markup:
     time = seconds if isinstance(seconds, datetime) else datetime.fromtimestamp(seconds, UTC)
     shown = time.strftime("%Y-%m-%d %H:%M:%S")
     return Markup('<time datetime="{}">{}</time>').format(time.isoformat(), shown)
-
-
-def size_text(count: int) -> str:
-    """Return a number of bytes as text, such as `1.5 MiB`."""
-    amount, unit = float(count), 0
-    while amount >= 1024 and unit < len(_UNITS) - 1:
-        amount, unit = amount / 1024, unit + 1
-    return f"{amount:.1f} {_UNITS[unit]}" if unit else f"{count:,} bytes"
 
 
 def money_text(amount: str) -> str:

@@ -7,14 +7,14 @@ from starlette.responses import RedirectResponse, Response
 from batchwright.api.auth.authenticators import AccessDenied, ApiKeyAuthenticator
 from batchwright.api.auth.sessions import SESSION_LIFETIME, Sessions
 from batchwright.api.errors import ApiError
-from batchwright.api.ui.rendering import Renderer
+from batchwright.api.ui.batch_pages import Page
+from batchwright.api.ui.rendering import Renderer, link
 from batchwright.api.ui.visit import COOKIE, PREFIX, Visit, set_cookie
 from batchwright.rules.api_keys import parse_key
 from batchwright.telemetry.context import add_fields
 from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
-SIGN_IN = f"{PREFIX}/sign-in"
 
 
 class SessionPages:
@@ -23,6 +23,13 @@ class SessionPages:
     ) -> None:
         self._renderer, self._sessions = renderer, sessions
         self._keys, self._metrics = keys, metrics
+
+    def table(self) -> dict[str, Page]:
+        return {
+            "GET /sign-in": self.form,
+            "POST /sign-in": self.sign_in,
+            "POST /sign-out": self.sign_out,
+        }
 
     async def form(self, visit: Visit) -> Response:
         return self._renderer.page(visit, "sign_in.html", {"next": visit.argument("next"), "problem": ""})
@@ -48,7 +55,7 @@ class SessionPages:
     async def sign_out(self, visit: Visit) -> Response:
         await visit.form()
         await self._sessions.end(visit.token)
-        response = RedirectResponse(SIGN_IN, 303)
+        response = RedirectResponse(link("/sign-in"), 303)
         response.delete_cookie(COOKIE, path=PREFIX)
         return response
 

@@ -1,18 +1,21 @@
 """One request of a browser: who sends it, what it may do, and the check of its forms."""
 
 import hmac
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from urllib.parse import parse_qsl
 
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 
 from batchwright.api.errors import ApiError, payload_too_large
 from batchwright.api.ui.api_client import ApiClient
-from batchwright.rules.api_keys import Scope, is_granted
+from batchwright.rules.api_keys import Scope as ApiScope
+from batchwright.rules.api_keys import is_granted
 
 COOKIE = "batchwright_ui"
 PREFIX = "/ui"
@@ -36,10 +39,14 @@ class Visit:
     request: Request
     api: ApiClient
     token: str
-    tenant: str
-    scopes: Collection[str]
-    has_session: bool
-    identity: str
+    tenant: str = ""
+    scopes: Collection[str] = ()
+    has_session: bool = False
+    identity: str = ""
+
+    @property
+    def csrf_field(self) -> Markup:
+        return Markup('<input type="hidden" name="csrf" value="{}">').format(self.csrf)
 
     @cached_property
     def csrf(self) -> str:
@@ -50,7 +57,7 @@ class Visit:
         return hmac.digest(self.token.encode(), b"csrf", "sha256").hex()
 
     def may(self, scope: str) -> bool:
-        return is_granted(Scope(scope), self.scopes)
+        return is_granted(ApiScope(scope), self.scopes)
 
     def argument(self, name: str) -> str:
         """Return a query parameter of the page; empty if it is absent."""
@@ -89,6 +96,37 @@ class Visit:
         if not hmac.compare_digest(sent.encode(), self.csrf.encode()):
             message = "This form is no longer valid. Open the page again, and repeat what you did."
             raise ApiError(403, message)
+
+
+class Forwarded(Response):
+    """The API's own response to a GET."""
+
+    def __init__(
+        self,
+        visit: Visit,
+        path: str,
+        sent_on: Sequence[str],
+        change: Callable[[bytes], Awaitable[bytes]] | None = None,
+    ) -> None:
+        """Create the response.
+
+        Args:
+            path: path of the API.
+            sent_on: names of headers of the browser that the API gets.
+            change: returns what to send instead of a piece of the body; None if nothing is changed.
+        """
+        super().__init__()
+        sent = visit.request.headers
+        self._headers = {name: sent[name] for name in sent_on if name in sent}
+        self._api, self._path, self._change = visit.api, path, change
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def changed(message: Message) -> None:
+            if self._change is not None and message["type"] == "http.response.body":
+                message = {**message, "body": await self._change(message.get("body", b""))}
+            await send(message)
+
+        await self._api.forward(self._path, self._headers, receive, changed)
 
 
 def set_cookie(response: Response, request: Request, token: str, lifetime: timedelta | None = None) -> None:

@@ -70,6 +70,7 @@ async def listening(app: FastAPI, path: str, **headers: str) -> AsyncGenerator[E
     """Send a GET request to `path`. Yield the client when the response has started.
 
     Args:
+        path: path, and the query if there is one.
         headers: request headers. Their names have underscores instead of hyphens.
     """
     client = EventStreamClient()
@@ -79,9 +80,9 @@ async def listening(app: FastAPI, path: str, **headers: str) -> AsyncGenerator[E
         "http_version": "1.1",
         "method": "GET",
         "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
+        "path": path.partition("?")[0],
+        "raw_path": path.partition("?")[0].encode(),
+        "query_string": path.partition("?")[2].encode(),
         "root_path": "",
         "headers": [
             (b"host", b"api"),

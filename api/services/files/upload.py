@@ -25,6 +25,7 @@ from batchwright.api.errors import (
     unknown_parameter,
 )
 from batchwright.api.schemas.file_create import (
+    ContentObserver,
     check_expiry,
     check_purpose,
     clean_filename,
@@ -66,13 +67,15 @@ class FileUpload:
         idempotency_key: str | None = None,
         *,
         max_bytes: int | None = None,
+        observer: ContentObserver | None = None,
     ) -> None:
         """Create the state of an upload.
 
         Args:
             max_bytes: maximum size of the file; None for the limit of its purpose.
+            observer: gets each piece that was stored; None for no observer.
         """
-        self.tenant, self._max_bytes = tenant, max_bytes
+        self.tenant, self._max_bytes, self._observer = tenant, max_bytes, observer
         self.idempotency_key = idempotency_key
         self._settings = settings
         self._fields: dict[str, str] = {}
@@ -137,7 +140,7 @@ class FileUpload:
                     self._content = ExpandedContent(expands=self._expands)
                 self._received += len(piece)
                 self._check_size()  # expanded, the piece may have no bytes at all
-                await store_pieces(self._content.feed(piece), self._count, writer)
+                await store_pieces(self._observed(self._content.feed(piece)), self._count, writer)
 
     async def finish(self, writer: ObjectWriter) -> None:
         """Write the last bytes of the file to storage with `writer`.
@@ -146,7 +149,7 @@ class FileUpload:
             ApiError: the file is compressed and was cut.
         """
         if self._content is not None:
-            await store_pieces(self._content.finish(), self._count, writer)
+            await store_pieces(self._observed(self._content.finish()), self._count, writer)
 
     def row(self, now: datetime) -> FileRow:
         """Return the row of the complete file, created at `now`.
@@ -209,6 +212,13 @@ class FileUpload:
     @property
     def _is_expanded(self) -> bool:
         return self._content is not None and self._content.is_expanded
+
+    async def _observed(self, content: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+        """Yield the pieces of the content. The observer gets each one after it was stored."""
+        async for piece in content:
+            yield piece
+            if self._observer is not None:
+                await self._observer(piece)
 
     def _count(self, piece: bytes) -> None:
         self._bytes += len(piece)

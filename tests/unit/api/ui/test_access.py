@@ -9,8 +9,8 @@ from batchwright.api.streams import ApiShutdown
 from batchwright.api.ui.batch_pages import BatchPages
 from batchwright.api.ui.file_pages import FilePages
 from batchwright.api.ui.line_pages import LinePages
-from batchwright.api.ui.new_batch_pages import NewBatchPages
-from batchwright.api.ui.operator_pages import OperatorPages
+from batchwright.api.ui.list_pages import ListPages
+from batchwright.api.ui.live import LiveFragments
 from batchwright.api.ui.rendering import Renderer
 from batchwright.rules.api_keys import Scope
 from batchwright.settings import load
@@ -25,15 +25,17 @@ COOKIE = "batchwright_ui"
 def pages() -> list[str]:
     """Return all pages that need a visitor, such as `GET /ui/batches/x`."""
     renderer, settings = Renderer({}, lambda: datetime.now(UTC)), load()
+    live = LiveFragments(ApiShutdown())
     tables = (
-        BatchPages(renderer, settings, ApiShutdown()).table(),
+        BatchPages(renderer, settings, live).table(),
         LinePages(renderer).table(),
-        NewBatchPages(renderer, settings).table(),
-        FilePages(renderer).table(),
-        OperatorPages(renderer).table(),
+        FilePages(renderer, settings, live).table(),
+        ListPages(renderer).table(),
     )
     paths = [
-        name.format(batch_id="x", file_id="x", id="x", action="pause") for table in tables for name in table
+        name.format(batch_id="x", file_id="x", id="x", tenant="x", action="pause")
+        for table in tables
+        for name in table
     ]
     return [path.replace(" ", " /ui", 1) for path in paths]
 

@@ -1,21 +1,21 @@
 """Streams that keep pages up to date: fragments of a batch's page, and lists that all tabs share."""
 
-import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from starlette.datastructures import URL
-from starlette.types import Message
+from starlette.responses import StreamingResponse
 
 from batchwright.api.auth import sessions
 from batchwright.api.errors import ApiError
 from batchwright.api.middleware import authentication
 from batchwright.api.streams import ApiShutdown
 from batchwright.api.ui import live
-from batchwright.api.ui.live import ListStream, ListStreams
+from batchwright.api.ui.live import Fragment, LiveFragments
 from batchwright.api.ui.visit import Visit
 from tests.fakes.api import ApiFixture, open_api
 from tests.fakes.api_keys import create_key
@@ -79,30 +79,49 @@ async def test_a_refused_list_has_the_status_of_the_error_so_that_browsers_wait(
         assert client.status == 401
 
 
+class Tab:
+    """A tab that shows a list: the stream that it gets, without a network."""
+
+    def __init__(self, streams: LiveFragments, fragment: Fragment, visitor: str = "blue") -> None:
+        self._visit = cast(Visit, SimpleNamespace(identity=visitor, request=SimpleNamespace(url=URL("/ui"))))
+        self._streams, self._fragment = streams, fragment
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[AsyncGenerator[bytes]]:
+        response = await self._streams.stream(self._visit, self._fragment)
+        async with aclosing(
+            cast(AsyncGenerator[bytes], cast(StreamingResponse, response).body_iterator)
+        ) as events:
+            yield events
+
+
 async def test_all_tabs_with_the_same_list_share_one_reading() -> None:
-    streams, reads = ListStreams(ApiShutdown()), list[str]()
+    streams, reads = LiveFragments(ApiShutdown()), list[str]()
 
     async def fragment() -> bytes:
         reads.append("read")
         return b"<p>rows</p>"
 
-    with streams.feed("blue", "", fragment) as one, streams.feed("blue", "", fragment) as other:
-        await one.next
-        assert one is other
-        assert (one.latest, reads) == (b"<p>rows</p>", ["read"])
-        with streams.feed("red", "", fragment) as foreign:
-            assert foreign is not one
-    await asyncio.gather(one.task, return_exceptions=True)
-    assert one.task.cancelled()
-    with streams.feed("blue", "", fragment) as fresh:
-        assert fresh is not one
+    tab, foreign = Tab(streams, fragment), Tab(streams, fragment, "red")
+    async with tab.open() as one, tab.open() as other:
+        assert [await anext(one), await anext(other)] == [b"data: <p>rows</p>\nretry: 5000\n\n"] * 2
+        assert reads == ["read"]
+        async with foreign.open() as events:
+            await anext(events)
+        assert reads == ["read"] * 2
 
 
-async def test_a_feed_survives_an_outage_and_ends_when_the_api_refuses_it(
+async def test_a_list_survives_an_outage_and_its_stream_ends_when_the_api_refuses_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(live, "POLL_SECONDS", 0)
-    answers: list[Exception | bytes] = [ApiError(503, "down"), b"rows", ApiError(403, "revoked")]
+    answers: list[Exception | bytes] = [
+        b"old",
+        b"old",
+        ApiError(503, "down"),
+        b"new",
+        ApiError(403, "revoked"),
+    ]
 
     async def fragment() -> bytes:
         answer = answers.pop(0)
@@ -110,71 +129,55 @@ async def test_a_feed_survives_an_outage_and_ends_when_the_api_refuses_it(
             raise answer
         return answer
 
-    with ListStreams(ApiShutdown()).feed("blue", "", fragment) as feed:
-        await feed.next
-        assert feed.latest == b"rows"
-        await asyncio.gather(feed.task, return_exceptions=True)
-        assert (feed.is_closed, answers) == (True, [])
+    async with Tab(LiveFragments(ApiShutdown()), fragment).open() as events:
+        found = [event.partition(b"\n")[0] async for event in events]
+    assert (found, answers) == ([b"data: old", b"data: new"], [])
 
 
-async def test_too_many_open_lists_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unchanged_list_keeps_its_connection_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "POLL_SECONDS", 0)
+    async with Tab(LiveFragments(ApiShutdown()), rows).open() as events:
+        await anext(events)
+        assert await anext(events) == b": keep-alive\n\n"
+
+
+async def rows() -> bytes:
+    return b"rows"
+
+
+@pytest.mark.parametrize("limit", ["MAX_LISTENERS", "MAX_LISTENERS_PER_VISITOR"])
+async def test_too_many_open_lists_are_refused(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(live, limit, 1)
+    streams = LiveFragments(ApiShutdown())
+    tab, foreign = Tab(streams, rows), Tab(streams, rows, "red")
+    async with tab.open() as events:
+        await anext(events)
+        with pytest.raises(ApiError, match="Too many pages are open"):
+            async with tab.open():
+                pass
+        if limit == "MAX_LISTENERS_PER_VISITOR":
+            async with foreign.open() as others:
+                await anext(others)
+    async with tab.open() as events:
+        await anext(events)
+
+
+async def test_a_tab_that_is_closed_leaves_its_place(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(live, "MAX_LISTENERS", 1)
-    streams = ListStreams(ApiShutdown())
-
-    async def fragment() -> bytes:
-        return b"rows"
-
-    refused = pytest.raises(ApiError, match="Too many pages are open")
-    with streams.feed("blue", "", fragment), refused, streams.feed("blue", "", fragment):
-        pass
-    with streams.feed("blue", "", fragment):
-        pass
-
-
-async def test_one_visitor_cannot_take_the_places_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "MAX_LISTENERS_PER_VISITOR", 1)
-    streams = ListStreams(ApiShutdown())
-
-    async def fragment() -> bytes:
-        return b"rows"
-
-    refused = pytest.raises(ApiError, match="1 of one visitor")
-    with streams.feed("blue", "x=1", fragment):
-        with refused, streams.feed("blue", "x=2", fragment):
-            pass
-        with streams.feed("red", "", fragment):
-            pass
-
-
-async def test_a_tab_that_is_closed_before_the_first_answer_leaves_its_place() -> None:
-    streams = ListStreams(ApiShutdown())
-
-    async def fragment() -> bytes:
-        raise ApiError(503, "down")
-
-    async def receive() -> Message:
-        return {"type": "http.disconnect"}
-
-    async def send(_: Message) -> None:
-        return None
-
-    visit = cast(Visit, SimpleNamespace(identity="blue", request=SimpleNamespace(url=URL("/ui"))))
-    async with asyncio.timeout(30):
-        await ListStream(streams, visit, fragment)({"type": "http"}, receive, send)
+    for _ in range(3):
+        async with listening(api.app, "/ui/batches/events") as client:
+            assert client.status == 200
+            await client.next()
 
 
 async def test_a_stopping_process_ends_the_streams_of_lists() -> None:
     stopping = ApiShutdown()
-    streams = ListStreams(stopping)
-
-    async def fragment() -> bytes:
-        return b"rows"
-
-    with streams.feed("blue", "", fragment) as feed:
-        await feed.next
+    async with Tab(LiveFragments(stopping), rows).open() as events:
+        await anext(events)
         stopping.set()
-        await asyncio.gather(feed.task, return_exceptions=True)
-        assert feed.is_closed
+        assert [event async for event in events] == []
 
 
 async def test_streams_of_pages_end_when_the_key_is_revoked(monkeypatch: pytest.MonkeyPatch) -> None:

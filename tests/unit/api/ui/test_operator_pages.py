@@ -37,6 +37,8 @@ async def test_the_batches_and_quotas_of_all_tenants_are_shown(api: ApiFixture, 
     page = text_of(await browser.page("/ui/operator/tenants"))
     assert "amber live batches: 3" in page
     assert "blue 1 validating" in page
+    assert "live batches 0 3 3" in text_of(await browser.page("/ui/operator/tenants/amber/limits"))
+    assert "tokens per day 0 no limit no limit" in text_of(await browser.page("/ui/limits"))
 
 
 async def test_an_operator_pauses_and_cancels_the_batch_of_a_tenant(
@@ -65,7 +67,7 @@ async def test_a_dead_letter_is_retried_or_deleted(api: ApiFixture, browser: Bro
     retried = await browser.send(first, "/ui/operator/dead-letters/")
     [batch] = [row.order for row in api.database.rows.batches.values() if row.order.origin is not None]
     assert batch.batch_id in retried.text
-    [delete] = [part for part in second.split("<details>") if "/delete" in part]
+    [delete] = [part for part in second.split("<details") if "/delete" in part]
     deleted = await browser.send(delete, "/ui/operator/dead-letters/")
     assert len(api.database.rows.dead_letters) == 1
     log = text_of(await browser.page("/ui/operator/audit-log"))

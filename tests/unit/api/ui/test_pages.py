@@ -1,17 +1,19 @@
 """The pages of a tenant, used without JavaScript: what they show, and what their forms do."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.api.ui import line_pages
+from batchwright.api.ui import file_pages, line_pages
 from batchwright.contracts.objects.openai import BatchObject
 from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample, ModelCounts
 from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.records import BatchOutcome, FileRow
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
 from tests.fakes.api import ApiFixture, open_api
+from tests.fakes.event_stream import listening
 from tests.unit.api.ui.browser import Browser, text_of
 
 HOSTILE = '<script>alert("1")</script>\u202e\' onload="x"'
@@ -258,6 +260,42 @@ async def test_the_estimate_names_the_lines_with_errors(browser: Browser) -> Non
     page = await browser.upload(await browser.page("/ui/new"), INPUT + b"{nonsense\n")
     assert "The batch would fail" in page.text
     assert "Line 61:" in page.text
+
+
+async def test_problems_are_shown_with_line_numbers_while_a_file_is_uploaded(
+    api: ApiFixture, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_pages, "_CHECK_SECONDS", 0)
+    page = await browser.page("/ui/new")
+    events = page.partition('hx-sse:connect="')[2].partition('"')[0]
+    url = page.partition('<form class="stack" method="post" action="')[2].partition('"')[0]
+    bad = b'{"custom_id": "x", "method": "<script>alert(1)</script>", "url": "/v1/embeddings", "body": {}}\n'
+    arrived = asyncio.Event()
+
+    async def form() -> AsyncGenerator[bytes]:
+        """Yield the form in pieces, the last one after the page has shown the problem of the others."""
+        yield b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n'
+        for content in (INPUT[:30], INPUT[30:], bad, INPUT[:30]):
+            yield content
+        await asyncio.wait_for(arrived.wait(), 30)
+        yield b"\r\n--b--\r\n"
+
+    async with listening(api.app, events.replace("&amp;", "&")) as stream:
+        assert "Its lines are checked as they arrive" in (await stream.next()).decode()
+        headers = {"Content-Type": "multipart/form-data; boundary=b"}
+        sending = api.http.post(url.replace("&amp;", "&"), content=form(), headers=headers)
+        upload, shown = asyncio.create_task(sending), ""
+        while "Line 61" not in shown:
+            shown = (await stream.next()).decode()
+        arrived.set()
+        uploaded = await upload
+    assert "61 lines checked" in text_of(shown)
+    assert "<script>alert" not in shown
+    page = await browser.page(uploaded.headers["location"])  # without JavaScript, it is shown here only
+    assert "Line 61:" in page
+    async with listening(api.app, events.replace("&amp;", "&")) as stream:  # nothing is kept of the upload
+        assert "Its lines are checked as they arrive" in (await stream.next()).decode()
 
 
 async def test_files_are_listed_downloaded_and_deleted(api: ApiFixture, browser: Browser) -> None:

@@ -1,0 +1,85 @@
+"""Check of the lines of a batch's input while it is uploaded."""
+
+import asyncio
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ValidationError
+from starlette.types import Message, Receive
+
+from batchwright.contracts.terms import Endpoint, Profile
+from batchwright.rules.input.errors import ValidationErrors
+from batchwright.rules.input.line_checks import InputLimits
+from batchwright.rules.input.validation import InputValidator
+from batchwright.settings import Settings
+
+FIRST_LINE_BYTES = 64 * 1024
+
+
+class _FirstLine(BaseModel):
+    url: str = ""
+
+
+def endpoint_of(start: bytes, endpoints: Sequence[str]) -> str:
+    """Return the `url` in the first line of a file; chat completions if it has none of `endpoints`."""
+    try:
+        url = _FirstLine.model_validate_json(start.partition(b"\n")[0]).url
+    except ValidationError:  # a longer line, or none of JSON: the estimate tells
+        url = ""
+    return url if url in endpoints else Endpoint.CHAT_COMPLETIONS
+
+
+class UploadCheck:
+    """Lines of one upload so far, checked as ingestion will check them, and the bytes that have arrived.
+
+    It keeps at most one line, a hash of each `custom_id`, and the first 1,000 problems.
+    """
+
+    def __init__(self, settings: Settings, endpoints: Sequence[str], size: int) -> None:
+        """Create the check.
+
+        Args:
+            endpoints: endpoints that a batch may have.
+            size: number of bytes of the form that is uploaded; 0 if it is not known.
+        """
+        self.received, self.size = 0, size
+        self._profile, self._endpoints = settings.profile, endpoints
+        self._limits = InputLimits(
+            max_lines=settings.max_lines,
+            max_line_bytes=settings.max_line_bytes,
+            max_embedding_inputs=settings.max_embedding_inputs,
+            one_model=settings.one_model_per_batch,
+        )
+        self._start, self._validator = b"", None
+
+    @property
+    def lines(self) -> int:
+        return self._validator.total if self._validator else 0
+
+    @property
+    def errors(self) -> ValidationErrors:
+        return self._validator.errors if self._validator else ValidationErrors()
+
+    def counting(self, receive: Receive) -> Receive:
+        """Return an ASGI `receive` function that also counts the bytes of the form."""
+
+        async def counted() -> Message:
+            message = await receive()
+            self.received += len(message.get("body", b""))
+            return message
+
+        return counted
+
+    async def feed(self, piece: bytes) -> None:
+        """Check the lines that end in `piece`, the next bytes of the file."""
+        await asyncio.to_thread(self._check, piece)
+
+    def _check(self, piece: bytes) -> None:
+        if self._validator is None:
+            self._start += piece
+            if b"\n" not in piece and len(self._start) < FIRST_LINE_BYTES:
+                return
+            piece, self._start = self._start, b""
+            endpoint = Endpoint(endpoint_of(piece, self._endpoints))
+            self._validator = InputValidator(endpoint, Profile(self._profile), self._limits)
+        for _ in self._validator.feed(piece):
+            pass
