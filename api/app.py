@@ -41,6 +41,7 @@ from batchwright.api.routes.batches import BatchRoutes
 from batchwright.api.routes.callbacks import CallbackRoutes
 from batchwright.api.routes.calls.bodies import CallBodies
 from batchwright.api.routes.calls.flex import ChatRoutes, FlexCalls
+from batchwright.api.routes.calls.interactive import InteractiveForwarder, InteractiveRoutes
 from batchwright.api.routes.calls.queue import QueueRoutes
 from batchwright.api.routes.calls.responses import ResponseRoutes
 from batchwright.api.routes.files import FileRoutes
@@ -56,6 +57,7 @@ from batchwright.api.routes.uploads import UploadRoutes
 from batchwright.api.routes.webhooks import WebhookRoutes
 from batchwright.api.services.batches.events import BatchEvents
 from batchwright.api.services.calls.acceptance import Calls
+from batchwright.api.services.calls.interactive import InteractiveCalls
 from batchwright.api.services.quota_checks import RequestQuota
 from batchwright.api.ui.middleware import UiMiddleware
 from batchwright.settings import Settings
@@ -76,10 +78,13 @@ _OPERATOR_ROUTES = (
 )
 
 
-def build_app(deps: ApiDependencies, events: BatchEvents) -> FastAPI:
+def build_app(
+    deps: ApiDependencies, events: BatchEvents, interactive: InteractiveCalls | None = None
+) -> FastAPI:
     """Build the FastAPI application with its routes, middleware and error handlers.
 
-    The caller opens and closes the dependencies, and runs the poller of `events` in the background.
+    The caller opens and closes the dependencies, and runs `events` and `interactive` in the background. If
+    `interactive` is None, calls that cannot wait are refused.
     """
     app = DocumentedApp(
         title="Batchwright",
@@ -93,7 +98,7 @@ def build_app(deps: ApiDependencies, events: BatchEvents) -> FastAPI:
         responses=error_responses(),
     )
     authenticator = build_authenticator(deps)  # one, so that all routes share its limit of wrong keys
-    routers = _add_routes(app, deps, events)
+    routers = _add_routes(app, deps, events, interactive)
     public_routers = [CallbackRoutes(deps).router(), HealthRoutes(deps, authenticator).router()]
     for router in public_routers:
         app.include_router(router)
@@ -102,7 +107,9 @@ def build_app(deps: ApiDependencies, events: BatchEvents) -> FastAPI:
     return app
 
 
-def _add_routes(app: DocumentedApp, deps: ApiDependencies, events: BatchEvents) -> list[APIRouter]:
+def _add_routes(
+    app: DocumentedApp, deps: ApiDependencies, events: BatchEvents, interactive: InteractiveCalls | None
+) -> list[APIRouter]:
     """Add the routes for tenants and operators to the application. Return their routers."""
     settings = deps.settings
     keys, denials = _key_parameters(settings), auth_error_responses(settings)
@@ -111,11 +118,14 @@ def _add_routes(app: DocumentedApp, deps: ApiDependencies, events: BatchEvents) 
     tenant_routers.append(BatchEventRoutes(deps, events).router())
     calls, bodies = Calls(deps), CallBodies(settings)
     flex = FlexCalls(deps, calls)
+    forwarder = None if interactive is None else InteractiveForwarder(deps, interactive)
     tenant_routers += [
-        ResponseRoutes(deps, bodies, calls, flex).router(),
-        ChatRoutes(deps, bodies, flex).router(),
+        ResponseRoutes(deps, bodies, calls, flex, forwarder).router(),
+        ChatRoutes(deps, bodies, flex, forwarder).router(),
         QueueRoutes(deps, bodies, calls).router(),
     ]
+    if forwarder is not None:
+        tenant_routers.append(InteractiveRoutes(deps, bodies, forwarder).router())
     for router in tenant_routers:
         app.include_router(
             router, dependencies=[*keys, tenant, request_quota], responses=denials | error_responses(429)

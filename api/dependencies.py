@@ -1,6 +1,6 @@
 """Dependencies of the routes: settings, database, storage, Temporal. `api/lifespan.py` opens them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -12,6 +12,7 @@ from batchwright.api.temporal_gateway import TemporalGateway
 from batchwright.background import BackgroundTasks
 from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.database.database import Database
+from batchwright.inference.router import ModelRouter
 from batchwright.oidc.issuer_keys import IssuerKeys
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage
@@ -45,6 +46,16 @@ class ServedModels(Protocol):
         ...
 
 
+class ModelRouters(Protocol):
+    def router_for(self, model: str) -> ModelRouter | None:
+        """Return the router of a model, which has no alias as its name; None if there is no such model."""
+        ...
+
+    def retain_unlisted(self, awaited: Collection[str]) -> None:
+        """Drop the models that no backend lists, except those in `awaited`."""
+        ...
+
+
 def now() -> datetime:
     """Return the current time in whole seconds, which is the precision of times in the API."""
     return datetime.now(UTC).replace(microsecond=0)
@@ -65,6 +76,7 @@ class ApiDependencies:
     recent_seconds: float = 1.0  # maximum age of cached limits, queues and lists of results
     stopping: ApiShutdown = field(default_factory=ApiShutdown)
     issuer_keys: IssuerKeys | None = None  # None if no tokens are accepted
+    routers: ModelRouters | None = None  # None if no interactive calls are accepted
 
     @cached_property
     def webhook_urls(self) -> UrlChecker:

@@ -176,6 +176,17 @@ def no_room(message: str) -> ApiError:
     return ApiError(429, message, code="resource_unavailable", headers=headers)
 
 
+def model_not_found(model: str) -> ApiError:
+    """Return the error for a model that no backend serves, or that the tenant may not use."""
+    message = f"The model '{model}' does not exist or you do not have access to it."
+    return ApiError(404, message, code="model_not_found", param="model")
+
+
+def budget_used_up(message: str) -> ApiError:
+    """Return a 429 error for a daily budget that is used up. Its headers tell clients not to retry."""
+    return ApiError(429, message, code="insufficient_quota", headers=_FINAL)
+
+
 def batch_not_found(batch_id: str) -> ApiError:
     return ApiError(404, f"No batch found with id '{batch_id}'.")
 

@@ -39,7 +39,11 @@ async def open_dependencies(settings: Settings) -> AsyncGenerator[ApiDependencie
         storage = await opened.enter_async_context(open_storage(settings, metrics, StorageComponent.API))
         database = await open_database(settings)
         opened.push_async_callback(database.close)
-        clients = ClientPool(settings)
+        # Only the engine `httpx` passes on an answer while it arrives.
+        interactive = settings.interactive_passthrough
+        clients = ClientPool(
+            settings.model_copy(update={"http_engine": "httpx"}) if interactive else settings
+        )
         opened.push_async_callback(clients.aclose)
         registry = BackendRegistry(
             settings, database.models, database.model_changes, clients, unavailable=DatabaseUnavailable
@@ -60,6 +64,7 @@ async def open_dependencies(settings: Settings) -> AsyncGenerator[ApiDependencie
         yield ApiDependencies(
             *(settings, database, storage, temporal, registry, metrics, sdk, background),
             issuer_keys=IssuerKeys(partial(fetch_keys, issuer)) if issuer else None,
+            routers=registry if interactive else None,
         )
 
 

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Never
 
 import uvicorn
@@ -22,8 +22,9 @@ from batchwright.api.app import build_app
 from batchwright.api.http_protocol import BoundedProtocol
 from batchwright.api.lifespan import open_dependencies
 from batchwright.api.services.batches.events import BatchEvents
+from batchwright.api.services.calls.interactive import InteractiveCalls
 from batchwright.api.streams import ApiShutdown
-from batchwright.database.errors import DatabaseError
+from batchwright.database.errors import DatabaseError, DatabaseUnavailable
 from batchwright.process import run_and_exit
 from batchwright.settings import Settings, SettingsError, load, require_backends
 from batchwright.settings.formats import is_loopback
@@ -131,8 +132,11 @@ async def _open_and_serve(settings: Settings, listener: socket.socket, stop: _St
     async with open_dependencies(settings) as deps:
         events = BatchEvents(deps)
         deps.background.start("batch_events", events.run)
+        interactive = None if deps.routers is None else InteractiveCalls(deps, deps.routers)
+        if interactive is not None:
+            deps.background.start("interactive_calls", interactive.run)
         config = uvicorn.Config(
-            build_app(deps, events),
+            build_app(deps, events, interactive),
             http=BoundedProtocol,
             access_log=False,
             log_config=None,
@@ -150,6 +154,9 @@ async def _open_and_serve(settings: Settings, listener: socket.socket, stop: _St
         host, port = listener.getsockname()[:2]
         logger.info("the API listens", extra={"host": host, "port": port})
         await stop.server.serve(sockets=[listener])
+        if interactive is not None:
+            with suppress(DatabaseUnavailable):
+                await interactive.publish()
 
 
 def _check_host(settings: Settings) -> None:

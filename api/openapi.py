@@ -37,7 +37,9 @@ _DESCRIPTIONS = {
     429: "A limit or quota is exhausted",
     431: "The headers are too large",
     500: "An error of the server",
+    502: "The backend has not given a usable answer",
     503: "PostgreSQL, Temporal or the storage is unavailable",
+    504: "The backend has not answered in time",
 }
 _HEADERS: dict[int, ResponseSpec] = {
     401: {"WWW-Authenticate": _TEXT},

@@ -9,6 +9,7 @@ import msgspec
 
 from batchwright.simulator import admin, response_types
 from batchwright.simulator.call_parser import ENDPOINTS, InferenceCall, InvalidCall, read_call
+from batchwright.simulator.event_streams import MEDIA_TYPE, as_events
 from batchwright.simulator.exchange import HttpExchange, HttpResponse, error_response, inference_error
 from batchwright.simulator.faults import Fault, Faults, fault_from_marker
 from batchwright.simulator.jobs import FAILED, PREFIX, JobEndpoints
@@ -191,6 +192,8 @@ class SimulatedBackend:
         latency = self.options.model_latency.get(call.model, self.options.latency)
         delay += latency.seconds(uncached=spent.prompt - cached, output=spent.output, digest=pending.digest)
         response = HttpResponse(200, body, {"x-request-id": f"req_{pending.digest.hex()}"})
+        if call.body.stream:
+            response.body, response.headers["content-type"] = as_events(call, body), MEDIA_TYPE
         finish = partial(self._finish, pending, response, damage)
         if delay > 0:
             return self._after(pending, delay, finish)

@@ -32,6 +32,7 @@ _MESSAGE_ROLES = ("user", "assistant")
 _FORMATS = ("text", "json_object", "json_schema")
 _VIDEO_SIZES = ("720x1280", "1280x720", "1024x1792", "1792x1024")
 _NEEDS_MODEL = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages")
+_STREAMS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 _ABSENT = msgspec.Raw(b"")
 
 
@@ -77,6 +78,10 @@ class TextOptions(msgspec.Struct):
     format: TextFormat | None = None
 
 
+class StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
 class InputMessage(msgspec.Struct):
     role: str | None = None
 
@@ -88,6 +93,7 @@ class CallBody(msgspec.Struct):
     user: str | None = None
     metadata: Metadata | None = None
     stream: bool | None = None
+    stream_options: StreamOptions | None = None
     n: int | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
@@ -160,8 +166,8 @@ def read_call(endpoint: str, raw: bytes, default_model: str) -> InferenceCall:
         raise InvalidCall(f"We could not parse the JSON body of your request: {error}", None) from None
     if body.model is None and endpoint in _NEEDS_MODEL:
         raise InvalidCall("you must provide a model parameter", "model")
-    if body.stream:
-        raise InvalidCall("The simulator does not stream.", "stream", "unsupported_value")
+    if body.stream and endpoint not in _STREAMS:
+        raise InvalidCall(f"The simulator does not stream {endpoint}.", "stream", "unsupported_value")
     parts = (body.instructions, body.system, body.tools, body.messages, body.prompt, body.input)
     prompt = b"".join((*parts, body.query, body.text_1, body.documents, body.text_2))
     _check(endpoint, body)

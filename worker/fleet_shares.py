@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol
@@ -9,7 +10,7 @@ from typing import Protocol
 from batchwright.contracts.registry.backend_config import BackendConfig
 from batchwright.contracts.temporal_names import inference_queue
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.records import WorkerHeartbeat
+from batchwright.database.records import BackendLoad, WorkerHeartbeat
 from batchwright.inference.limits.send_limits import FleetRate, Rates
 from batchwright.inference.router import ModelRouter
 from batchwright.rules.dispatch.fleet_share import share_of, share_of_rate
@@ -18,11 +19,13 @@ from batchwright.rules.worker_stats import FRESH_AGE, is_polled, polled_queues, 
 
 # With `FRESH_AGE`, workers divide the limits again within ten seconds after a worker starts or stops.
 _REFRESH_SECONDS = 2.0
+_LOAD_AGE = timedelta(seconds=5)  # API processes report every second
 _JOIN_SECONDS = 0.25  # pause between refreshes until this worker has read its own heartbeat
 
 
 class Heartbeats(Protocol):
     async def heartbeats(self, max_age: timedelta) -> Sequence[WorkerHeartbeat]: ...
+    async def interactive_load(self, max_age: timedelta) -> Sequence[BackendLoad]: ...
 
 
 class Backends(Protocol):
@@ -40,8 +43,9 @@ class Backends(Protocol):
 class FleetShares:
     """Divides fleet-wide limits between the live workers, and sets this worker's parts.
 
-    A backend's limit on requests in flight is divided between the workers that can send requests to this
-    backend. A model's rates per minute are divided between the workers that run slices of the model.
+    A backend's limit on requests in flight, less the room for interactive calls, is divided between the
+    workers that can send requests to this backend. A model's rates per minute are divided between the workers
+    that run slices of the model.
 
     A worker is live if its last heartbeat is at most `FRESH_AGE` old. Until this worker has read its own
     heartbeat, its parts are 0. While the database is unavailable, the last known workers count as live.
@@ -69,6 +73,7 @@ class FleetShares:
         self._worker_id, self._workers, self._backends = worker_id, workers, backends
         self._queue_of, self._set_shares = queue_of, set_shares
         self._live: Sequence[WorkerHeartbeat] = ()
+        self._load: dict[str, BackendLoad] = {}  # interactive calls, by backend URL
 
     async def run(self) -> None:
         """Read the live workers and apply the parts regularly, until cancelled."""
@@ -79,8 +84,13 @@ class FleetShares:
             await asyncio.sleep(_REFRESH_SECONDS if has_joined else _JOIN_SECONDS)
 
     async def refresh(self) -> None:
-        """Read the live workers, and apply this worker's parts. If this fails, raise DatabaseUnavailable."""
+        """Read the live workers and the interactive load, and apply this worker's parts.
+
+        Raises:
+            DatabaseUnavailable: the database does not respond. The last known load stays in effect.
+        """
         self._live = await self._workers.heartbeats(FRESH_AGE)
+        self._load = {load.backend: load for load in await self._workers.interactive_load(_LOAD_AGE)}
         self.apply()
 
     def apply(self) -> None:
@@ -137,7 +147,26 @@ class FleetShares:
         for url, in_flight in found:
             if in_flight is not None:
                 limits[url] = min(in_flight, limits.get(url, in_flight))
-        return limits
+        return {url: max(limit - self._reserved(url), 1) for url, limit in limits.items()}
+
+    def _reserved(self, url: str) -> int:
+        """Return how many requests in flight at a backend the workers leave to interactive calls.
+
+        The number of interactive calls varies around its mean by about the square root of the mean. Half of
+        that is kept free beyond the mean: a call that finds no slot only waits for the next line to end. If
+        more are in flight than chance explains, their number has grown, and the mean follows later. A backend
+        that serves direct callers first needs no reservation: it refuses lines of batches itself.
+        """
+        load = self._load.get(url)
+        if load is None or url in self._direct_first():
+            return 0
+        spread = math.sqrt(load.mean)
+        return round(max(load.mean + spread / 2, load.in_flight - spread))
+
+    def _direct_first(self) -> set[str]:
+        """Return the URLs of the backends that distinguish lines of batches and serve other callers first."""
+        upstreams = (upstream for router in self._backends.routers for upstream in router.upstreams)
+        return {upstream.backend.url for upstream in upstreams if upstream.backend.client.serves_direct_first}
 
     def _queues(self) -> dict[str, set[str]]:
         """Return, by backend URL, the task queues of the models whose requests may go to the backend."""

@@ -239,6 +239,14 @@ class WorkerHeartbeat(Message):
     started_at: datetime | None = None
 
 
+class BackendLoad(NamedTuple):
+    """Interactive calls in flight at one backend: now, and on average over the last seconds."""
+
+    backend: str  # URL
+    in_flight: int
+    mean: float
+
+
 class TenantRow(Message):
     name: str
     created_at: datetime

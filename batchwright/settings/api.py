@@ -40,6 +40,12 @@ class ApiSettings(BaseSettings):
         "`.localhost`, `.internal`, `.svc` and `.test`.",
     )
     ui: bool = Field(True, description="If true, the API serves pages for browsers at `/ui`.")
+    interactive_passthrough: bool = Field(
+        False,
+        description="If true, the API also accepts single calls that cannot wait. It sends them to a backend "
+        "at once, and passes on answers as streams if clients want streams. Workers leave room for these "
+        "calls at backends with `in_flight`.",
+    )
     tenant_weights: dict[str, TenantWeight] = Field(
         default={},
         description="Relative share of capacity of each tenant, from 0.001 to 1000, as a JSON object. "

@@ -8,6 +8,7 @@ from batchwright.telemetry.families.backends import BackendMetrics
 from batchwright.telemetry.families.batches import BatchMetrics, WebhookMetrics
 from batchwright.telemetry.families.factory import MetricFactory
 from batchwright.telemetry.families.fleet import ConsistencyMetrics, FleetMetrics, RetentionMetrics
+from batchwright.telemetry.families.interactive import InteractiveMetrics
 from batchwright.telemetry.families.process import ApiMetrics, RuntimeMetrics, StorageMetrics
 from batchwright.telemetry.families.requests import (
     JobMetrics,
@@ -34,6 +35,7 @@ _FAMILIES = (
     TrafficMetrics,
     JobMetrics,
     WebhookMetrics,
+    InteractiveMetrics,
 )
 
 
@@ -51,6 +53,7 @@ class Metrics(
     TrafficMetrics,
     JobMetrics,
     WebhookMetrics,
+    InteractiveMetrics,
 ):
     """The metrics of one process. Create them once, and pass them to all code that counts.
 

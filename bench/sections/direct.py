@@ -1,10 +1,13 @@
-"""Section: direct callers of a backend beside a batch, on a backend that serves direct callers first."""
+"""Section: calls that cannot wait beside a batch, sent straight to a backend or through the API."""
 
 import asyncio
 import json
 import math
 import random
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 from batchwright.inference.transport.base import BackendRequest, TargetUrl
@@ -16,73 +19,127 @@ from bench.results import Figure, Target
 from bench.section import Section, SectionOptions
 from bench.stack import Simulator, running_stack, simulator, wait_until_quiet
 
-_DIRECT, _BATCH = MODELS[0], MODELS[1]
+_CALLED, _DIRECT_BATCH, _INTERACTIVE_BATCH = MODELS  # the models of the calls, and of the batch beside them
 _SLOTS, _QUEUE = 32, 100
 _LATENCY_MS, _JITTER = 400, 0.3
-_ARRIVALS = 20.0  # direct calls a second: a quarter of the slots
+_ARRIVALS = 20.0  # calls a second: they need a quarter of the slots
 _SECONDS, _RAMP_SECONDS, _LINES = 16.0, 6.0, 3_000
 _SEED = 7
 _TIMEOUT_SECONDS, _MAX_ANSWER_BYTES = 60.0, 1024 * 1024
-_ALL_SECONDS = 30.0  # one round
+_ALL_SECONDS = 80.0  # one round
 
 
-class _Direct(NamedTuple):
-    """Times of direct callers in seconds: the 95th percentile and the sum."""
+class _Way(NamedTuple):
+    """A way in which calls reach a backend, and the batch beside them.
+
+    Attributes:
+        name: the beginning of the names of its figures.
+        url: where the calls are sent.
+        backend: the backend of the calls and of the batch.
+        model: the model of the batch.
+    """
+
+    name: str
+    url: str
+    backend: Simulator
+    model: str
+
+    def completed(self) -> int:
+        """Return how many lines of batches the backend has answered."""
+        totals = self.backend.ledger().models.get(self.model)
+        return 0 if totals is None else totals.completed
+
+
+class _Measured(NamedTuple):
+    """Times of calls in seconds: the 95th percentile and the sum, and what happened meanwhile.
+
+    Attributes:
+        lines: number of lines that the backend answered in the same time.
+        lasted: seconds from the first call to the last answer.
+    """
 
     p95: float
     total: float
+    lines: int
+    lasted: float
+
+
+class _Figures(NamedTuple):
+    slowdowns: list[float]
+    uses: list[float]
 
 
 def measure(options: SectionOptions) -> list[Figure]:
     seconds = _SECONDS if not options.quick else 4.0
-    slowdowns: list[float] = []
-    uses: list[float] = []
-    backend_options = (
-        "--slots",
-        str(_SLOTS),
-        "--direct-queue",
-        str(_QUEUE),
-        "--latency-ms",
-        str(_LATENCY_MS),
-    )
-    with simulator(*backend_options, "--jitter", str(_JITTER), "--output-tokens", "16") as backend:
-        registry, lines = options.folder / "direct.json", options.folder / "direct.jsonl"
-        place = {"url": backend.url, "send_dispatch_header": True, "in_flight": _SLOTS}
-        registry.write_text(json.dumps({"models": {_BATCH: {"backends": [place]}}}))
-        write_input(lines, _LINES, (_BATCH,))
+    figures = {name: _Figures([], []) for name in ("direct", "interactive")}
+    with _backend() as first, _backend() as second:
+        registry = options.folder / "direct.json"
+        registry.write_text(json.dumps({"models": _models(first, second)}))
+        settings = {"BATCHWRIGHT_INTERACTIVE_PASSTHROUGH": "true"}
         with (
-            running_stack(options.folder / "direct", registry, in_flight=2 * _SLOTS) as stack,
+            running_stack(
+                options.folder / "direct", registry, in_flight=2 * _SLOTS, settings=settings
+            ) as stack,
             Client(stack.api) as client,
         ):
-            file_id = batches.upload(client, lines)
+            ways = (
+                _Way("direct", first.url, first, _DIRECT_BATCH),
+                _Way("interactive", stack.api, second, _INTERACTIVE_BATCH),
+            )
+            files = {way: _upload(client, options.folder, way.model) for way in ways}
             for number in options.turns(_ALL_SECONDS):
-                wait_until_quiet(stack)
-                alone = asyncio.run(_direct_calls(backend, seconds))
-                batch = batches.create(client, file_id)
-                time.sleep(_RAMP_SECONDS)
-                before, began = _completed(backend), time.perf_counter()
-                beside = asyncio.run(_direct_calls(backend, seconds))
-                done, lasted = _completed(backend) - before, time.perf_counter() - began
-                client.cancel(batch.id)
-                left = _SLOTS * lasted - alone.total  # seconds of slots that direct callers did not need
-                slowdowns.append((beside.p95 / alone.p95 - 1) * 100)
-                uses.append(done * _mean_seconds() / left * 100)
-                options.report(
-                    f"round {number}: p95 {alone.p95:.3f} s alone, {beside.p95:.3f} s beside a batch, which "
-                    f"used {uses[-1]:.0f} % of the rest"
-                )
+                for way in ways:
+                    wait_until_quiet(stack)
+                    alone = asyncio.run(_calls(way, 0.0, seconds))
+                    batch = batches.create(client, files[way])
+                    beside = asyncio.run(_calls(way, _RAMP_SECONDS, seconds))
+                    client.cancel(batch.id)
+                    # Seconds of slots that the calls did not need.
+                    left = _SLOTS * beside.lasted - alone.total
+                    slowdown = (beside.p95 / alone.p95 - 1) * 100
+                    used = beside.lines * _mean_seconds() / left * 100
+                    figures[way.name].slowdowns.append(slowdown)
+                    figures[way.name].uses.append(used)
+                    options.report(
+                        f"round {number}, {way.name}: p95 {alone.p95:.3f} s alone, {beside.p95:.3f} s beside "
+                        f"a batch, which used {used:.0f} % of the rest"
+                    )
+    return [figure for name, found in figures.items() for figure in _described(name, found)]
+
+
+def _described(name: str, found: _Figures) -> list[Figure]:
+    p95 = f"95th percentile of {name} calls, longer beside a batch"
     return [
+        Figure(f"{name}.p95", p95, found.slowdowns, "%", Target(10.0)),
         Figure(
-            "direct.p95",
-            "95th percentile of direct calls, longer beside a batch",
-            slowdowns,
+            f"{name}.used",
+            f"slots left by {name} calls that a batch uses",
+            found.uses,
             "%",
-            Target(10.0),
-        ),
-        Figure(
-            "direct.used", "slots left by direct calls that a batch uses", uses, "%", Target(85.0, "at least")
+            Target(85.0, "at least"),
         ),
     ]
+
+
+@contextmanager
+def _backend() -> Generator[Simulator]:
+    slots = ("--slots", str(_SLOTS), "--direct-queue", str(_QUEUE), "--output-tokens", "16")
+    with simulator(*slots, "--latency-ms", str(_LATENCY_MS), "--jitter", str(_JITTER)) as backend:
+        yield backend
+
+
+def _models(first: Simulator, second: Simulator) -> dict[str, object]:
+    """Return the models of the registry. The first backend serves direct callers first, the second nobody."""
+    cooperative = {"url": first.url, "send_dispatch_header": True, "in_flight": _SLOTS}
+    plain = {"url": second.url, "in_flight": _SLOTS}
+    backends = {_DIRECT_BATCH: cooperative, _INTERACTIVE_BATCH: plain, _CALLED: plain}
+    return {model: {"backends": [place]} for model, place in backends.items()}
+
+
+def _upload(client: Client, folder: Path, model: str) -> str:
+    lines = folder / f"direct-{model}.jsonl"
+    write_input(lines, _LINES, (model,))
+    return batches.upload(client, lines)
 
 
 def _mean_seconds() -> float:
@@ -90,46 +147,58 @@ def _mean_seconds() -> float:
     return _LATENCY_MS / 1000 * math.exp(_JITTER**2 / 2)
 
 
-def _completed(backend: Simulator) -> int:
-    totals = backend.ledger().models.get(_BATCH)
-    return 0 if totals is None else totals.completed
+async def _calls(way: _Way, ramp: float, seconds: float) -> _Measured:
+    """Send calls at random times with a fixed mean rate, and measure those after the first `ramp` seconds.
 
-
-async def _direct_calls(backend: Simulator, seconds: float) -> _Direct:
-    """Send direct calls at random times with a fixed mean rate; each run sends the same ones."""
-    rng, due, times = random.Random(_SEED), 0.0, list[asyncio.Task[float]]()
-    transport, began = PooledTransport(connect_seconds=10.0), time.perf_counter()
+    Each run measures the same calls.
+    """
+    transport = PooledTransport(connect_seconds=10.0)
     try:
-        while (due := due + rng.expovariate(_ARRIVALS)) < seconds:
-            await asyncio.sleep(max(0.0, began + due - time.perf_counter()))
-            times.append(asyncio.create_task(_call(transport, backend.url, len(times), began + due)))
-        took = sorted(await asyncio.gather(*times))
+        before_ramp = await _send(transport, way, random.Random(_SEED + 1), ramp)
+        before, began = await asyncio.to_thread(way.completed), time.perf_counter()
+        calls = await _send(transport, way, random.Random(_SEED), seconds)
+        took = sorted(await asyncio.gather(*calls))
+        lasted = time.perf_counter() - began
+        lines = await asyncio.to_thread(way.completed) - before
+        await asyncio.gather(*before_ramp)
     finally:
         await transport.aclose()
-    return _Direct(took[int(len(took) * 0.95)], sum(took))
+    return _Measured(took[int(len(took) * 0.95)], sum(took), lines, lasted)
+
+
+async def _send(
+    transport: PooledTransport, way: _Way, rng: random.Random, seconds: float
+) -> list[asyncio.Task[float]]:
+    """Start calls for this time, and return their tasks, some of which still run."""
+    due, began, tasks = 0.0, time.perf_counter(), list[asyncio.Task[float]]()
+    while (due := due + rng.expovariate(_ARRIVALS)) < seconds:
+        await asyncio.sleep(max(0.0, began + due - time.perf_counter()))
+        tasks.append(asyncio.create_task(_call(transport, way.url, len(tasks), began + due)))
+    return tasks
 
 
 async def _call(transport: PooledTransport, url: str, number: int, due: float) -> float:
-    """Send one direct call. Return the seconds from when it was due until its response.
+    """Send one call. Return the seconds from when it was due until its response.
 
     Raise SystemExit if the response is not a success.
     """
-    body = {"model": _DIRECT, "messages": [{"role": "user", "content": f"Question {number}"}]}
+    body = {"model": _CALLED, "messages": [{"role": "user", "content": f"Question {number}"}]}
     target, headers = TargetUrl.of(f"{url}{batches.ENDPOINT}"), [(b"content-type", b"application/json")]
     request = BackendRequest(b"POST", target, headers, json.dumps(body).encode())
     answer = await transport.exchange(request, most_bytes=_MAX_ANSWER_BYTES, seconds=_TIMEOUT_SECONDS)
     if answer.status != 200:
-        raise SystemExit(f"a direct call was answered with {answer.status}: {answer.body[:500]!r}")
+        raise SystemExit(f"a call was answered with {answer.status}: {answer.body[:500]!r}")
     return time.perf_counter() - due
 
 
 SECTION = Section(
     "direct",
-    "Direct callers beside a batch",
-    f"A simulator with {_SLOTS} slots that refuses lines of batches while all are taken, and lets direct "
-    f"callers wait; answers take {_LATENCY_MS} ms (lognormal, sigma {_JITTER}). Direct calls come at random "
-    f"times, {_ARRIVALS:g} a second, straight to the backend; a batch has lines for all of the time.",
-    1.0,
+    "Calls that cannot wait, beside a batch",
+    f"Two simulators with {_SLOTS} slots; answers take {_LATENCY_MS} ms (lognormal, sigma {_JITTER}). "
+    f"Calls come at random times, {_ARRIVALS:g} a second, and a batch has lines for all of the time. "
+    "*Direct* calls go straight to a backend that serves them first and refuses lines of batches while all "
+    "slots are taken. *Interactive* calls go through the API to a backend that serves all in order.",
+    2.0,
     measure,
     on_the_page=False,
 )

@@ -1,8 +1,8 @@
 """Checks of single calls with the official Python client."""
 
 import pytest
-from openai import BadRequestError, NotFoundError
-from openai.types.chat import ChatCompletion
+from openai import APIError, BadRequestError, NotFoundError
+from openai.types.chat import ChatCompletion, ChatCompletionUserMessageParam
 from openai.types.responses import Response
 from pydantic import TypeAdapter
 
@@ -12,7 +12,7 @@ from tests.conformance.contract import Api, Table
 from tests.e2e.batches import until
 from tests.e2e.stack import MODELS
 
-TABLE = Table()
+TABLE, TIGHT_TABLE = Table(), Table("tight")
 _OBJECT = TypeAdapter(dict[str, object])
 _ALWAYS = [name for name, field in Response.model_fields.items() if field.is_required()]
 
@@ -91,6 +91,27 @@ async def refused(api: Api) -> None:
     assert unknown.value.code == "model_not_found"
     with pytest.raises(NotFoundError):
         await api.client.responses.retrieve(new_call_id("resp_"))
+
+
+@TIGHT_TABLE.row(
+    "Single calls", "if the operator allows it, calls that cannot wait are answered at once, also as streams"
+)
+async def interactive(api: Api) -> None:
+    chats, asked = api.client.chat.completions, ChatCompletionUserMessageParam(role="user", content="Say it.")
+    completion = await chats.create(model=MODELS[0], messages=[asked])
+    stream = await chats.create(model=MODELS[0], messages=[asked], stream=True)
+    words = [choice.delta.content or "" async for chunk in stream for choice in chunk.choices]
+    assert completion.choices[0].message.content
+    assert len([word for word in words if word]) > 2
+    assert (await api.client.responses.create(model=MODELS[0], input="Say it.")).output_text
+    said = await api.client.responses.create(model=MODELS[0], input="Say it.", stream=True)
+    assert [event.type async for event in said][-1] == "response.completed"
+    broken = await chats.create(model=MODELS[0], messages=[asked], stream=True, user="sim:cut")
+    with pytest.raises(APIError, match="connection ended"):
+        [chunk async for chunk in broken]
+    with pytest.raises(NotFoundError) as unknown:
+        await chats.create(model="nothing", messages=[asked])
+    assert unknown.value.code == "model_not_found"
 
 
 @TABLE.row("Single calls", "a job is submitted to `/queue/submit` and retrieved with its result")

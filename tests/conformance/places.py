@@ -28,6 +28,7 @@ TIGHT = {
     "BATCHWRIGHT_MAX_MESSAGE_BATCH_BYTES": "9000",
     "BATCHWRIGHT_ONE_MODEL_PER_BATCH": "true",
     "BATCHWRIGHT_STRICT_MODELS": "true",
+    "BATCHWRIGHT_INTERACTIVE_PASSTHROUGH": "true",
     **with_constants(max_part_bytes=PART_BYTES),
 }
 ISSUER_PORT = free_port()  # the check of tokens runs an issuer there

@@ -43,7 +43,7 @@ def checks() -> dict[Row, Check]:
     ours = (surroundings, operation, tenants, bounds, keys, webhooks)
     modules = (files, uploads, batches, endpoints, edges, results, calls, *ours)
     tables = [module.TABLE for module in modules]
-    tables += [messages.TABLE, messages.TIGHT_TABLE, messages.KEYS_TABLE]
+    tables += [messages.TABLE, messages.TIGHT_TABLE, messages.KEYS_TABLE, calls.TIGHT_TABLE]
     return {row: check for table in tables for row, check in table.checks.items()}
 
 

@@ -10,7 +10,12 @@ from tests.e2e.stack import Stack, dev
 @pytest.fixture(scope="package")
 def shared_stack() -> Iterator[Stack]:
     # A worker on a busy machine must not count as lost: its lines would be sent again.
-    with dev("--workers", "2", BATCHWRIGHT_HEARTBEAT_TIMEOUT_SECONDS="60") as stack:
+    with dev(
+        "--workers",
+        "2",
+        BATCHWRIGHT_HEARTBEAT_TIMEOUT_SECONDS="60",
+        BATCHWRIGHT_INTERACTIVE_PASSTHROUGH="true",
+    ) as stack:
         yield stack
 
 

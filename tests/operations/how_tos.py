@@ -40,6 +40,7 @@ NOT_RUN = {
     "BATCHWRIGHT_PASS_HEADERS": "settings of a process: tests/e2e/features/test_passed_headers.py",
     "BATCHWRIGHT_OIDC_ISSUER": "settings of a process, and an issuer: tests/integration/api/test_oidc.py",
     "get_token": "a login",
+    "stream=True": "settings of a process: tests/e2e/features/test_calls.py",
     "BATCHWRIGHT_CALLBACK_URL": "settings of a process: tests/e2e/features/test_backend_kinds.py",
 }
 

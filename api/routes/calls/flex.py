@@ -4,6 +4,9 @@ The call waits in the queue like a line of a batch. If the connection breaks, th
 Idempotency-Key finds the call again.
 """
 
+from contextlib import AsyncExitStack
+from typing import Protocol
+
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -67,7 +70,7 @@ class FlexCalls:
         """
         tenant, caller = tenant_of(request, self._settings), caller_of(request, self._settings)
         key = sent_key(request, fields)
-        with self._held.place(tenant):
+        with self._held.connections.place(tenant):
             id, has_ended = (await self._calls.submit(call, tenant, caller, key)).id, False
             try:
                 has_ended = await self._held.wait(CallKey(tenant, id), request.is_disconnected)
@@ -113,9 +116,30 @@ class _ChatBody(BaseModel):
     service_tier: str = Field(pattern="^flex$", description="flex")
 
 
+class AnswersAtOnce(Protocol):
+    async def answer(
+        self, request: Request, endpoint: Endpoint, fields: Fields, opened: AsyncExitStack
+    ) -> Response:
+        """Send a request to a backend and return the answer.
+
+        Args:
+            fields: the fields of the request's body.
+            opened: what the request holds. If the response is a stream, it holds this until its end.
+        """
+        ...
+
+
 class ChatRoutes:
-    def __init__(self, deps: ApiDependencies, bodies: CallBodies, flex: FlexCalls) -> None:
+    def __init__(
+        self,
+        deps: ApiDependencies,
+        bodies: CallBodies,
+        flex: FlexCalls,
+        interactive: AnswersAtOnce | None = None,
+    ) -> None:
+        """Create the routes. If `interactive` is None, calls that cannot wait are refused."""
         self._settings, self._bodies, self._flex = deps.settings, bodies, flex
+        self._interactive = interactive
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/chat/completions", tags=["Single calls"])
@@ -134,12 +158,15 @@ class ChatRoutes:
         return router
 
     async def create(self, request: Request) -> Response:
-        """Create a chat completion that may wait, and hold the connection until it is there."""
-        async with self._bodies.read(request, tenant_of(request, self._settings)) as fields:
-            return await self._answer(request, fields)
+        """Create a chat completion, and hold the connection until it is there."""
+        async with AsyncExitStack() as opened:
+            reading = self._bodies.read(request, tenant_of(request, self._settings))
+            return await self._answer(request, await opened.enter_async_context(reading), opened)
 
-    async def _answer(self, request: Request, fields: Fields) -> Response:
+    async def _answer(self, request: Request, fields: Fields, opened: AsyncExitStack) -> Response:
         if text(fields, "service_tier") != FLEX:
+            if self._interactive is not None:
+                return await self._interactive.answer(request, Endpoint.CHAT_COMPLETIONS, fields, opened)
             message = (
                 "This API answers chat completions that may wait: set 'service_tier' to 'flex'. Send "
                 "requests that cannot wait to the inference server."

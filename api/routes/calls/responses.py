@@ -1,5 +1,7 @@
 """/v1/responses: calls in the background, which the client retrieves later, or with a held connection."""
 
+from contextlib import AsyncExitStack
+
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -20,6 +22,7 @@ from batchwright.api.routes.calls.bodies import (
 )
 from batchwright.api.routes.calls.flex import (
     FLEX,
+    AnswersAtOnce,
     FlexCalls,
     disconnected_response,
     failure_response,
@@ -52,8 +55,17 @@ class _ResponseBody(BaseModel):
 
 
 class ResponseRoutes:
-    def __init__(self, deps: ApiDependencies, bodies: CallBodies, calls: Calls, flex: FlexCalls) -> None:
+    def __init__(
+        self,
+        deps: ApiDependencies,
+        bodies: CallBodies,
+        calls: Calls,
+        flex: FlexCalls,
+        interactive: AnswersAtOnce | None = None,
+    ) -> None:
+        """Create the routes. If `interactive` is None, calls that cannot wait are refused."""
         self._settings, self._bodies, self._calls, self._flex = deps.settings, bodies, calls, flex
+        self._interactive = interactive
         self._audit_log = AuditLog(deps)
 
     def router(self) -> APIRouter:
@@ -80,9 +92,12 @@ class ResponseRoutes:
         return router
 
     async def create(self, request: Request) -> Response:
-        """Create a response in the background, or one that may wait while the connection is held."""
+        """Create a response in the background, or hold the connection until it is there."""
         tenant = tenant_of(request, self._settings)
-        async with self._bodies.read(request, tenant) as fields:
+        async with AsyncExitStack() as opened:
+            fields = await opened.enter_async_context(self._bodies.read(request, tenant))
+            if self._interactive is not None and not _may_wait(fields):
+                return await self._interactive.answer(request, Endpoint.RESPONSES, fields, opened)
             return await self._create(request, tenant, fields)
 
     async def _create(self, request: Request, tenant: str, fields: Fields) -> Response:
@@ -114,6 +129,10 @@ class ResponseRoutes:
         return Response(response_body(call, self._settings.profile), media_type="application/json")
 
 
+def _may_wait(fields: Fields) -> bool:
+    return flag(fields, "background") or text(fields, "service_tier") == FLEX
+
+
 def _is_background(fields: Fields) -> bool:
     """Return True if the client retrieves the response later, False if it waits for it.
 
@@ -121,7 +140,7 @@ def _is_background(fields: Fields) -> bool:
         ApiError: the client wants the answer at once, or as a stream, or it must not be stored.
     """
     background = flag(fields, "background")
-    if not background and text(fields, "service_tier") != FLEX:
+    if not _may_wait(fields):
         message = (
             "This API answers requests that may wait: set 'background' to true and retrieve the response "
             "until it has ended, or set 'service_tier' to 'flex'. Send others to the inference server."

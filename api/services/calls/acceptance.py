@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.errors import ApiError, call_not_found, no_room
+from batchwright.api.errors import call_not_found, model_not_found, no_room
 from batchwright.api.schemas.batch_create import BatchCreate
 from batchwright.api.schemas.webhooks import WebhookSpec
 from batchwright.api.services.batches.creation import BatchCreator
@@ -145,8 +145,7 @@ class Calls:
         room = await self._rooms.get(tenant)
         is_served = not served or model in served or self._deps.models.accepts_unlisted(model)
         if not is_served or not room.quotas.may_use(model):
-            message = f"The model '{request.model}' does not exist or you do not have access to it."
-            raise ApiError(404, message, code="model_not_found", param="model")
+            raise model_not_found(request.model)
         if room.open >= room.max_open:
             message = (
                 f"No room: {room.open} of your calls wait, and at most {room.max_open} may. Try again later."

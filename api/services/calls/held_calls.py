@@ -20,17 +20,11 @@ _CHECK_SECONDS = 1.0  # how often a held connection is checked
 _PAUSE_PER_POLL_TIME = 9  # ratio of pause to poll, so that 10 % of the time is polling
 
 
-class HeldCalls:
-    """Held connections of this process. One query asks for all their calls together.
+class HeldConnections:
+    """Limits how many connections of clients this process holds, for all tenants and for each."""
 
-    If there are no held connections, no queries are sent.
-    """
-
-    def __init__(self, deps: ApiDependencies) -> None:
-        self._calls, self._stopping = deps.database.calls, deps.stopping
-        self._held = Counter[str]()  # number of held connections by tenant
-        self._ended: dict[CallKey, set[asyncio.Event]] = defaultdict(set)
-        self._poller: asyncio.Task[None] | None = None
+    def __init__(self) -> None:
+        self._held = Counter[str]()  # number by tenant
 
     @contextmanager
     def place(self, tenant: str) -> Generator[None]:
@@ -52,6 +46,19 @@ class HeldCalls:
             self._held[tenant] -= 1
             if not self._held[tenant]:
                 del self._held[tenant]
+
+
+class HeldCalls:
+    """Calls whose connections this process holds. One query asks for all of them together.
+
+    If there are no held connections, no queries are sent.
+    """
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._calls, self._stopping = deps.database.calls, deps.stopping
+        self.connections = HeldConnections()
+        self._ended: dict[CallKey, set[asyncio.Event]] = defaultdict(set)
+        self._poller: asyncio.Task[None] | None = None
 
     async def wait(self, key: CallKey, is_disconnected: Callable[[], Awaitable[bool]]) -> bool:
         """Wait until a call has ended, and return True. If the client disconnects first, return False.

@@ -760,6 +760,16 @@ CREATE TABLE workers (
     beat_at    timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
+-- Interactive calls that each API process has in flight at each backend, so that workers leave room for them.
+CREATE TABLE interactive_load (
+    process     text        NOT NULL,
+    backend     text        NOT NULL,   -- URL
+    in_flight   int         NOT NULL,
+    mean        float8      NOT NULL,   -- over the last seconds
+    reported_at timestamptz NOT NULL,
+    PRIMARY KEY (process, backend)
+) WITH (fillfactor = 50);
+
 
 -- ------------------------------------------------------------------------------------------------------ maintenance
 

@@ -27,3 +27,22 @@ FROM workers, jsonb_to_recordset(workers.traffic) AS t
 WHERE workers.beat_at >= now() - $1::interval
 GROUP BY t.model, t.backend
 ORDER BY t.model COLLATE "C", t.backend COLLATE "C"
+
+-- name: report_interactive_load
+-- Replaces the load of one process. Rows of processes that ended are deleted here, too.
+WITH reported AS (
+    SELECT * FROM unnest($2::text[], $3::int[], $4::float8[]) AS t (backend, in_flight, mean)
+), gone AS (
+    DELETE FROM interactive_load
+    WHERE process = $1 AND backend NOT IN (SELECT backend FROM reported)
+       OR process <> $1 AND reported_at < now() - interval '1 minute'
+)
+INSERT INTO interactive_load (process, backend, in_flight, mean, reported_at)
+SELECT $1, backend, in_flight, mean, now() FROM reported
+ON CONFLICT (process, backend) DO UPDATE SET
+    in_flight = excluded.in_flight, mean = excluded.mean, reported_at = excluded.reported_at
+
+-- name: interactive_load
+SELECT backend, sum(in_flight)::int AS in_flight, sum(mean)::float8 AS mean
+FROM interactive_load WHERE reported_at >= now() - $1::interval
+GROUP BY backend ORDER BY backend COLLATE "C"

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from openai import AsyncOpenAI
+from openai import APIError, AsyncOpenAI, NotFoundError
+from openai.types.chat import ChatCompletionMessageParam
 from openai.types.responses import Response
 
 from tests.clients import http_client
-from tests.e2e.batches import until
+from tests.e2e.batches import chat_lines, ended, submit, until
 from tests.e2e.stack import MODELS, Stack
 
 pytestmark = pytest.mark.e2e
@@ -82,3 +83,29 @@ async def test_a_cancelled_call_ends_although_the_backend_holds_its_batch(stack:
             assert (await client.responses.cancel(made.id)).status == "cancelled"
         await hold.release()
         assert [each.status for each in await ends_of(client, [held, early])] == ["cancelled"] * 2
+
+
+async def test_calls_that_cannot_wait_are_answered_beside_a_running_batch(stack: Stack) -> None:
+    asked: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Say it."}]
+    async with stack.client("interactive") as client, stack.backend.hold(MODELS[2]) as hold:
+        batch = await submit(client, chat_lines([MODELS[2]], 20))
+        await hold.reached()
+        chats = client.chat.completions
+        completion = await chats.create(model=MODELS[0], messages=asked)
+        assert completion.choices[0].message.content
+        stream = await chats.create(model=MODELS[0], messages=asked, stream=True)
+        words = [choice.delta.content or "" async for chunk in stream for choice in chunk.choices]
+        assert len([word for word in words if word]) > 2
+        assert (await client.responses.create(model=MODELS[1], input="Say it.")).output_text
+        said = await client.responses.create(model=MODELS[1], input="Say it.", stream=True)
+        assert [event.type async for event in said][-1] == "response.completed"
+        assert (await client.embeddings.create(model=MODELS[1], input="it")).data
+        broken = await chats.create(model=MODELS[0], messages=asked, stream=True, user="sim:cut")
+        with pytest.raises(APIError, match="connection ended"):
+            [chunk async for chunk in broken]
+        with pytest.raises(NotFoundError, match="does not exist"):
+            await chats.create(model="none", messages=asked)
+        assert (await client.batches.retrieve(batch.id)).status == "in_progress"
+        await hold.release()
+        done = await ended(client, batch.id)
+        assert done.status == "completed"

@@ -8,6 +8,7 @@ from batchwright.contracts.payloads.batch import BatchForecast, BatchOrder, Mode
 from batchwright.contracts.terms import HoldKind, Quota
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.records import (
+    BackendLoad,
     BatchRow,
     BudgetGroupRow,
     FileRow,
@@ -82,6 +83,7 @@ class Rows:
         self.reruns: dict[tuple[str, str, str], BatchOrder] = {}
         self.dead_letters: dict[str, StoredDeadLetter] = {}  # by id
         self.dead_letter_retries: dict[Key, tuple[str, BatchOrder]] = {}  # the origin's id
+        self.interactive: dict[str, tuple[datetime, list[BackendLoad]]] = {}  # by process
         self.rates: dict[str, RateChange] = {}
         self.holds: dict[tuple[HoldKind, str], datetime] = {}  # since when
         self.quotas: dict[str, QuotaRow] = {}

@@ -40,6 +40,32 @@ async def test_chat(client: openai.AsyncOpenAI) -> None:
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + 10
 
 
+async def test_streams_have_as_many_words_as_whole_answers(client: openai.AsyncOpenAI) -> None:
+    chat = await client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "hi"}],
+        max_completion_tokens=5,
+        n=2,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = [chunk async for chunk in chat]
+    words = [choice.delta.content for chunk in chunks for choice in chunk.choices if choice.delta.content]
+    ends = [choice.finish_reason for chunk in chunks for choice in chunk.choices if choice.finish_reason]
+    assert (len(words), ends) == (10, ["length", "length"])
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 10
+    text = await client.completions.create(model=MODEL, prompt="once upon", stream=True)
+    pieces = [chunk async for chunk in text]
+    assert len("".join(chunk.choices[0].text for chunk in pieces).split()) == 16
+    assert all(chunk.usage is None for chunk in pieces)
+    response = await client.responses.create(model=MODEL, input="hi", stream=True)
+    events = [event async for event in response]
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert events[-1].type == "response.completed"
+    assert "".join(deltas) == events[-1].response.output_text
+
+
 async def test_completions(client: openai.AsyncOpenAI) -> None:
     answer = await client.completions.create(model=MODEL, prompt="once upon")
     assert answer.choices[0].finish_reason == "stop"
@@ -138,7 +164,6 @@ async def test_a_shared_prefix_is_reported_as_cached(sim: Simulated) -> None:
         (b'{"messages":[]}', 400, "model", None),
         (b'{"model":"m"}', 400, "messages", "missing_required_parameter"),
         (b'{"model":"m","messages":[],"n":0}', 400, "n", "invalid_value"),
-        (b'{"model":"m","messages":[],"stream":true}', 400, "stream", "unsupported_value"),
         (b'{"model":"m","messages":[]}', 404, "model", "model_not_found"),
     ],
 )
@@ -149,6 +174,11 @@ async def test_a_bad_call_is_refused_as_openai_does(
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], error["code"]) == (status, param, code)
     assert error["type"] == "invalid_request_error"
+
+
+async def test_endpoints_without_streams_refuse_them(sim: Simulated) -> None:
+    answer = await sim.http.post("/v1/embeddings", json={"model": MODEL, "input": "a", "stream": True})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "stream")
 
 
 async def test_an_input_of_the_wrong_type_is_refused(sim: Simulated) -> None:

@@ -10,7 +10,7 @@ from batchwright.contracts.registry.backend_config import BackendConfig
 from batchwright.contracts.registry.schema import GatewayConfig, LimitConfig, ModelConfig
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE, inference_queue
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.records import WorkerHeartbeat
+from batchwright.database.records import BackendLoad, WorkerHeartbeat
 from batchwright.inference.limits.send_limits import FleetRate, Rates
 from batchwright.inference.router import ModelRouter
 from batchwright.rules.worker_stats import (
@@ -220,3 +220,43 @@ async def test_while_the_database_is_unavailable_the_share_stays(monkeypatch: py
         await workers.of_one.refresh()
     workers.of_one.apply()
     assert workers.shares == {A: 5}
+
+
+async def interactive(workers: Fleet, in_flight: int, mean: float, process: str = "api:1") -> None:
+    await workers.database.workers.report_interactive_load(process, [BackendLoad(A, in_flight, mean)])
+
+
+async def test_workers_leave_room_for_interactive_calls_of_all_processes() -> None:
+    workers = fleet(limited(32), limited(20, B))
+    await workers.beat("one:1", "two:1")
+    await interactive(workers, 3, 9.0)
+    assert await workers.read() == {A: 11, B: 10}  # half of 32 less the mean of 9 and half its square root
+    await interactive(workers, 20, 9.0)  # more than chance explains
+    assert await workers.read() == {A: 8, B: 10}
+    await interactive(workers, 6, 7.0, "api:2")
+    assert await workers.read() == {A: 5, B: 10}
+
+
+async def test_interactive_calls_never_take_the_last_request_of_batches() -> None:
+    workers = fleet(limited(4))
+    await workers.beat("one:1")
+    await interactive(workers, 50, 50.0)
+    assert await workers.read() == {A: 1}
+
+
+async def test_the_room_ends_with_the_reports_of_the_process() -> None:
+    workers = fleet(limited(32))
+    await workers.beat("one:1")
+    await interactive(workers, 10, 10.0)
+    assert (await workers.read())[A] < 32
+    workers.now += timedelta(seconds=5.1)
+    await workers.beat("one:1")
+    assert await workers.read() == {A: 32}
+
+
+async def test_a_backend_that_serves_direct_callers_first_needs_no_room() -> None:
+    workers = fleet(limited(32))
+    vars(workers.routers[0].upstreams[0].backend.client)["serves_direct_first"] = True
+    await workers.beat("one:1")
+    await interactive(workers, 10, 10.0)
+    assert await workers.read() == {A: 32}

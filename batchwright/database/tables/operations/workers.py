@@ -1,4 +1,4 @@
-"""Table of worker processes and their latest heartbeats."""
+"""Tables of worker processes with their latest heartbeats, and of the load that API processes cause."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import Protocol
 from pydantic import TypeAdapter
 
 from batchwright.database.pool import ConnectionPool
-from batchwright.database.records import WorkerHeartbeat
+from batchwright.database.records import BackendLoad, WorkerHeartbeat
 from batchwright.database.sql import queries
 from batchwright.rules.json_text import storable_json
 from batchwright.rules.worker_stats import UpstreamTraffic
@@ -55,6 +55,17 @@ class WorkersTable(Protocol):
         """
         ...
 
+    async def report_interactive_load(self, process: str, loads: Sequence[BackendLoad]) -> None:
+        """Replace the stored load of an API process. `loads` has at most one item for each backend."""
+        ...
+
+    async def interactive_load(self, max_age: timedelta) -> list[BackendLoad]:
+        """Return the interactive load of each backend, added up over all API processes, sorted by backend.
+
+        Reports that are older than `max_age` are ignored. Backends without load are left out.
+        """
+        ...
+
 
 _TRAFFIC = TypeAdapter(list[UpstreamTraffic])
 
@@ -65,6 +76,8 @@ class WorkerQueries:
     count_alive: str
     heartbeats: str
     traffic: str
+    report_interactive_load: str
+    interactive_load: str
 
 
 class PostgresWorkers(WorkersTable):
@@ -111,3 +124,11 @@ class PostgresWorkers(WorkersTable):
     async def traffic(self, max_age: timedelta) -> list[UpstreamTraffic]:
         records = await self._connections.fetch(self._sql.traffic, max_age)
         return [UpstreamTraffic.model_validate(dict(record)) for record in records]
+
+    async def report_interactive_load(self, process: str, loads: Sequence[BackendLoad]) -> None:
+        columns = [list(column) for column in zip(*loads, strict=True)] or [[], [], []]
+        await self._connections.execute(self._sql.report_interactive_load, process, *columns)
+
+    async def interactive_load(self, max_age: timedelta) -> list[BackendLoad]:
+        records = await self._connections.fetch(self._sql.interactive_load, max_age)
+        return [BackendLoad(record["backend"], record["in_flight"], record["mean"]) for record in records]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from batchwright.database.records import WorkerHeartbeat
+from batchwright.database.records import BackendLoad, WorkerHeartbeat
 from batchwright.database.tables.operations.workers import WorkersTable
 from batchwright.rules.worker_stats import UpstreamTraffic
 from tests.fakes.tables.rows import Rows
@@ -57,3 +57,14 @@ class MemoryWorkers(WorkersTable):
             }
             sums[key] = lane.model_copy(update=added)
         return [sums[key] for key in sorted(sums)]
+
+    async def report_interactive_load(self, process: str, loads: Sequence[BackendLoad]) -> None:
+        self._rows.enter().interactive[process] = self._rows.clock(), list(loads)
+
+    async def interactive_load(self, max_age: timedelta) -> list[BackendLoad]:
+        since, sums = self._rows.clock() - max_age, dict[str, BackendLoad]()
+        for reported_at, loads in self._rows.enter().interactive.values():
+            for backend, in_flight, mean in loads if reported_at >= since else ():
+                known = sums.get(backend, BackendLoad(backend, 0, 0.0))
+                sums[backend] = BackendLoad(backend, known.in_flight + in_flight, known.mean + mean)
+        return [sums[backend] for backend in sorted(sums)]

@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 
 from batchwright.database.database import Database
-from batchwright.database.records import ServedModel
+from batchwright.database.records import BackendLoad, ServedModel
 from batchwright.rules.worker_stats import UpstreamTraffic
 from tests.integration.database.rows import START, SetHeartbeatAge, after
 
@@ -113,3 +113,17 @@ async def test_requests_of_live_workers_are_added_up(
     for worker in ("one:1", "two:1", "new:1"):
         await set_heartbeat_age(worker, OVER_AN_HOUR)
     assert await workers.traffic(HOUR) == []
+
+
+async def test_the_interactive_load_is_added_up_over_processes_and_replaced_by_each(
+    any_database: Database,
+) -> None:
+    workers = any_database.workers
+    assert await workers.interactive_load(HOUR) == []
+    await workers.report_interactive_load("api:1", [BackendLoad(ONE, 3, 2.5), BackendLoad(TWO, 1, 0.5)])
+    await workers.report_interactive_load("api:2", [BackendLoad(TWO, 4, 1.0)])
+    assert await workers.interactive_load(HOUR) == [BackendLoad(ONE, 3, 2.5), BackendLoad(TWO, 5, 1.5)]
+    await workers.report_interactive_load("api:1", [BackendLoad(TWO, 2, 1.5)])
+    assert await workers.interactive_load(HOUR) == [BackendLoad(TWO, 6, 2.5)]
+    await workers.report_interactive_load("api:1", [])
+    assert await workers.interactive_load(HOUR) == [BackendLoad(TWO, 4, 1.0)]

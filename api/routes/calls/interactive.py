@@ -1,0 +1,274 @@
+"""Interactive calls: the answer of a backend is passed on as it arrives.
+
+Without the setting `interactive_passthrough`, none of this exists.
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import AsyncExitStack, suppress
+from typing import TypeVar
+
+import httpx
+import msgspec
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from batchwright.api.auth.caller import caller_of, tenant_of
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, error_response
+from batchwright.api.openapi import error_responses
+from batchwright.api.routes.calls.bodies import CallBodies, Fields, flag, model_of, nested
+from batchwright.api.routes.calls.flex import disconnected_response
+from batchwright.api.schemas.json_body import json_body_spec
+from batchwright.api.services.calls.interactive import (
+    BackendAnswer,
+    InteractiveCall,
+    InteractiveCalls,
+    error_of,
+)
+from batchwright.contracts.terms import Endpoint
+from batchwright.inference.client import parse_response
+from batchwright.inference.transport.base import BackendResponse, ResponseTooLarge
+from batchwright.inference.transport.decoding import decode_content
+from batchwright.rules.call_lines import edit_body
+from batchwright.rules.dispatch.retry_policy import SUCCESS, Budget
+from batchwright.rules.results.event_stream import EventStream
+from batchwright.rules.results.token_usage import NO_TOKENS, tokens_of
+from batchwright.telemetry.context import current_fields
+
+# `/v1/responses` and `/v1/chat/completions` have routes of their own, which also accept calls that may wait.
+ONLY_INTERACTIVE = (Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS, Endpoint.MODERATIONS)
+_REPORTS_USAGE_IF_ASKED = (Endpoint.CHAT_COMPLETIONS, Endpoint.COMPLETIONS)
+_EVENTS = "text/event-stream"
+_UNBUFFERED = {"x-accel-buffering": "no"}  # otherwise nginx would hold events back
+_MAX_SEND_SECONDS = 60.0  # a client that does not read for so long counts as disconnected
+_CHECK_SECONDS = 0.25  # how often it is checked if the client has disconnected
+_RECEIVE_ERRORS = (httpx.TransportError, httpx.DecodingError, TimeoutError, ResponseTooLarge)
+_Result = TypeVar("_Result")
+
+
+class _CallBody(BaseModel):
+    """Schema of the body. Only these fields are checked; the backend gets all others unchanged."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str = Field(min_length=1, max_length=256, description="a model that a backend serves")
+
+
+class InteractiveForwarder:
+    """Answers requests with the answers of backends."""
+
+    def __init__(self, deps: ApiDependencies, calls: InteractiveCalls) -> None:
+        self._settings, self._calls = deps.settings, calls
+
+    async def answer(
+        self, request: Request, endpoint: Endpoint, fields: Fields, opened: AsyncExitStack
+    ) -> Response:
+        """Send a request to a backend and return the answer, which may be a stream of events.
+
+        If the client disconnects, the request to the backend ends.
+
+        Args:
+            fields: the fields of the request's body.
+            opened: what the request holds. If the response is a stream, it holds this until its end.
+
+        Raises:
+            ApiError: as in `InteractiveCalls.answer`, or the backend's answer cannot be used (502).
+        """
+        is_stream = flag(fields, "stream")
+        hides_usage = is_stream and endpoint in _REPORTS_USAGE_IF_ASKED and not _asks_for_usage(fields)
+        call = InteractiveCall(
+            endpoint,
+            model_of(fields, self._settings),
+            _with_usage(fields) if hides_usage else edit_body(fields),
+            tenant_of(request, self._settings),
+            caller_of(request, self._settings),
+            str(current_fields().get("request_id", "")),
+        )
+        answer = await _unless_disconnected(request, opened.enter_async_context(self._calls.answer(call)))
+        if answer is None:
+            return disconnected_response()
+        head = answer.response
+        media_type = head.headers.get(b"content-type", b"").decode("latin-1")
+        is_plain = b"content-encoding" not in head.headers
+        if is_stream and is_plain and head.status == 200 and media_type.startswith(_EVENTS):
+            events = EventStream(hides_usage=hides_usage)
+            return _EventRelay(self, answer, events, opened.pop_all())
+        response = await _unless_disconnected(request, self._whole(answer))
+        return disconnected_response() if response is None else response
+
+    async def _whole(self, answer: BackendAnswer) -> Response:
+        """Receive the whole body of an answer, and return the response for the client."""
+        try:
+            head, body = answer.response, b"".join([piece async for piece in self.pieces(answer)])
+            most = self._settings.max_response_bytes
+            body = decode_content(BackendResponse(head.status, head.headers, body), most)
+        except _RECEIVE_ERRORS as error:
+            answer.end("cut", NO_TOKENS)
+            raise error_of(self._calls.failure(error)) from None
+        response = _response_of(answer, body)
+        tokens = tokens_of(body) if response.status_code == 200 else NO_TOKENS
+        answer.end(str(response.status_code), tokens)
+        return response
+
+    async def pieces(self, answer: BackendAnswer) -> AsyncGenerator[bytes]:
+        """Yield the pieces of the body. Raises an error of `_RECEIVE_ERRORS` if it cannot be received."""
+        size = 0
+        async for piece in answer.response.pieces:
+            size += len(piece)
+            if size > self._settings.max_response_bytes:
+                raise ResponseTooLarge
+            yield piece
+
+    async def relay(self, answer: BackendAnswer, events: EventStream, send: Send) -> None:
+        """Send the events of the backend to the client as they arrive.
+
+        If the answer breaks off, send an error as the last event, because the status has been sent.
+
+        Raises:
+            ClientDisconnect: the client reads nothing, but keeps the connection open.
+        """
+        try:
+            async for piece in self.pieces(answer):
+                if lines := events.feed(piece):
+                    await _pass_on(send, lines)
+            last, result = events.finish(), "200"
+        except _RECEIVE_ERRORS as error:
+            failed = error_of(self._calls.failure(error))
+            last, result = b"\n\ndata: %b\n\n" % bytes(error_response(failed).body), "cut"
+        finally:
+            # A client that leaves early, or a backend that reports nothing, does not make a call free.
+            tokens = events.usage or answer.estimate(events.events)
+            answer.end("disconnected", tokens)
+        answer.end(result, tokens)
+        await _pass_on(send, last, is_last=True)
+
+
+class _EventRelay(Response):
+    """Response that sends the events of a backend until the answer, the client or the backend ends."""
+
+    def __init__(
+        self,
+        forwarder: InteractiveForwarder,
+        answer: BackendAnswer,
+        events: EventStream,
+        opened: AsyncExitStack,
+    ) -> None:
+        self._forwarder, self._answer, self._events, self._opened = forwarder, answer, events, opened
+        super().__init__(headers=_UNBUFFERED, media_type=_EVENTS)
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._opened:
+            head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+            await send(head)
+            relay = asyncio.create_task(self._forwarder.relay(self._answer, self._events, send))
+            connection = asyncio.create_task(_until_disconnect(receive))
+            try:
+                await asyncio.wait([relay, connection], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                is_complete = relay.done()
+                relay.cancel()
+                connection.cancel()
+                await asyncio.gather(relay, connection, return_exceptions=True)
+            if is_complete:
+                with suppress(ClientDisconnect):
+                    relay.result()
+
+
+class InteractiveRoutes:
+    """The endpoints that accept only interactive calls."""
+
+    def __init__(self, deps: ApiDependencies, bodies: CallBodies, forwarder: InteractiveForwarder) -> None:
+        self._settings, self._bodies, self._forwarder = deps.settings, bodies, forwarder
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["Single calls"])
+        for endpoint in ONLY_INTERACTIVE:
+            router.add_api_route(
+                endpoint.value,
+                self.create,
+                methods=["POST"],
+                name=endpoint.name.lower(),
+                response_class=Response,
+                openapi_extra=json_body_spec(_CallBody),
+                responses={
+                    200: {"description": "The backend's response", "content": {"application/json": {}}},
+                    **error_responses(403, 404, 429, 502, 503, 504),
+                },
+            )
+        return router
+
+    async def create(self, request: Request) -> Response:
+        """Send the request to a backend of its model at once, and pass on the answer."""
+        async with AsyncExitStack() as opened:
+            reading = self._bodies.read(request, tenant_of(request, self._settings))
+            fields = await opened.enter_async_context(reading)
+            return await self._forwarder.answer(request, Endpoint(request.url.path), fields, opened)
+
+
+def _asks_for_usage(fields: Fields) -> bool:
+    options = fields.get("stream_options")
+    return (
+        options is not None
+        and bytes(options) != b"null"
+        and flag(nested(fields, "stream_options"), "include_usage")
+    )
+
+
+def _with_usage(fields: Fields) -> bytes:
+    """Return the body with `stream_options.include_usage`, so that the backend reports the usage."""
+    options = fields.get("stream_options", msgspec.Raw(b"null"))
+    known = {} if bytes(options) == b"null" else nested(fields, "stream_options")
+    asked = msgspec.json.encode({**known, "include_usage": True})
+    return edit_body({**fields, "stream_options": msgspec.Raw(asked)})
+
+
+def _response_of(answer: BackendAnswer, body: bytes) -> Response:
+    """Return the response for the client. An answer that is not the client's concern becomes an error."""
+    status, headers = answer.response.status, answer.response.headers
+    outcome = parse_response(status, headers, body, answer.request)
+    is_of_client = outcome.verdict.budget is Budget.SETTLED and 400 <= outcome.status < 500
+    if outcome.verdict is SUCCESS or (is_of_client and body.lstrip()[:1] == b"{"):
+        return Response(body, outcome.status, media_type="application/json")
+    if outcome.verdict.budget is Budget.CREDENTIALS:
+        message = "The backend does not accept the credentials that the operator has configured for it."
+        return error_response(ApiError(502, message))
+    message = f"{outcome.message or f'The backend answered {status}.'} {outcome.detail}".rstrip()
+    retry_after = {}
+    if status in (429, 503):
+        seconds = RETRY_AFTER_SECONDS if outcome.retry_after is None else math.ceil(outcome.retry_after)
+        retry_after = {"Retry-After": str(seconds)}
+    code = "rate_limit_exceeded" if status == 429 else None
+    shown = status if is_of_client or status in (429, 500, 502, 503, 504) else 502
+    return error_response(ApiError(shown, message, code=code, headers=retry_after))
+
+
+async def _unless_disconnected(request: Request, work: Coroutine[None, None, _Result]) -> _Result | None:
+    """Return the result of `work`. If the client disconnects first, cancel it and return None."""
+    task = asyncio.create_task(work)
+    try:
+        while not task.done():
+            await asyncio.wait([task], timeout=_CHECK_SECONDS)
+            if not task.done() and await request.is_disconnected():
+                return None
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _pass_on(send: Send, lines: bytes, *, is_last: bool = False) -> None:
+    try:
+        async with asyncio.timeout(_MAX_SEND_SECONDS):
+            await send({"type": "http.response.body", "body": lines, "more_body": not is_last})
+    except TimeoutError:
+        raise ClientDisconnect from None
+
+
+async def _until_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,282 @@
+"""Interactive calls: requests that cannot wait. They are sent to a backend of their model at once."""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from secrets import token_hex
+from typing import NamedTuple
+
+import httpx
+
+from batchwright.activities.services.backend_jobs import forwarded_headers
+from batchwright.activities.services.daily_budgets import DailyBudgets
+from batchwright.api.dependencies import ApiDependencies, ModelRouters
+from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, budget_used_up, model_not_found
+from batchwright.api.services.cache import CoalescingCache
+from batchwright.api.services.calls.held_calls import HeldConnections
+from batchwright.api.services.calls.interactive_load import InteractiveLoad
+from batchwright.contracts.errors import LineCode
+from batchwright.contracts.payloads.batch import Caller
+from batchwright.contracts.terms import Endpoint
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.tables.tenants.quota_records import TenantQuotas
+from batchwright.inference.outcomes import Outcome, from_exception
+from batchwright.inference.router import Dispatch, ModelRouter
+from batchwright.inference.transport.base import StreamedResponse
+from batchwright.inference.upstream import Upstream
+from batchwright.rules.backends.body_rewriting import INLINE_REWRITE_BYTES, with_model
+from batchwright.rules.costs import AMOUNT_PER_UNIT, UnitPrices
+from batchwright.rules.dispatch.retry_policy import NOT_SENT
+from batchwright.rules.results.token_usage import Tokens
+
+logger = logging.getLogger(__name__)
+REPORT_SECONDS = 1.0
+_BYTES_PER_TOKEN = 4  # of a request, to estimate its prompt tokens
+_REFUSALS = (429, 503)  # statuses of a backend that has not processed the request
+_SEND_ERRORS = (httpx.TransportError, TimeoutError)
+_ALL = ""  # key of the permissions, which are read for all tenants together
+
+
+class InteractiveCall(NamedTuple):
+    """A request that is sent to a backend at once.
+
+    Attributes:
+        model: the model's name as the request has it, which may be an alias.
+        body: the body as JSON.
+    """
+
+    endpoint: Endpoint
+    model: str
+    body: bytes
+    tenant: str
+    caller: Caller
+    request_id: str
+
+
+@dataclass(eq=False)
+class BackendAnswer:
+    """The answer of a backend to an interactive call, whose body is still being received.
+
+    Call `succeed` when the body has arrived, or `break_off` when it broke off. Otherwise the call counts as
+    ended by the client.
+
+    Attributes:
+        request: body of the request as the backend has got it.
+        result: how the call ends, for metrics.
+        tokens: tokens that the call has used.
+    """
+
+    response: StreamedResponse
+    request: bytes
+    result: str = field(default="disconnected", init=False)
+    tokens: Tokens = field(default_factory=Tokens, init=False)
+
+    def end(self, result: str, tokens: Tokens) -> None:
+        self.result, self.tokens = result, tokens
+
+    def estimate(self, output_tokens: int) -> Tokens:
+        """Return the tokens of a call whose backend has reported none."""
+        return Tokens(len(self.request) // _BYTES_PER_TOKEN, output_tokens=output_tokens)
+
+
+class InteractiveCalls:
+    """Sends interactive calls, and counts them for the budgets of tenants and the limits of backends."""
+
+    def __init__(self, deps: ApiDependencies, routers: ModelRouters) -> None:
+        self._deps, self._routers, self._metrics = deps, routers, deps.metrics
+        self._process = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
+        self._budgets = DailyBudgets(
+            deps.database.quotas,
+            deps.database.budget_groups,
+            deps.settings.quotas.budget,
+            worker=self._process,
+        )
+        self._permissions = CoalescingCache(self._read_permissions, deps.recent_seconds)
+        self._connections = HeldConnections()
+        self._load = InteractiveLoad(deps.metrics)
+        self._in_flight = Counter[str]()  # number of calls by model
+        self._is_reported = True  # False while the database has a load of this process
+
+    async def run(self) -> None:
+        """Publish the load and the usage of this process every second, until cancelled."""
+        failing = False
+        while True:
+            await asyncio.sleep(REPORT_SECONDS)
+            try:
+                await self.publish()
+                failing = False
+            except DatabaseUnavailable as error:
+                if not failing:
+                    logger.warning("interactive load cannot be published", extra={"error": str(error)})
+                failing = True
+
+    async def publish(self) -> None:
+        """Publish what is in flight, for the workers, and the usage, for the budgets.
+
+        Models that no backend lists are forgotten unless they are in use: clients can invent any number.
+
+        Raises:
+            DatabaseUnavailable: the database does not respond.
+        """
+        self._routers.retain_unlisted(self._in_flight)
+        load = self._load.report()
+        if load or not self._is_reported:
+            await self._deps.database.workers.report_interactive_load(self._process, load)
+            self._is_reported = not load
+        await self._budgets.publish()
+
+    @asynccontextmanager
+    async def answer(self, call: InteractiveCall) -> AsyncGenerator[BackendAnswer]:
+        """Context manager that sends a call to a backend and yields the answer as soon as it begins.
+
+        A backend that cannot be reached or refuses the call has not processed it. The call is then sent to
+        the model's next backend. Nothing is sent again after a backend has begun to process the call. If the
+        `with` block ends early, the backend's connection is closed.
+
+        Raises:
+            ApiError: the tenant may not use the model or no backend serves it (404), a budget is used up or
+                there are too many connections (429), or no backend can be reached (502, 503, 504).
+            DatabaseUnavailable: the permissions cannot be read.
+        """
+        began, model = time.monotonic(), self._deps.models.canonical(call.model)
+        router = await self._admit(call, model)
+        with self._connections.place(call.tenant), self._counted(model):
+            try:
+                async with self._accepted(call, router) as answer:
+                    self._metrics.interactive_seconds.labels(model).observe(time.monotonic() - began)
+                    try:
+                        yield answer
+                    finally:
+                        self._count(call, model, answer)
+            except _NotSent as error:
+                self._metrics.interactive_requests.labels(model, str(error.error.status)).inc()
+                raise error.error from None
+
+    @contextmanager
+    def _counted(self, model: str) -> Generator[None]:
+        self._in_flight[model] += 1
+        try:
+            yield
+        finally:
+            self._in_flight[model] -= 1
+            if not self._in_flight[model]:
+                del self._in_flight[model]
+
+    async def _admit(self, call: InteractiveCall, model: str) -> ModelRouter:
+        await self._deps.models.served()  # reads the models if this is the first call of the process
+        own = (await self._permissions.get(_ALL)).get(call.tenant)
+        router = self._routers.router_for(model)
+        if router is None or (own is not None and not own.may_use(model)):
+            raise model_not_found(call.model)
+        prices = self._deps.models.prices_of(model)
+        currency = "" if prices is None else prices.currency
+        budget = self._budgets.exceeded(call.tenant, call.caller.key_id, currency)
+        if budget is not None:
+            self._metrics.quota_refusals.labels(self._metrics.tenants(call.tenant), budget.quota.value).inc()
+            raise budget_used_up(budget.message)
+        if router.upstreams and all(upstream.jobs is not None for upstream in router.upstreams):
+            message = f"The model '{call.model}' runs jobs, which take longer than a connection: use a batch."
+            raise ApiError(400, message, code="invalid_value", param="model")
+        return router
+
+    async def _read_permissions(self, _: str) -> Mapping[str, TenantQuotas]:
+        own = {row.tenant: row.own for row in await self._deps.database.quotas.all()}
+        await self._budgets.refresh(own)
+        return own
+
+    @asynccontextmanager
+    async def _accepted(self, call: InteractiveCall, router: ModelRouter) -> AsyncGenerator[BackendAnswer]:
+        """Context manager that yields the answer of the first backend that accepts the call.
+
+        Raises:
+            _NotSent: no backend has answered.
+        """
+        tried = [upstream for upstream in router.upstreams if upstream.jobs is not None]
+        while (dispatch := router.select(tenant=call.tenant, exclude=tried)) is not None:
+            upstream = dispatch.upstream
+            tried.append(upstream)
+            is_last = len(tried) >= len(router.upstreams)
+            async with AsyncExitStack() as sending:
+                body = await self._send(call, dispatch, sending)
+                if isinstance(body, Outcome):
+                    if body.verdict is not NOT_SENT or is_last:
+                        raise _NotSent(body)
+                elif is_last or body.response.status not in _REFUSALS:
+                    yield body
+                    return
+        raise _NotSent(Outcome(NOT_SENT, message="No backend of the model can be reached."))
+
+    async def _send(
+        self, call: InteractiveCall, dispatch: Dispatch, sending: AsyncExitStack
+    ) -> BackendAnswer | Outcome:
+        """Send the call to one backend. Return the answer, or the reason why there is none.
+
+        The end of `sending` ends the request.
+        """
+        upstream, backend = dispatch.upstream, dispatch.upstream.backend
+        sending.callback(dispatch.end)
+        sending.enter_context(self._load.counted(backend.url))
+        body = await _body_for(upstream, call)
+        extra = forwarded_headers(call.endpoint, call.caller)
+        try:
+            response = await sending.enter_async_context(
+                backend.client.stream(backend.endpoint(call.endpoint), body, call.request_id, extra)
+            )
+        except _SEND_ERRORS as error:
+            outcome = self.failure(error)
+            logger.warning(
+                "interactive call failed", extra={"backend": backend.url, "error": outcome.operator_message}
+            )
+            return outcome
+        return BackendAnswer(response, body)
+
+    def failure(self, error: Exception) -> Outcome:
+        """Return the outcome of a call that has failed, whose message is for the client."""
+        settings = self._deps.settings
+        seconds, most = settings.request_timeout_seconds, settings.max_response_bytes
+        return from_exception(error, seconds=seconds, most_bytes=most)
+
+    def _count(self, call: InteractiveCall, model: str, answer: BackendAnswer) -> None:
+        metrics, tokens = self._metrics, answer.tokens
+        metrics.interactive_requests.labels(model, answer.result).inc()
+        metrics.interactive_tokens.labels(model, "prompt").inc(tokens.input_tokens)
+        metrics.interactive_tokens.labels(model, "completion").inc(tokens.output_tokens)
+        prices, cost = self._deps.models.prices_of(model), 0
+        if prices is not None and tokens != Tokens():
+            cost = UnitPrices.of(prices).cost(tokens)
+            metrics.interactive_cost.labels(model, prices.currency).inc(cost / AMOUNT_PER_UNIT)
+        used = tokens.input_tokens + tokens.output_tokens
+        self._budgets.record(call.tenant, call.caller.key_id, used, cost)
+
+
+class _NotSent(Exception):
+    """No backend has answered. `error` is the error for the client."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.message)
+        self.error = error_of(outcome)
+
+
+def error_of(outcome: Outcome) -> ApiError:
+    """Return the error for a call to which no backend has given a usable answer."""
+    if outcome.verdict is NOT_SENT:
+        headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+        return ApiError(503, outcome.message, code=outcome.code.value, headers=headers)
+    status = 504 if outcome.code is LineCode.REQUEST_TIMEOUT else 502
+    return ApiError(status, outcome.message, code=outcome.code.value)
+
+
+async def _body_for(upstream: Upstream, call: InteractiveCall) -> bytes:
+    """Return the body with the name that the model has at the backend."""
+    name = upstream.upstream_model
+    if name == call.model:
+        return call.body
+    if len(call.body) <= INLINE_REWRITE_BYTES:
+        return with_model(call.body, name)
+    return await asyncio.to_thread(with_model, call.body, name)

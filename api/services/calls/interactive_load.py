@@ -1,0 +1,71 @@
+"""Interactive calls in flight at each backend: now, and on average over the last seconds."""
+
+import math
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from batchwright.database.records import BackendLoad
+from batchwright.telemetry.metrics import Metrics
+
+_AVERAGE_SECONDS = 5.0
+_NEGLIGIBLE = 0.05  # requests in flight; with fewer on average, a backend counts as idle
+
+
+@dataclass(slots=True)
+class _Use:
+    """Requests in flight at one backend.
+
+    Attributes:
+        changed_at: time until which `passed` is counted.
+        passed: sum over the time since the last report, in request seconds.
+        mean: average over the last seconds, at the last report.
+    """
+
+    changed_at: float
+    in_flight: int = 0
+    passed: float = 0.0
+    mean: float = 0.0
+
+    def count(self, change: int, now: float) -> None:
+        self.passed += self.in_flight * (now - self.changed_at)
+        self.in_flight += change
+        self.changed_at = now
+
+
+class InteractiveLoad:
+    """Counts the interactive calls of this process by backend."""
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._gauge = clock, metrics.interactive_in_flight
+        self._uses: dict[str, _Use] = {}
+        self._reported_at = clock()
+
+    @contextmanager
+    def counted(self, url: str) -> Generator[None]:
+        """Context manager that counts one call at the backend `url` as in flight."""
+        use = self._uses.get(url)
+        if use is None:
+            use = self._uses[url] = _Use(self._clock())
+        use.count(1, self._clock())
+        self._gauge.labels(url).set(use.in_flight)
+        try:
+            yield
+        finally:
+            use.count(-1, self._clock())
+            self._gauge.labels(url).set(use.in_flight)
+
+    def report(self) -> list[BackendLoad]:
+        """Return the load of all backends that are not idle. Call this regularly."""
+        now = self._clock()
+        seconds, self._reported_at = max(now - self._reported_at, 1e-6), now
+        newest = 1 - math.exp(-seconds / _AVERAGE_SECONDS)
+        for url, use in list(self._uses.items()):
+            use.count(0, now)
+            passed, use.passed = use.passed, 0.0
+            use.mean += newest * (passed / seconds - use.mean)
+            if not (passed or use.in_flight) and use.mean < _NEGLIGIBLE:
+                del self._uses[url]
+                self._gauge.remove_by_labels({"backend": url})
+        return [BackendLoad(url, use.in_flight, use.mean) for url, use in self._uses.items()]

@@ -1,0 +1,502 @@
+"""Interactive calls, which the API sends to a backend at once."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Collection, MutableMapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+from openai import APIError, AsyncOpenAI, InternalServerError, NotFoundError, RateLimitError
+from openai.types.chat import ChatCompletionMessageParam
+
+from batchwright.api.app import build_app
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.routes.calls import interactive as routes
+from batchwright.api.services.batches.events import BatchEvents
+from batchwright.api.services.calls import held_calls
+from batchwright.api.services.calls.interactive import InteractiveCalls
+from batchwright.contracts.registry.job_config import JobConfig
+from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
+from batchwright.database.records import BackendLoad
+from batchwright.inference.client import InferenceClient
+from batchwright.inference.router import ModelRouter
+from batchwright.inference.transport.httpx_transport import HttpxTransport
+from batchwright.inference.upstream import Backend
+from batchwright.rules.dispatch.retry_policy import RetryPolicy
+from batchwright.telemetry.metrics import Metrics
+from tests.fakes.api import Served, error_of, open_api
+from tests.fakes.batch_schedules import MemoryBatchSchedules
+from tests.fakes.gateway import MemoryGateway
+from tests.fakes.memory_database import MemoryDatabase
+from tests.fakes.settings import load
+from tests.fakes.storage import MemoryStorage
+from tests.fakes.tables.rows import Rows
+
+CHAT = "/v1/chat/completions"
+A, B = "http://a", "http://b"
+MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi"}]
+ASK = {"model": "llama", "messages": MESSAGES}
+USAGE = {"prompt_tokens": 20, "completion_tokens": 10, "total_tokens": 30}
+ANSWER = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "llama",
+    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hello"}}],
+    "usage": USAGE,
+}
+EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
+MINUTE = timedelta(minutes=1)
+SCOPE: dict[str, Any] = {
+    "type": "http",
+    "asgi": {"version": "3.0"},
+    "http_version": "1.1",
+    "method": "POST",
+    "scheme": "http",
+    "path": CHAT,
+    "raw_path": CHAT.encode(),
+    "query_string": b"",
+    "root_path": "",
+    "headers": [(b"content-type", b"application/json"), (b"host", b"api")],
+    "client": ("127.0.0.1", 1),
+    "server": ("api", 80),
+}
+Handle = Callable[[httpx.Request], httpx.Response]
+
+
+def chunk(text: str) -> bytes:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
+    fields = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "llama"}
+    return b"data: %b\n\n" % json.dumps({**fields, "choices": [choice], "usage": None}).encode()
+
+
+LAST = b"data: %b\n\ndata: [DONE]\n\n" % json.dumps({"choices": [], "usage": USAGE}).encode()
+
+
+class Pieces(httpx.AsyncByteStream):
+    """Body that is sent in pieces. After the last piece, `error` is raised, or the body hangs if asked to."""
+
+    def __init__(self, *pieces: bytes, error: Exception | None = None, hangs: bool = False) -> None:
+        self._pieces, self._error, self._hangs = pieces, error, hangs
+        self.is_closed = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            yield piece
+        if self._error is not None:
+            raise self._error
+        if self._hangs:
+            await asyncio.Event().wait()
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+
+def answered(_: httpx.Request) -> httpx.Response:
+    return httpx.Response(200, json=ANSWER)
+
+
+class Fixture:
+    """The API with interactive calls, and a model `llama` whose backends `handlers` imitate."""
+
+    def __init__(self) -> None:
+        self.settings = load(interactive_passthrough=True, max_response_bytes=1024 * 1024)
+        self.database, self.metrics, self.served = MemoryDatabase(), Metrics(), Served("llama")
+        self._deps = deps = ApiDependencies(
+            self.settings,
+            self.database,
+            MemoryStorage(),
+            MemoryGateway(MemoryBatchSchedules()),
+            self.served,
+            self.metrics,
+            recent_seconds=0,
+            routers=self,
+        )
+        self.calls = InteractiveCalls(deps, self)
+        self.clear()
+        self.app = build_app(deps, BatchEvents(deps), self.calls)
+        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://api")
+        self.openai = AsyncOpenAI(
+            base_url="http://api/v1",
+            api_key="of-the-client",
+            max_retries=0,
+            http_client=self.http,  # pyright: ignore[reportArgumentType] - it takes httpx too, its types do not
+        )
+
+    def clear(self) -> None:
+        """Reset the fakes and the calls to their initial state, for the next test."""
+        self.handlers: dict[str, Handle] = {A: answered}
+        self.requests: list[httpx.Request] = []
+        vars(self.database.rows).update(vars(Rows()))
+        vars(self.calls).update(vars(InteractiveCalls(self._deps, self)))
+        self.served.prices.clear()
+        self.metrics.remove_series("model", "llama")
+        self.router: ModelRouter | None = None
+        self.register(BackendConfig(url=A))
+
+    def register(self, *backends: BackendConfig, **how: object) -> None:
+        config = ModelConfig.model_validate({"backends": list(backends), **how})
+        self.router = ModelRouter("llama", RetryPolicy(), 1)
+        transport = HttpxTransport(httpx.MockTransport(self._handle), connect_seconds=1)
+        clients = [Backend(each.url, InferenceClient(transport, self.settings, each)) for each in backends]
+        self.router.update(config, clients, RetryPolicy())
+
+    def router_for(self, model: str) -> ModelRouter | None:
+        return self.router if model == "llama" else None
+
+    def retain_unlisted(self, awaited: Collection[str]) -> None:
+        self.retained = set(awaited)
+
+    def _handle(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        return self.handlers[f"http://{request.url.host}"](request)
+
+    def counted(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(f"batchwright_{name}", labels) or 0.0
+
+    async def load(self) -> list[BackendLoad]:
+        await self.calls.publish()
+        return await self.database.workers.interactive_load(MINUTE)
+
+    async def used_tokens(self) -> int:
+        await self.calls.publish()
+        today = datetime.now(UTC).date()
+        return sum(row.tokens for row in await self.database.quotas.usage_of_others("me", today))
+
+
+_FIXTURES = list[Fixture]()  # one, because building the application takes longer than most tests
+
+
+@pytest.fixture
+def api() -> Fixture:
+    if not _FIXTURES:
+        _FIXTURES.append(Fixture())
+    _FIXTURES[0].clear()
+    return _FIXTURES[0]
+
+
+async def streamed(api: Fixture, **how: Any) -> list[str]:
+    stream = await api.openai.chat.completions.create(model="llama", messages=MESSAGES, stream=True, **how)
+    return [choice.delta.content or "" async for each in stream for choice in each.choices]
+
+
+async def test_the_answer_of_the_backend_is_passed_on_and_counted(api: Fixture) -> None:
+    api.served.prices["llama"] = PriceConfig(input="1", output="2", currency="EUR")
+    completion = await api.openai.chat.completions.create(model="llama", messages=MESSAGES)
+    assert completion.choices[0].message.content == "Hello"
+    assert json.loads(api.requests[0].content) == ASK
+    assert api.counted("interactive_requests_total", model="llama", result="200") == 1
+    assert api.counted("interactive_tokens_total", model="llama", kind="completion") == 10
+    cost = api.counted("interactive_cost_total", model="llama", currency="EUR")
+    assert cost == pytest.approx(40 / 1_000_000)  # pyright: ignore[reportUnknownMemberType]
+    assert await api.used_tokens() == 30
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/completions", "/v1/embeddings", "/v1/moderations", "/v1/responses", CHAT]
+)
+async def test_a_request_is_sent_to_the_same_path(api: Fixture, path: str) -> None:
+    answer = await api.http.post(path, json={"model": "llama", "input": "x", "service_tier": "auto"})
+    assert answer.json() == ANSWER
+    assert api.requests[0].url == f"{A}{path}"
+    assert json.loads(api.requests[0].content)["service_tier"] == "auto"
+
+
+async def test_the_backend_gets_its_own_key_and_model_name_and_no_mark_of_batches(
+    api: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BACKEND_KEY", "sk-of-the-backend")
+    config = {"url": A, "model": "meta/llama", "api_key_env": "BACKEND_KEY", "headers": {"X-Team": "red"}}
+    api.register(BackendConfig.model_validate({**config, "send_dispatch_header": True}))
+    completion = await api.openai.chat.completions.with_raw_response.create(model="llama", messages=MESSAGES)
+    [sent] = api.requests
+    assert (sent.headers["authorization"], sent.headers["x-team"]) == ("Bearer sk-of-the-backend", "red")
+    assert "x-source" not in sent.headers
+    assert json.loads(sent.content)["model"] == "meta/llama"
+    assert sent.headers["x-request-id"] == completion.headers["x-request-id"]
+    assert "sk-of-the-backend" not in f"{completion.headers}{completion.text}"
+
+
+async def test_a_stream_is_passed_on_as_it_is_and_its_usage_is_counted(api: Fixture) -> None:
+    content = [chunk("He"), chunk("llo")[:20], chunk("llo")[20:], LAST]
+    api.handlers[A] = lambda _: httpx.Response(200, headers=EVENTS, stream=Pieces(*content))
+    assert await streamed(api, stream_options={"include_usage": True}) == ["He", "llo"]
+    assert await api.used_tokens() == 30
+    answer = await api.http.post(
+        CHAT, json={**ASK, "stream": True, "stream_options": {"include_usage": True}}
+    )
+    assert answer.content == b"".join(content)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert api.counted("interactive_requests_total", model="llama", result="200") == 2
+
+
+async def test_usage_is_requested_for_the_budgets_and_hidden_from_clients_that_did_not_ask(
+    api: Fixture,
+) -> None:
+    api.handlers[A] = lambda _: httpx.Response(200, headers=EVENTS, stream=Pieces(chunk("Hello"), LAST))
+    answer = await api.http.post(CHAT, json={**ASK, "stream": True, "stream_options": {"other": 1}})
+    assert json.loads(api.requests[0].content)["stream_options"] == {"other": 1, "include_usage": True}
+    assert answer.content == chunk("Hello") + b"\ndata: [DONE]\n\n"
+    assert await api.used_tokens() == 30
+
+
+async def test_a_stream_without_usage_is_counted_by_its_length(api: Fixture) -> None:
+    content = Pieces(*(chunk("a") for _ in range(50)))
+    api.handlers[A] = lambda _: httpx.Response(200, headers=EVENTS, stream=content)
+    await streamed(api)
+    assert await api.used_tokens() == 50 + len(api.requests[0].content) // 4
+
+
+async def test_a_stream_that_breaks_off_ends_with_an_error_and_is_not_sent_again(api: Fixture) -> None:
+    api.register(BackendConfig(url=A), BackendConfig(url=B))
+    error = httpx.RemoteProtocolError("peer closed connection without sending complete message body")
+
+    def broken(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers=EVENTS, stream=Pieces(chunk("He"), chunk("llo")[:20], error=error))
+
+    api.handlers |= {A: broken, B: broken}
+    stream = await api.openai.chat.completions.create(model="llama", messages=MESSAGES, stream=True)
+    first = await anext(stream)
+    assert first.choices[0].delta.content == "He"
+    with pytest.raises(APIError, match="The connection ended before the response was complete"):
+        await anext(stream)
+    assert len(api.requests) == 1
+    assert api.counted("interactive_requests_total", model="llama", result="cut") == 1
+
+
+async def test_an_answer_that_breaks_off_is_an_error(api: Fixture) -> None:
+    error = httpx.ReadError("reset by 10.0.0.7")
+    api.handlers[A] = lambda _: httpx.Response(200, stream=Pieces(b'{"id":', error=error))
+    with pytest.raises(InternalServerError, match="connection ended") as raised:
+        await api.openai.chat.completions.create(model="llama", messages=MESSAGES)
+    assert raised.value.status_code == 502
+    assert "10.0.0.7" not in str(raised.value)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_an_answer_that_is_too_large_ends(api: Fixture, is_stream: bool) -> None:
+    pieces = Pieces(*[b"data: " + b"x" * 300_000 + b"\n\n"] * 9)
+    api.handlers[A] = lambda _: httpx.Response(200, headers=EVENTS if is_stream else {}, stream=pieces)
+    answer = await api.http.post(CHAT, json={**ASK, "stream": is_stream})
+    assert b"The response is larger than" in answer.content
+    assert len(answer.content) < 1_200_000
+    assert api.counted("interactive_requests_total", model="llama", result="cut") == 1
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_the_call_to_the_backend_ends_with_its_client(
+    api: Fixture, monkeypatch: pytest.MonkeyPatch, is_stream: bool, is_answered: bool
+) -> None:
+    monkeypatch.setattr(routes, "_CHECK_SECONDS", 0.01)
+    body, is_cancelled = Pieces(chunk("He"), hangs=True), asyncio.Event()
+
+    class Waiting(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            if is_answered:
+                return httpx.Response(200, headers=EVENTS, stream=body)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                is_cancelled.set()
+            raise AssertionError
+
+    assert api.router is not None
+    backend = api.router.upstreams[0].backend
+    backend.client.set_transport(HttpxTransport(Waiting(), connect_seconds=1))
+    sent = list[MutableMapping[str, Any]]()
+    received: list[MutableMapping[str, Any]] = [
+        {"type": "http.request", "body": json.dumps({**ASK, "stream": is_stream}).encode()}
+    ]
+
+    async def receive() -> MutableMapping[str, Any]:
+        if received:
+            return received.pop()
+        while is_answered and is_stream and len(sent) < 2:  # noqa: ASYNC110 - the app's task
+            await asyncio.sleep(0)
+        return {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    await api.app({**SCOPE}, receive, send)
+    assert body.is_closed if is_answered else is_cancelled.is_set()
+    assert api.router.upstreams[0].outstanding == 0
+    if is_answered:
+        assert api.counted("interactive_requests_total", model="llama", result="disconnected") == 1
+    if is_answered and is_stream:
+        assert await api.used_tokens() > 0
+    assert [load.in_flight for load in await api.load()] in ([], [0])
+
+
+async def test_a_client_that_does_not_read_ends_the_call_to_the_backend(
+    api: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "_MAX_SEND_SECONDS", 0.01)
+    content = Pieces(chunk("He"), hangs=True)
+    api.handlers[A] = lambda _: httpx.Response(200, headers=EVENTS, stream=content)
+    received = [{"type": "http.request", "body": json.dumps({**ASK, "stream": True}).encode()}]
+
+    async def receive() -> MutableMapping[str, Any]:
+        return received.pop() if received else await asyncio.Future()
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    await api.app({**SCOPE}, receive, send)
+    assert content.is_closed
+    assert api.counted("interactive_requests_total", model="llama", result="disconnected") == 1
+
+
+@pytest.mark.parametrize("refusal", [429, 503, "unreachable"])
+async def test_a_call_that_a_backend_refuses_goes_to_the_next_one(api: Fixture, refusal: int | str) -> None:
+    def refused(_: httpx.Request) -> httpx.Response:
+        if isinstance(refusal, str):
+            raise httpx.ConnectError("refused by 10.0.0.7")
+        return httpx.Response(refusal)
+
+    api.register(BackendConfig(url=A), BackendConfig(url=B))
+    api.handlers |= {A: refused, B: answered}
+    for _ in range(4):
+        assert (await api.openai.chat.completions.create(model="llama", messages=MESSAGES)).id == "chatcmpl-1"
+    api.handlers[B] = refused
+    answer = await api.http.post(CHAT, json=ASK)
+    assert answer.status_code == (503 if isinstance(refusal, str) else refusal)
+    assert answer.headers["retry-after"]
+    assert "10.0.0.7" not in error_of(answer).message
+    assert api.router is not None
+    assert [upstream.outstanding for upstream in api.router.upstreams] == [0, 0]
+
+
+async def test_a_call_that_a_backend_may_have_processed_is_not_sent_again(api: Fixture) -> None:
+    def lost(_: httpx.Request) -> httpx.Response:
+        raise httpx.ReadError("Server disconnected")
+
+    api.register(BackendConfig(url=A), BackendConfig(url=B))
+    api.handlers |= {A: lost, B: lost}
+    answer = await api.http.post(CHAT, json=ASK)
+    assert (answer.status_code, len(api.requests)) == (502, 1)
+    assert error_of(answer).type == "server_error"
+
+
+async def test_a_backend_that_does_not_answer_in_time_is_a_504(api: Fixture) -> None:
+    def late(_: httpx.Request) -> httpx.Response:
+        raise TimeoutError
+
+    api.handlers[A] = late
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 504
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "shown", "text"),
+    [
+        (400, b'{"error":{"message":"too long","type":"invalid_request_error"}}', 400, "too long"),
+        (404, b"<html>nginx 10.0.0.7</html>", 404, "The backend answered 404"),
+        (401, b'{"error":{"message":"wrong key sk-secret"}}', 502, "credentials"),
+        (403, b'{"error":{"message":"wrong key sk-secret"}}', 502, "credentials"),
+        (302, b"", 502, "redirects"),
+        (500, b'{"error":{"message":"at 10.0.0.7"}}', 500, "The backend answered 500"),
+        (503, b"", 503, "The backend answered 503"),
+        (200, b"<html>10.0.0.7</html>", 502, ""),
+        (200, b'{"error":{"message":"no"}}', 502, ""),
+        (200, b"", 502, ""),
+    ],
+)
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_an_error_of_the_backend_has_the_usual_shape_and_shows_no_secret(
+    api: Fixture, status: int, content: bytes, shown: int, text: str, is_stream: bool
+) -> None:
+    api.handlers[A] = lambda _: httpx.Response(
+        status, content=content, headers={"location": "http://10.0.0.7"}
+    )
+    answer = await api.http.post(CHAT, json={**ASK, "stream": is_stream})
+    assert answer.status_code == shown
+    assert text in json.loads(answer.content)["error"]["message"]
+    assert "sk-secret" not in answer.text
+    assert "10.0.0.7" not in answer.text
+
+
+async def test_an_unknown_model_and_one_that_the_tenant_may_not_use_look_alike(api: Fixture) -> None:
+    with pytest.raises(NotFoundError) as unknown:
+        await api.openai.chat.completions.create(model="none", messages=MESSAGES)
+    await api.database.quotas.change("default", {"models": ["other"]}, datetime.now(UTC))
+    with pytest.raises(NotFoundError) as forbidden:
+        await api.openai.chat.completions.create(model="llama", messages=MESSAGES)
+    assert (unknown.value.code, forbidden.value.code) == ("model_not_found", "model_not_found")
+    assert unknown.value.message.replace("none", "llama") == forbidden.value.message
+    assert api.requests == []
+
+
+async def test_a_daily_budget_and_the_quota_of_requests_apply(api: Fixture) -> None:
+    await api.database.quotas.change("default", {"tokens_per_day": 25}, datetime.now(UTC))
+    await api.openai.chat.completions.create(model="llama", messages=MESSAGES)
+    with pytest.raises(RateLimitError, match="budget of 25 tokens") as used_up:
+        await api.openai.chat.completions.create(model="llama", messages=MESSAGES)
+    assert used_up.value.code == "insufficient_quota"
+    await api.database.quotas.change("other", {"requests_per_minute": 1}, datetime.now(UTC))
+    assert (await api.http.post(CHAT, json=ASK, headers={"X-Tenant": "other"})).status_code == 200
+    assert (await api.http.post(CHAT, json=ASK, headers={"X-Tenant": "other"})).status_code == 429
+
+
+async def test_a_tenant_has_a_limited_number_of_connections(
+    api: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_calls, "MAX_HELD_PER_TENANT", 0)
+    answer = await api.http.post(CHAT, json=ASK)
+    assert (answer.status_code, error_of(answer).code) == (429, "resource_unavailable")
+    assert api.requests == []
+
+
+async def test_a_model_that_runs_jobs_is_refused(api: Fixture) -> None:
+    api.register(BackendConfig(url=A), kind="poll", jobs=JobConfig(poll_endpoint_template="/status/{id}"))
+    answer = await api.http.post(CHAT, json=ASK)
+    assert (answer.status_code, error_of(answer).param) == (400, "model")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b'{"model": 1}', b"{}", b'{"model":"llama","stream":1}', b'{"model":"llama"', b"\xff"],
+)
+@pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
+async def test_a_body_that_makes_no_sense_is_refused(api: Fixture, path: str, body: bytes) -> None:
+    answer = await api.http.post(path, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert error_of(answer).message
+    assert api.requests == []
+
+
+async def test_the_load_of_each_backend_is_published_while_calls_are_in_flight(api: Fixture) -> None:
+    loads: list[BackendLoad] = []
+
+    async def answer_later(_: httpx.Request) -> httpx.Response:
+        loads.extend(await api.load())
+        return httpx.Response(200, json=ANSWER)
+
+    assert api.router is not None
+    transport = HttpxTransport(httpx.MockTransport(answer_later), connect_seconds=1)
+    api.router.upstreams[0].backend.client.set_transport(transport)
+    await api.openai.chat.completions.create(model="llama", messages=MESSAGES)
+    assert [(load.backend, load.in_flight) for load in loads] == [(A, 1)]
+    assert api.retained == {"llama"}
+    assert [load.in_flight for load in await api.load()] in ([], [0])
+    assert api.retained == set()
+
+
+async def test_calls_that_may_wait_still_do(api: Fixture) -> None:
+    made = await api.openai.responses.create(model="llama", input="x", background=True)
+    assert made.status == "queued"
+    assert api.requests == []
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [(CHAT, 400), ("/v1/responses", 400), ("/v1/embeddings", 404), ("/v1/completions", 404)],
+)
+async def test_without_the_setting_calls_that_cannot_wait_are_refused(path: str, status: int) -> None:
+    async with open_api() as api:
+        answer = await api.http.post(path, json={**ASK, "input": "x"})
+        assert answer.status_code == status

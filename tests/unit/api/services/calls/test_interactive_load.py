@@ -1,0 +1,63 @@
+"""Interactive calls in flight at each backend, as an API process reports them."""
+
+import pytest
+
+from batchwright.api.services.calls.interactive_load import InteractiveLoad
+from batchwright.database.records import BackendLoad
+from batchwright.telemetry.metrics import Metrics
+
+A = "http://a"
+
+
+class Fixture:
+    def __init__(self) -> None:
+        self.now, self.metrics = 100.0, Metrics()
+        self.load = InteractiveLoad(self.metrics, lambda: self.now)
+
+    def report_after(self, seconds: float, every: float = 1.0) -> list[BackendLoad]:
+        """Return the last of the reports that are made every second."""
+        until, found = self.now + seconds, list[BackendLoad]()
+        while self.now < until:
+            self.now += every
+            found = self.load.report()
+        return found
+
+    def gauge(self) -> float | None:
+        labels = {"backend": A}
+        return self.metrics.registry.get_sample_value("batchwright_interactive_inflight_requests", labels)
+
+
+def test_a_backend_without_calls_has_no_load() -> None:
+    assert Fixture().load.report() == []
+
+
+def test_the_mean_follows_the_calls_in_flight_within_seconds() -> None:
+    fixture = Fixture()
+    with fixture.load.counted(A), fixture.load.counted(A):
+        [load] = fixture.report_after(1)
+        assert (load.backend, load.in_flight) == (A, 2)
+        assert 0 < load.mean < 1
+        [load] = fixture.report_after(20)
+        assert load.mean == pytest.approx(2, rel=0.05)  # pyright: ignore[reportUnknownMemberType]
+        assert fixture.gauge() == 2
+    [load] = fixture.report_after(2)
+    assert load.in_flight == 0
+    assert 0 < load.mean < 2
+
+
+def test_short_calls_count_for_their_time() -> None:
+    fixture, loads = Fixture(), list[BackendLoad]()
+    for _ in range(300):
+        with fixture.load.counted(A):
+            fixture.now += 0.05
+        fixture.now += 0.05
+        loads = fixture.load.report()
+    assert loads[0].mean == pytest.approx(0.5, rel=0.1)  # pyright: ignore[reportUnknownMemberType]
+
+
+def test_a_backend_that_is_idle_for_long_is_forgotten() -> None:
+    fixture = Fixture()
+    with fixture.load.counted(A):
+        fixture.report_after(10)
+    assert fixture.report_after(60) == []
+    assert fixture.gauge() is None

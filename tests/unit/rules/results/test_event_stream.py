@@ -1,0 +1,66 @@
+"""Events of a backend that are passed on, and the usage in them."""
+
+import pytest
+
+from batchwright.rules.results.event_stream import EventStream
+from batchwright.rules.results.token_usage import Tokens
+
+WORDS = b'data: {"choices":[{"delta":{"content":"a"}}],"usage":null}\n\n'
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}\n\n'
+COMPLETED = (
+    b'event: response.completed\ndata: {"type":"response.completed","response":'
+    b'{"output":[],"usage":{"input_tokens":7,"output_tokens":3}}}\n\n'
+)
+DONE = b"data: [DONE]\n\n"
+
+
+def passed_on(stream: EventStream, content: bytes, size: int) -> bytes:
+    pieces = [content[at : at + size] for at in range(0, len(content), size)]
+    return b"".join([*map(stream.feed, pieces), stream.finish()])
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 1000])
+@pytest.mark.parametrize(
+    "content", [WORDS + USAGE + DONE, COMPLETED, b"data: {\r\ndata: }\r\n\r\n: ping", b""]
+)
+def test_a_stream_is_passed_on_unchanged(content: bytes, size: int) -> None:
+    assert passed_on(EventStream(hides_usage=False), content, size) == content
+
+
+@pytest.mark.parametrize("content", [WORDS + USAGE + DONE, WORDS + COMPLETED])
+def test_the_usage_is_read_from_any_form(content: bytes) -> None:
+    stream = EventStream(hides_usage=False)
+    passed_on(stream, content, 10)
+    assert stream.usage == Tokens(7, output_tokens=3)
+
+
+def test_an_event_with_nothing_but_usage_is_left_out_if_the_client_did_not_ask_for_it() -> None:
+    stream = EventStream(hides_usage=True)
+    assert passed_on(stream, WORDS + USAGE + DONE, 9) == WORDS + b"\n" + DONE
+    assert stream.usage == Tokens(7, output_tokens=3)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'data: {"usage"\n',
+        b'data: {"usage":{"prompt_tokens":-1}}\n',
+        b'data: {"usage":"much","choices":[]}\n',
+        b'data: "usage"\n',
+        b'data: {"response":{"usage":[]}}\n',
+        b'data: \xff"usage"\n',
+        b"data: " + b"[" * 100_000 + b'"usage"\n',
+    ],
+)
+def test_events_that_make_no_sense_are_passed_on_and_report_nothing(line: bytes) -> None:
+    stream = EventStream(hides_usage=True)
+    assert stream.feed(line) == line
+    assert stream.usage is None
+
+
+def test_what_is_passed_on_ends_with_a_whole_line() -> None:
+    stream = EventStream(hides_usage=False)
+    assert stream.feed(b'data: 1\ndata: {"a') == b"data: 1\n"
+    assert stream.feed(b'": 2}') == b""
+    assert stream.feed(b"\n") == b'data: {"a": 2}\n'
+    assert stream.events == 2
