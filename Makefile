@@ -44,7 +44,7 @@ dev: install ## the embedded stack in the foreground
 test: install ## units, real servers, whole stacks that lose their parts
 	PYTHONDONTWRITEBYTECODE= $(RUN)pytest -n 4 --dist loadfile -m "not prometheus and not slow and not cluster"
 
-test-slow: install chromium $(addsuffix /.installed,$(addprefix $(TOOLS)/,peers embedder release)) ## more chaos, conformance, S3, encryption, traces, containers, peers: a stack each
+test-slow: install chromium $(addsuffix /.installed,$(addprefix $(TOOLS)/,peers embedder llamacpp release)) ## more chaos, conformance, S3, encryption, traces, containers, peers: a stack each
 	PYTHONDONTWRITEBYTECODE= $(RUN)pytest -n 3 --dist loadfile -m slow
 
 chromium:
@@ -145,7 +145,8 @@ profile: install $(TOOLS)/py-spy/.installed ## where ingestion, slices and final
 # Third-party programs for the benchmark and the tests, in separate directories.
 $(TOOLS)/peers/.installed: bench/peers/requirements.txt tests/peers/litellm.txt
 $(TOOLS)/embedder/.installed: tests/peers/litserve.txt
-$(TOOLS)/peers/.installed $(TOOLS)/embedder/.installed: | .venv/.installed
+$(TOOLS)/llamacpp/.installed: tests/peers/llamacpp.txt
+$(TOOLS)/peers/.installed $(TOOLS)/embedder/.installed $(TOOLS)/llamacpp/.installed: | .venv/.installed
 	$(PYTHON) -m venv --clear $(@D)
 	$(call again,$(UV) pip install --quiet --python $(@D)/bin/python $(addprefix -r ,$^))
 	@touch $@

@@ -32,6 +32,7 @@ NOT_RUN = {
     "batchwright dev": "serves until it is stopped: tests/integration/starter/test_dev.py",
     "s3://my-data/blue/": "settings of a process: tests/activities/ingestion/test_input_copy.py",
     "vllm serve": "needs vLLM and a GPU",
+    "llama-server": "serves until it is stopped: tests/e2e/operation/test_llamacpp.py",
     "curl": "asks the stack of a block that is not run",
     "class Executor": "code of a backend, in parts",
     "BATCHWRIGHT_MODELS='{": "settings of a process: tests/e2e/tenants/test_rates.py",

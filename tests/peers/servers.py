@@ -30,6 +30,11 @@ class Peer:
     log: Path
     process: "subprocess.Popen[bytes]"
 
+    def kill(self) -> None:
+        """End the server as a crash does, with SIGKILL."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(60)
+
     def wait(self) -> None:
         """Wait until the server answers.
 
@@ -92,6 +97,25 @@ def embedder(folder: Path) -> Generator[Peer]:
     program = Path(__file__).with_name("embedder.py")
     command = [str(TOOLS / "embedder/bin/python"), str(program), str(port)]
     with _running(command, port, "/health", folder / "embedder.log") as peer:
+        yield peer
+
+
+@contextmanager
+def llamacpp(
+    folder: Path, name: str, *arguments: str, port: int | None = None, slots: int = 4
+) -> Generator[Peer]:
+    """Context manager that runs llama.cpp's server with a tiny random model and yields it.
+
+    Args:
+        name: name of the model.
+        arguments: further options of `llamacpp.py`.
+        port: its port; None for a free one.
+        slots: number of requests that the server processes at once. Each has a context of 4,096 tokens.
+    """
+    port = port or free_port()
+    program = Path(__file__).with_name("llamacpp.py")
+    command = [str(TOOLS / "llamacpp/bin/python"), str(program), str(port), name, "--slots", str(slots)]
+    with _running([*command, *arguments], port, "/health", folder / f"{name}.log") as peer:
         yield peer
 
 
