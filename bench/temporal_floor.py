@@ -25,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.search_attributes import STATUS
 
 CONTROL, FILES, LINES = "floor-control", "floor-files", "floor-lines"
-_ALONE = 5
+ALONE = 5
 _OPTIONS = timedelta(minutes=5)
 
 
@@ -93,7 +93,7 @@ async def measure(address: str, namespace: str, count: int) -> Floor:
         Worker(client, task_queue=LINES, activities=[lines]),
     ):
         first = await _run(client)
-        alone = [await _timed(client, 1) for _ in range(_ALONE)]
+        alone = [await _timed(client, 1) for _ in range(ALONE)]
         before = _cpu_seconds()
         together = await _timed(client, count)
         cpu_ms = (_cpu_seconds() - before) / count * 1000

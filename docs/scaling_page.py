@@ -57,7 +57,7 @@ _RESOURCES = {
     "storage": _Resource(
         "storage requests a second",
         3_500,
-        "what S3 documents for writes below one prefix; each tenant has a prefix of its own",
+        "what S3 documents for writes below one prefix; a tenant has a prefix of its own; half are reads",
         "several tenants; S3 divides a prefix that is busy for long",
     ),
 }
@@ -133,8 +133,9 @@ def _table(load: _Load, constants: _Constants) -> str:
 
 def _text(generated: str, constants: _Constants) -> str:
     usual = _IN_FLIGHT / _ANSWER_SECONDS
-    # Each slice stores a segment when its time is over, or when it has enough results.
-    segments = max(1 / FLUSH_RESULTS, _SLICES / FLUSH_SECONDS / usual)
+    # Each slice stores a segment when its time is over, or when it has enough results. Each segment is
+    # written, read and deleted once.
+    more_segments = max(0.0, _SLICES / FLUSH_SECONDS / usual - 1 / FLUSH_RESULTS)
     loads = (
         _Load(
             "Backends that answer at once",
@@ -144,7 +145,7 @@ def _text(generated: str, constants: _Constants) -> str:
         _Load(
             f"Backends that take {_ANSWER_SECONDS:g} s, {_IN_FLIGHT} requests in flight for each worker",
             usual,
-            max(constants.storage_requests, segments),
+            constants.storage_requests + 3 * more_segments,
         ),
     )
     limits = "\n".join(
@@ -179,7 +180,8 @@ that page is slow; yours may need a third.
 
 ## What many workers ask
 
-CPU is in cores. All workers have all roles.
+CPU is in cores. All workers have all roles. A slow backend makes smaller segments, because each of the
+{_SLICES} slices of a worker stores one every {FLUSH_SECONDS:g} s.
 
 {tables}
 

@@ -16,6 +16,7 @@ from bench.inputs import write_input
 from bench.results import Figure, Target
 from bench.section import Section, SectionOptions
 from bench.stack import RunningStack, cpu_seconds, running_stack, simulator, wait_until_quiet
+from bench.temporal_floor import ALONE as FLOOR_ALONE
 from bench.temporal_floor import Floor
 
 _IN_FLIGHT, _AT_ONCE, _COUNTED, _ALONE = 64, 100, 40, 5
@@ -41,6 +42,7 @@ def measure(options: SectionOptions) -> list[Figure]:
     alone: list[float] = []
     together: list[float] = []
     floors: list[Floor] = []
+    floor_server_ms: list[float] = []
     with (
         simulator() as backend,
         running_stack(options.folder / "small", backend.url, in_flight=_IN_FLIGHT) as stack,
@@ -53,13 +55,19 @@ def measure(options: SectionOptions) -> list[Figure]:
             alone += [_one(client, file_id) for _ in range(_ALONE)]
             together.append(_many(stack.api, file_id, many))
             wait_until_quiet(stack)
+            before = _cpu(stack)["Temporal"]
             floors.append(in_a_process("bench.temporal_floor", Floor, stack.temporal, stack.namespace, many))
+            used = _cpu(stack)["Temporal"] - before
+            floor_server_ms.append(used / (many + 1 + FLOOR_ALONE) * 1000)  # the first one was not timed
             options.report(
                 f"round {number}: {alone[-1]:.2f} s alone, {together[-1]:.1f} s for {many}; "
                 f"Temporal alone: {floors[-1].alone_seconds[-1]:.2f} and {floors[-1].together_seconds:.1f} s"
             )
         counted = _count(stack, client, file_id, options.size(_COUNTED, 10))
-    return _figures(many, alone, together, floors, counted)
+    return [
+        *_figures(many, alone, together, floors, counted),
+        Figure("small.floor_cpu_ms.temporal", "CPU of the same steps, Temporal", floor_server_ms, "ms"),
+    ]
 
 
 def _one(client: Client, file_id: str) -> float:
@@ -140,7 +148,7 @@ def _figures(
             Figure(f"small.cpu_ms.{name.lower()}", f"CPU of a batch, {name}", [used], "ms")
             for name, used in counted.cpu_ms.items()
         ),
-        Figure("small.floor_cpu_ms", "CPU of the same steps, their worker alone",
+        Figure("small.floor_cpu_ms", "CPU of the same steps, their worker",
                [floor.cpu_ms for floor in floors], "ms"),
     ]  # fmt: skip
 

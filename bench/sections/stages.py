@@ -84,4 +84,5 @@ SECTION = Section(
     "the samples of the worker's call stacks in one more batch.",
     1.8,
     measure,
+    on_the_page=False,
 )
