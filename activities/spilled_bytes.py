@@ -98,7 +98,7 @@ class _SpilledBytes(GrowingBytes):
             self._most += _CHUNK_BYTES
             return
         self._file = self._file or self._space.new_file()
-        self._file.write(self._memory)
+        self._file.write(memoryview(self._memory))
         self._in_file += len(self._memory)
         self._memory = bytearray()
         self._space.give_back(self._reserved)

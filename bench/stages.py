@@ -4,28 +4,26 @@ from collections import Counter
 
 from bench.call_stacks import Stacks
 
+_SDK = "activities and heartbeats: Temporal's SDK in Python"
+_OTHER = "database and background tasks"
 _WHOLE_STACK = {
     "ingestion": ("activities/ingestion/",),
     "finalization": ("activities/finalization/", "activities/completion.py"),
-    "workflows": ("batchwright/workflows/", "temporalio/worker/_workflow", "workflow_sandbox"),
-    "activities and heartbeats: Temporal's SDK in Python": ("execution/lease.py", "heartbeat.py"),
-    "database and background tasks": (
-        "batchwright/database/",
-        "asyncpg/",
-        "batchwright/worker/",
-        "services/",
-    ),
+    "workflows": ("batchwright/workflows/", "temporalio/worker/_workflow"),
+    _OTHER: ("batchwright/database/", "asyncpg/"),
 }
 _INNERMOST = {
     "HTTP exchange": ("inference/transport/", "httptools"),
     "choice of a backend, response, learned limit": ("inference/", "rules/dispatch/", "rules/backends/"),
     "metrics, logs and traces": ("batchwright/telemetry/", "prometheus"),
-    "output lines and segments": ("result_writer.py", "rules/results/", "contracts/"),
+    "output lines and segments": ("result_writer.py", "rules/results/", "batchwright/contracts/"),
     "storage": ("batchwright/storage/",),
     "input lines": ("line_queue.py", "due_lines.py", "stored_results.py", "rules/input/", "rules/planning/"),
-    "dispatch of lines": ("activities/execution/", "activities/services/"),
-    "activities and heartbeats: Temporal's SDK in Python": ("temporalio/", "worker/interceptors.py"),
+    _SDK: ("temporalio/", "worker/interceptors.py", "execution/lease.py", "activities/heartbeat.py"),
+    "dispatch of lines": ("activities/execution/",),
+    _OTHER: ("batchwright/worker/", "activities/services/"),
 }
+_MAIN = ("batchwright/worker/main.py", "batchwright/worker/__main__.py", "batchwright/process.py")
 EVENT_LOOP = "event loop: sockets and callbacks"
 STAGES = (*dict.fromkeys((*_INNERMOST, *_WHOLE_STACK)), EVENT_LOOP)
 
@@ -43,7 +41,8 @@ def stage_of(stack: tuple[str, ...]) -> str:
     """Return the stage to which a call stack belongs.
 
     Ingestion, finalization and the like include everything that they call. Any other stack belongs to the
-    stage of its innermost known function.
+    stage of its innermost known function. The main function of the process is in every stack, so it belongs
+    to none.
 
     Args:
         stack: functions with their files, the outermost first.
@@ -54,6 +53,6 @@ def stage_of(stack: tuple[str, ...]) -> str:
             return stage
     for frame in reversed(stack):
         for stage, files in _INNERMOST.items():
-            if any(file in frame for file in files):
+            if any(file in frame for file in files) and not any(file in frame for file in _MAIN):
                 return stage
     return EVENT_LOOP

@@ -125,10 +125,13 @@ def test_a_run_of_some_sections_replaces_only_these_on_the_page() -> None:
 @pytest.mark.parametrize(
     ("stack", "stage"),
     [
-        (("main (worker/main.py)", "data_received (inference/transport/connection.py)"), "HTTP exchange"),
+        (
+            ("main (batchwright/worker/main.py)", "data_received (inference/transport/connection.py)"),
+            "HTTP exchange",
+        ),
         (("run (activities/ingestion/activity.py)", "write (batchwright/storage/local.py)"), "ingestion"),
         (("run (activities/execution/attempt.py)", "encode (msgspec.py)"), "dispatch of lines"),
-        (("main (worker/main.py)", "run_forever (uvloop)"), EVENT_LOOP),
+        (("main (batchwright/worker/main.py)", "run_forever (uvloop)"), EVENT_LOOP),
     ],
 )
 def test_a_call_stack_belongs_to_a_whole_step_or_to_its_innermost_stage(
