@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ from aiohttp import web
 from openai import DefaultHttpxClient, InvalidWebhookSignatureError, NotFoundError, OpenAI
 
 from batchwright.contracts.objects.calls import JobObject, NewJobObject
-from tests.chaos.load import TENANTS, TROUBLES
+from tests.chaos.load import TROUBLES
 from tests.chaos.user import User
 from tests.chaos.witness import Entry
 from tests.clients import http_client
@@ -25,7 +25,7 @@ from tests.fakes.webhook_receiver import ReceivedWebhook, WebhookReceiver, recei
 _MOST_AT_ONCE = 8
 # As for events: an attempt whose worker is killed is noticed after a minute.
 _PATIENCE_SECONDS = 300.0
-_AGAIN_SECONDS = 0.3
+_AGAIN_SECONDS = 1.0
 _LIVE = ("queued", "in_progress")
 _OPENAI = OpenAI(api_key="none", http_client=DefaultHttpxClient(verify=False))
 
@@ -81,15 +81,19 @@ class CallWitness(WebhookReceiver):
         self.broken: list[str] = []
         self._lost: set[str] = set()
 
-    async def call(self, stack: Stack, seed: int, number: int, calm: asyncio.Event) -> None:
-        """Make groups of calls, each when the one before has been answered, until `calm` is set."""
-        rng = random.Random(f"{seed}/calls/{number}")
+    async def call(self, stack: Stack, users: Sequence[User], seed: str, calm: asyncio.Event) -> None:
+        """Make groups of calls, each when the one before has been answered, until `calm` is set.
+
+        Args:
+            seed: determines the calls. Each caller has its own.
+        """
+        rng = random.Random(f"calls {seed}")
         group = 0
         while not calm.is_set():
-            user = User(stack, rng.choice(TENANTS))
+            user = rng.choice(users)
             group += 1
             calls = [
-                self._make(stack, user, rng.choice(TROUBLES), f"c{number}-{group}-{place}", rng.random())
+                self._make(stack, user, rng.choice(TROUBLES), f"{seed}-{group}-{place}", rng.random())
                 for place in range(rng.randint(1, _MOST_AT_ONCE))
             ]
             answering = asyncio.ensure_future(asyncio.gather(*calls))

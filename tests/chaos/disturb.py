@@ -81,7 +81,7 @@ async def settle_in(stack: Stack) -> None:
 class Disturber:
     """Applies disturbances to a stack and counts them.
 
-    `may_repeat` is the number of requests that had no stored result when a disturbance began. This many
+    `may_repeat` is the number of requests that had no stored result before and after disturbances. This many
     requests may be sent twice without breaking a promise.
     """
 
@@ -104,26 +104,24 @@ class Disturber:
             live: the batches that run.
             patiently: also wait until all of these batches have made progress.
         """
+        self.may_repeat += await self._witness.under_way()
         were_met = await asyncio.gather(*(self._do(what) for what in burst))
         kinds = tuple(what.kind for what, was_met in zip(burst, were_met, strict=True) if was_met)
         self.done.update(kinds)
         if not kinds:
             return False
-        answer, batches = await asyncio.gather(
-            self._seconds_until_answer(), _seconds_until_progress(live) if patiently else _nothing()
+        answer, batches, under_way = await asyncio.gather(
+            self._seconds_until_answer(),
+            _seconds_until_progress(live) if patiently else _nothing(),
+            self._witness.under_way(),
         )
+        self.may_repeat += under_way
         self.recoveries.append(Recovery(kinds, answer, batches))
         return True
 
     async def _do(self, what: Disturbance) -> bool:
         await asyncio.sleep(what.pause)
-        if not await reached(self._stack.now.postgres, what.kind):
-            return False
-        if what.kind not in _ALL_WORKERS:  # of a phase that lasts milliseconds, nothing is left after a look
-            self.may_repeat += await self._witness.under_way()
-        was_met = await self._disturb(what)
-        self.may_repeat += await self._witness.under_way()
-        return was_met
+        return await reached(self._stack.now.postgres, what.kind) and await self._disturb(what)
 
     async def _disturb(self, what: Disturbance) -> bool:
         """Apply a disturbance. Return False if the processes to disturb were not there."""

@@ -48,6 +48,7 @@ class RunRecord(BaseModel):
         disturbances: number by kind.
         batches: number by final status.
         sent_again: requests that were sent although the result of their line was already stored.
+        load: processes that ran or waited for a core on average, in the last five minutes of the run.
         broken: a sentence for each broken promise. If the run itself failed, it says so.
     """
 
@@ -69,6 +70,8 @@ class RunRecord(BaseModel):
     recoveries: list[RecoveryRecord]
     events: EventRecord
     calls: CallRecord
+    load: float
+    cores: int
     broken: list[str]
 
 

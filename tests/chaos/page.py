@@ -55,8 +55,11 @@ Disturbances that came together share their recovery: it counts for each of thei
 
 ## Runs
 
-| date | commit | runs | hours | disturbances | lines | lost | doubled | sent again | calls | broken runs |
-|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|
+All parts of a run share one machine, the users and the backend included. *Load* is the number of processes
+that ran or waited for a core. If it is greater than the number of cores, recoveries are slower.
+
+| date | commit | load | runs | hours | disturbances | lines | lost | doubled | sent again | calls | broken |
+|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|
 {runs}
 
 ## Broken promises
@@ -195,7 +198,9 @@ def _runs(records: Sequence[RunRecord]) -> list[str]:
         groups[str(record.began_at.date()), record.commit].append(record)
     rows: list[str] = []
     for (date, commit), runs in groups.items():
+        loads = sorted(run.load for run in runs)
         cells = (
+            f"{loads[0]:.1f} to {loads[-1]:.1f} on {runs[0].cores} cores",
             f"{len(runs)}",
             f"{sum(run.seconds for run in runs) / 3600:.2f}",
             f"{sum(sum(run.disturbances.values()) for run in runs):,}",

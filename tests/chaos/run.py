@@ -114,6 +114,7 @@ class Run:
         self._report_progress = report_progress
         self._stack, self._objects, self._witness, self._events = stack, objects, witness, events
         self._calls = calls
+        self._users = {tenant: User(stack, tenant) for tenant in TENANTS}
         self._submitted = 0
         self._live: list[Seen] = []
         self._calm = asyncio.Event()  # nothing is disturbed any more
@@ -132,7 +133,10 @@ class Run:
                 for largest in self._size.lanes:
                     group.create_task(self._submit_and_judge(until, largest))
                 for number in range(self._size.callers):
-                    group.create_task(self._calls.call(self._stack, self.report.seed, number, self._calm))
+                    users = list(self._users.values())
+                    group.create_task(
+                        self._calls.call(self._stack, users, f"{self.report.seed}/{number}", self._calm)
+                    )
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
             await self._check_stragglers()
@@ -142,6 +146,8 @@ class Run:
         self.report.disturbed, self.report.recoveries = disturber.done, disturber.recoveries
         self.report.kills, self.report.may_repeat = disturber.kills, disturber.may_repeat
         await self._check_ledger()
+        for user in self._users.values():
+            await user.close()
 
     async def _disturb(self, disturber: Disturber, until: float) -> None:
         for burst in self._plan:
@@ -161,7 +167,7 @@ class Run:
         while time.monotonic() < until or not self._calm.is_set():
             number, self._submitted = self._submitted, self._submitted + 1
             wanted = submission(self.report.seed, number, largest)
-            user = User(self._stack, wanted.tenant)
+            user = self._users[wanted.tenant]
             seen = await user.submit(wanted)
             self._live.append(seen)
             patience = max(0.0, until - time.monotonic()) + self.report.least * _LONG_SECONDS + _CALM_SECONDS
@@ -185,8 +191,8 @@ class Run:
         async def have_ended() -> bool:
             live[:] = [
                 batch.id
-                for tenant in TENANTS
-                async for batch in _listed(User(self._stack, tenant))
+                for user in self._users.values()
+                async for batch in _listed(user)
                 if batch.status not in ENDED
             ]
             return not live

@@ -1,6 +1,7 @@
 """Runs chaos by consecutive seeds until the time is over, and records each run in the ledger."""
 
 import asyncio
+import os
 import shutil
 import subprocess
 import tempfile
@@ -37,7 +38,7 @@ def run_for(
     """
     until = time.monotonic() + hours * 3600
     seed = max((each.seed for each in ledger.read()), default=0) + 1 if first_seed is None else first_seed
-    kept, failures = True, 0
+    commit, kept, failures = _commit(), True, 0
     while (left := until - time.monotonic()) >= _LEAST_SECONDS:
         data = Path(tempfile.mkdtemp(prefix=f"batchwright-chaos-{seed}-"))
         began_at = datetime.now(UTC)
@@ -49,7 +50,7 @@ def run_for(
         except Exception as raised:
             error, failures = raised, failures + 1
             report.broken.append(f"the run failed: {raised!r}")
-        ledger.append(record_of(report, began_at, _commit()))
+        ledger.append(record_of(report, began_at, commit))
         page.PAGE.write_text(page.text(ledger.read()))
         report_progress(
             f"seed {seed}: {report.disturbed.total()} disturbances, {len(report.broken)} broken promises"
@@ -90,6 +91,8 @@ def record_of(report: Report, began_at: datetime, commit: str) -> ledger.RunReco
         ],
         events=ledger.EventRecord.model_validate(_rounded(asdict(report.events))),
         calls=ledger.CallRecord.model_validate(_rounded(asdict(report.calls))),
+        load=round(os.getloadavg()[1], 1),
+        cores=os.cpu_count() or 1,
         broken=report.broken,
     )
 

@@ -25,11 +25,15 @@ Call = Callable[[AsyncOpenAI], Awaitable[T]]
 class User:
     """A user of one tenant, with the official OpenAI client.
 
-    Requests are repeated while the API is unavailable.
+    Requests are repeated while the API is unavailable. An API that is started again has the same address.
     """
 
     def __init__(self, stack: Stack, tenant: str) -> None:
-        self._stack, self.tenant = stack, tenant
+        self.tenant = tenant
+        self._client = stack.client(tenant)
+
+    async def close(self) -> None:
+        await self._client.close()
 
     async def insist(self, call: Call[T]) -> T:
         """Call `call` until the API is available, and return the result of `call`.
@@ -41,8 +45,7 @@ class User:
         async with asyncio.timeout(_PATIENCE_SECONDS):
             while True:
                 try:
-                    async with self._stack.client(self.tenant) as client:
-                        return await call(client)
+                    return await call(self._client)
                 except (openai.APIConnectionError, openai.InternalServerError):
                     await asyncio.sleep(_AGAIN_SECONDS)
 

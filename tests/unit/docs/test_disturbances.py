@@ -28,6 +28,8 @@ GOOD = RunRecord(
     recoveries=[RecoveryRecord(["API killed", "worker killed"], 0.5, 4.0)],
     events=EventRecord(expected=8, lost=0, doubled=0, repeated=1, attempts=17, seconds=[5.0]),
     calls=CallRecord(acknowledged=20, lost=0, doubled=0, sent_again=0, seconds=[6.0]),
+    load=1.5,
+    cores=2,
     broken=[],
 )
 BAD = GOOD.model_copy(
@@ -54,7 +56,7 @@ def test_the_page_shows_the_sum_over_all_records() -> None:
         "| lines lost | 0 | 0 | met |",
         "| progress of every running batch | 4.0 | 4.0 | 4.0 | 25 | met |",
         "| API killed | 6,000 | 0.5 | 0.5 | 0.5 | 4.0 | 4.0 | 4.0 |",
-        "| 2026-11-27 | abc1234 | 2 | 1.00 | 11,000 | 2,000 | 0 | 0 | 0 | 40 | 0 |",
+        "| 2026-11-27 | abc1234 | 1.5 to 1.5 on 2 cores | 2 | 1.00 | 11,000 | 2,000 | 0 | 0 | 0 | 40 | 0 |",
     ):
         assert row in page.splitlines()
     assert "missed" not in page
