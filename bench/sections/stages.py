@@ -84,5 +84,4 @@ SECTION = Section(
     "the samples of the worker's call stacks in one more batch.",
     1.8,
     measure,
-    on_the_page=False,
 )
