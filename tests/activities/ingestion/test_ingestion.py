@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import accumulate
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
@@ -12,15 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from temporalio.exceptions import ApplicationError
 
+from batchwright.activities import spilled_bytes
 from batchwright.activities.ingestion import publisher
 from batchwright.activities.ingestion.scanner import line_limits
 from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample, ModelCounts
 from batchwright.contracts.payloads.ingestion import IngestResult, ModelShare
 from batchwright.contracts.terms import BatchStatus, Endpoint, Profile, ValidationError
+from batchwright.rules import growing_bytes
 from batchwright.rules.dispatch.rate_limits import Pacing
 from batchwright.rules.ids import request_id
-from batchwright.rules.planning.plan_format import SliceRecord
+from batchwright.rules.input import line_ids
+from batchwright.rules.planning.plan_format import PlanEntry, SliceRecord
 from batchwright.rules.results.output_lines import error_line
 from batchwright.rules.results.segments import RecordKind, SegmentRecord
 from batchwright.settings import load
@@ -59,6 +63,43 @@ async def test_each_model_gets_its_plan_shard_and_slices() -> None:
         "safe_to_model": {"b": "b", safe: "org/a:1"},
         "line_count": 3,
     }
+
+
+@pytest.mark.parametrize("order", ["prefix", "file"])
+async def test_the_plan_is_the_same_if_its_rows_are_on_disk(
+    order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = Random(1)
+    lines = [
+        a_line(str(number), random.choice("ab"), str(random.random()), random.choice(["kind", "brief"]))
+        for number in range(400)
+    ]
+
+    async def planned() -> list[tuple[list[PlanEntry], bytes, list[SliceRecord]]]:
+        batch = await a_batch(*lines, plan_order=order)
+        result = await batch.ingest()
+        return [
+            (batch.plan(result, share), batch.shard(result, share), batch.slices(result, share))
+            for share in result.models
+        ]
+
+    in_memory = await planned()
+    monkeypatch.setattr(spilled_bytes, "_MEMORY_BYTES", 0)
+    monkeypatch.setattr(spilled_bytes, "_CHUNK_BYTES", 1_000)
+    monkeypatch.setattr(growing_bytes, "_RUN_ROWS", 50)
+    monkeypatch.setattr(line_ids, "_MAX_IN_TABLE", 10)
+    monkeypatch.setattr(publisher, "_PIECE_BYTES", 1_000)
+    assert await planned() == in_memory
+
+
+async def test_a_repeated_id_beyond_the_table_in_memory_fails_the_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(line_ids, "_MAX_IN_TABLE", 1)
+    batch = await a_batch(a_line("1"), a_line("2"), a_line("3"), a_line("2"))
+    result = await batch.ingest()
+    assert result.failed
+    assert [(error.code, error.line) for error in (await batch.row()).errors] == [("duplicate_custom_id", 4)]
 
 
 @pytest.mark.parametrize(("many", "at_once"), [(4, 3), (3, 1)])
