@@ -17,8 +17,8 @@ from tests.e2e.stack import Stack
 from tests.fakes.webhook_receiver import ReceivedWebhook, WebhookReceiver, receiving
 
 # A worker that is killed in an attempt is noticed after a minute, and a delivery that failed several times is
-# attempted again after another one.
-_PATIENCE_SECONDS = 180.0
+# attempted again after another one. All of that takes longer on a machine with other work.
+_PATIENCE_SECONDS = 600.0
 _MAX_AGE_SECONDS = 60.0
 NETWORKS = {"BATCHWRIGHT_WEBHOOK_ALLOWED_NETWORKS": '["127.0.0.0/8"]'}
 
@@ -29,7 +29,7 @@ class EventCounts:
 
     Attributes:
         expected: batches that have ended.
-        lost: expected events that were not delivered within three minutes after the last disturbance.
+        lost: expected events that were not delivered within ten minutes after the last batch.
         doubled: additional `webhook-id`s of the same event.
         repeated: attempts after the event was accepted. They have the same `webhook-id`, so receivers can
             drop them.
