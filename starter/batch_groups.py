@@ -1,6 +1,7 @@
 """Groups of batches: the parts of an input that is too large for one batch, found by their metadata."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
 
 from rich.table import Table
 
@@ -22,6 +23,11 @@ from batchwright.starter.output import (
 _PAGE = 100  # batches in a list
 
 
+def is_group(id: str) -> bool:
+    """Return True if this is the id of a group, and not of a batch."""
+    return id.startswith(GROUP_PREFIX)
+
+
 def batches_of(client: Client, id: str, *, complete: bool = True) -> list[BatchObject]:
     """Return the batches of a group in the order of their parts, or the batch with this id.
 
@@ -31,11 +37,11 @@ def batches_of(client: Client, id: str, *, complete: bool = True) -> list[BatchO
     Raises:
         ClientError: there is no such batch or group, a part has no batch, or a call to the API failed.
     """
-    if not id.startswith(GROUP_PREFIX):
+    if not is_group(id):
         return [client.batch(id)]
     parts = parts_of(client, id)
     if not parts:
-        raise ClientError(f"There is no group {id}; `batchwright list` shows batches.", is_rejected=True)
+        raise _no_group(id)
     _, count = part_number(next(iter(parts.values())).metadata)
     if complete and len(parts) < count:
         missing = ", ".join(str(number) for number in range(1, count + 1) if number not in parts)
@@ -43,6 +49,59 @@ def batches_of(client: Client, id: str, *, complete: bool = True) -> list[BatchO
             f"{id} has no batch for part {missing} of {count}: repeat the `submit` command, which adds it."
         )
     return list(parts.values())
+
+
+def all_batches_of(client: Client, id: str) -> list[BatchObject]:
+    """Return every batch of a group, newest first, with those that retry or resume another one of the group.
+
+    Raises:
+        ClientError: there is no such group, or a call to the API failed.
+    """
+    batches = list(_batches_with(client, GROUP_KEY, id))
+    if not batches:
+        raise _no_group(id)
+    return batches
+
+
+def _no_group(id: str) -> ClientError:
+    return ClientError(f"There is no group {id}; `batchwright list` shows batches.", is_rejected=True)
+
+
+def for_each(
+    client: Client, group: str, batches: Sequence[BatchObject], act: Callable[[BatchObject], BatchObject]
+) -> list[BatchObject]:
+    """Call `act` for each of these batches of a group, and return its results.
+
+    If the API rejects a call, the later batches are tried anyway. If it does so because the batch has ended
+    since it was read, the batch is returned as it is now.
+
+    Raises:
+        ClientError: the API rejected some of the calls. The message names their batches. Or the API did not
+            respond, so that later batches were not tried. Repeat the command to continue.
+    """
+    done, rejected = list[BatchObject](), list[str]()
+    for number, batch in enumerate(batches, 1):
+        try:
+            done.append(act(batch))
+        except ClientError as error:
+            if not error.is_rejected:
+                raise ClientError(
+                    f"Only {number - 1} of the {len(batches)} batches of {group} are done, then {batch.id}: "
+                    f"{error} Repeat the command to continue.",
+                    is_transient=error.is_transient,
+                ) from None
+            now = client.batch(batch.id) if error.status == HTTPStatus.CONFLICT else batch
+            if now.status.is_terminal and not batch.status.is_terminal:
+                done.append(now)
+            else:
+                rejected.append(f"{batch.id}: {error}")
+    if rejected:
+        raise ClientError(
+            f"{len(rejected)} of {len(batches)} batches of {group} failed, the others are done. "
+            + " ".join(rejected),
+            is_rejected=True,
+        )
+    return done
 
 
 def parts_of(client: Client, group: str) -> dict[int, BatchObject]:
@@ -80,7 +139,7 @@ def _batches_with(client: Client, key: str, value: str) -> Iterator[BatchObject]
 
 def print_batches(id: str, batches: Sequence[BatchObject], json: bool) -> None:
     """Print the batch, or a group: its sums and a line for each part. As JSON, a group is a list."""
-    if not id.startswith(GROUP_PREFIX):
+    if not is_group(id):
         if json:
             print_json(batches[0])
         else:

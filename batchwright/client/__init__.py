@@ -11,8 +11,13 @@ if find_spec("openai") is None:
         "batchwright.client needs the official client: pip install 'batchwright[client]'.", name="openai"
     )
 
-from batchwright.client.async_batches import AsyncBatches, AsyncJob, AsyncJobGroup
-from batchwright.client.batches import Batches, Job, JobGroup
+from batchwright.client.async_batches import AsyncBatches
+from batchwright.client.async_job_groups import AsyncJobGroup
+from batchwright.client.async_jobs import AsyncJob
+from batchwright.client.batches import Batches
+from batchwright.client.groups import PartsFailed
+from batchwright.client.job_groups import JobGroup
+from batchwright.client.jobs import Job
 from batchwright.client.requests import Request, table
 from batchwright.client.results import RequestFailed, Result, ResultsMissing
 from batchwright.rules.results.line_results import LineError
@@ -25,6 +30,7 @@ __all__ = [
     "Job",
     "JobGroup",
     "LineError",
+    "PartsFailed",
     "Request",
     "RequestFailed",
     "Result",

@@ -17,7 +17,7 @@ RESULTS_TIMEOUT_SECONDS = 120.0
 RECONNECT_SECONDS = 2.0  # pause after a stream that the API has ended; the first one after an error
 _MAX_PAUSE_SECONDS = 30.0
 _MAX_FAILURES = 30  # in a row: about 15 minutes
-_ENDED = ("completed", "failed", "expired", "cancelled")
+ENDED = ("completed", "failed", "expired", "cancelled")
 
 
 def batch_path(batch_id: str, below: str) -> str:
@@ -28,7 +28,7 @@ def batch_path(batch_id: str, below: str) -> str:
 def has_ended(batch: Batch) -> bool:
     """Return True if the batch has ended and its files are written."""
     extension = (batch.model_extra or {}).get("x_batchwright")
-    return batch.status in _ENDED and not (
+    return batch.status in ENDED and not (
         isinstance(extension, dict) and extension.get("files_pending")  # pyright: ignore[reportUnknownMemberType]
     )
 

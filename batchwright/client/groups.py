@@ -1,16 +1,42 @@
 """Groups of batches as both clients see them: which batches they are, and their sums as one batch."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
-from openai import BaseModel
+from openai import APIStatusError, BaseModel
 from openai.types import Batch
 from openai.types.batch_request_counts import BatchRequestCounts
 
 from batchwright.client.connection import has_ended
 from batchwright.rules.input.parts import GROUP_KEY, GROUP_PREFIX, FoundBatch, part_number, whole_input_ids
+from batchwright.rules.results.error_tally import OTHER
 
 MAX_BATCHES = 100  # in a list of batches
+
+
+class PartsFailed(Exception):
+    """The API rejected the calls for some batches of a group. The calls for the others have succeeded.
+
+    Repeat the call to try the rejected ones again: it changes nothing for the others.
+
+    Attributes:
+        errors: why the API rejected a call, by the id of its batch.
+    """
+
+    def __init__(self, group: str, errors: Mapping[str, APIStatusError]) -> None:
+        super().__init__(f"{group}: " + " ".join(f"{id}: {error.message}" for id, error in errors.items()))
+        self.errors = errors
+
+
+class Deleted(BaseModel):
+    deleted: bool
+
+
+def rejection_of(error: APIStatusError) -> APIStatusError:
+    """Return an error with which the API has rejected a call. Raise it if the API itself failed (5xx)."""
+    if error.status_code >= 500:
+        raise error
+    return error
 
 
 class BatchPage(BaseModel):
@@ -52,6 +78,33 @@ def parts_of_group(group: str, found: Sequence[Batch]) -> list[Batch]:
     return [batches[number] for number in sorted(batches)]
 
 
+def check_all_ended(group: str, batches: Sequence[Batch]) -> None:
+    """Check that all batches of a group have ended, and that their files are written.
+
+    Raises:
+        ValueError: a batch has not ended.
+    """
+    live = [batch.id for batch in batches if not has_ended(batch)]
+    if live:
+        raise ValueError(f"{group} has batches that have not ended: {', '.join(live)}.")
+
+
+def with_failed_lines(batches: Iterable[Batch], codes: Iterable[str] | None) -> set[str]:
+    """Return the ids of the batches in which lines failed, with one of the codes unless they are None."""
+    wanted = None if codes is None else {*codes, OTHER}
+    return {
+        batch.id
+        for batch in batches
+        if batch.error_file_id is not None
+        and (wanted is None or not wanted.isdisjoint(_failure_codes_of(batch)))
+    }
+
+
+def _failure_codes_of(batch: Batch) -> set[str]:
+    summary = cast("list[dict[str, str]]", _extension_of(batch).get("errors_summary") or [])
+    return {each["code"] for each in summary}
+
+
 def summed(group: str, batches: Sequence[Batch]) -> Batch:
     """Return a batch that stands for a group, with the sums of its batches and the group's id.
 
@@ -72,6 +125,9 @@ def summed(group: str, batches: Sequence[Batch]) -> Batch:
 
 
 def _is_retry(batch: Batch) -> bool:
-    extension = cast("dict[str, object]", (batch.model_extra or {}).get("x_batchwright") or {})
-    origin = cast("dict[str, object]", extension.get("origin") or {})
+    origin = cast("dict[str, object]", _extension_of(batch).get("origin") or {})
     return origin.get("kind") == "retry"
+
+
+def _extension_of(batch: Batch) -> dict[str, object]:
+    return cast("dict[str, object]", (batch.model_extra or {}).get("x_batchwright") or {})

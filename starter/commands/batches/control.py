@@ -3,16 +3,25 @@
 They are `batchwright status`, `list`, `cancel`, `pause`, `resume`, `retry` and `delete`.
 """
 
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Annotated
 
 import typer
 
-from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.objects.openai import BatchObject, DeletedBatch
 from batchwright.contracts.terms import BatchStatus
-from batchwright.starter.batch_groups import batches_exit_code, batches_of, print_batches
+from batchwright.rules.results import error_tally
+from batchwright.starter.batch_groups import (
+    all_batches_of,
+    batches_exit_code,
+    batches_of,
+    for_each,
+    is_group,
+    print_batches,
+)
 from batchwright.starter.client import Client
-from batchwright.starter.commands.batches.watch import follow, follow_all
+from batchwright.starter.commands.batches.watch import follow_all
 from batchwright.starter.options import (
     BatchId,
     BatchOrGroup,
@@ -28,7 +37,6 @@ from batchwright.starter.output import (
     ExitCode,
     batch_list_table,
     batch_table,
-    exit_code,
     print_json,
     stderr,
     stdout,
@@ -131,13 +139,7 @@ def cancel(
     Batches of a group that have ended already stay as they are.
     """
     with api_client(url, tenant) as client:
-        batches = batches_of(client, batch_id, complete=False)
-        if len(batches) == 1:
-            batches = [client.cancel(batches[0].id)]
-        elif all(each.status.is_terminal for each in batches):
-            stop(f"All batches of {batch_id} have ended already.")
-        else:
-            batches = [each if each.status.is_terminal else client.cancel(each.id) for each in batches]
+        batches = _changed_live(client, batch_id, client.cancel)
         if wait:
             batches = follow_all(client, batches, interval=interval, silent=json)
     print_batches(batch_id, batches, json)
@@ -145,17 +147,19 @@ def cancel(
         raise typer.Exit(int(ExitCode.FAILED))
 
 
-def pause(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
+def pause(batch_id: BatchOrGroup, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Pause a batch.
 
-    Its lines are not sent until it is resumed. Its deadline does not change.
+    Its lines are not sent until it is resumed. Its deadline does not change. Batches of a group that have
+    ended already stay as they are.
     """
     with api_client(url, tenant) as client:
-        _print(client.pause(batch_id), json)
+        batches = _changed_live(client, batch_id, client.pause)
+    print_batches(batch_id, batches, json)
 
 
 def resume(
-    batch_id: BatchId,
+    batch_id: BatchOrGroup,
     window: Window = None,
     max_cost: MaxCost = None,
     wait: Wait = False,
@@ -167,14 +171,25 @@ def resume(
     """Resume a paused batch, or a batch that ended early.
 
     A cancelled, expired or failed batch can be resumed once: a new batch is created, which keeps the results
-    of the first batch.
+    of the first batch. Completed batches of a group stay as they are.
     """
+
     with api_client(url, tenant) as client:
-        _follow_new(client, client.resume(batch_id, window, max_cost), batch_id, wait, interval, json)
+        if not is_group(batch_id):
+            ids, batches = [batch_id], [client.resume(batch_id, window, max_cost)]
+        else:
+            _check_cap(batch_id, max_cost)
+            parts = batches_of(client, batch_id)
+            parts = [each for each in parts if each.status is not BatchStatus.COMPLETED]
+            if not parts:
+                stop(f"All batches of {batch_id} are completed; `retry` sends lines that failed again.")
+            ids = [each.id for each in parts]
+            batches = for_each(client, batch_id, parts, lambda each: client.resume(each.id, window))
+        _follow_new(client, ids, batches, batch_id, wait=wait, interval=interval, json=json)
 
 
 def retry(
-    batch_id: BatchId,
+    batch_id: BatchOrGroup,
     code: Annotated[
         list[str] | None,
         typer.Option(help="Only lines that failed with this code; repeatable.", show_default=False),
@@ -189,10 +204,60 @@ def retry(
 ) -> None:
     """Create a batch that retries the lines that failed.
 
-    A repeated call returns the same batch.
+    A repeated call returns the same batch. For a group, each of its batches that has such lines is retried.
     """
     with api_client(url, tenant) as client:
-        _follow_new(client, client.retry(batch_id, window, code, max_cost), batch_id, wait, interval, json)
+        if not is_group(batch_id):
+            ids, batches = [batch_id], [client.retry(batch_id, window, code, max_cost)]
+        else:
+            _check_cap(batch_id, max_cost)
+            parts = _with_failed_lines(batch_id, batches_of(client, batch_id), code)
+            ids = [each.id for each in parts]
+            batches = for_each(client, batch_id, parts, lambda each: client.retry(each.id, window, code))
+        _follow_new(client, ids, batches, batch_id, wait=wait, interval=interval, json=json)
+
+
+def _changed_live(client: Client, id: str, change: Callable[[str], BatchObject]) -> list[BatchObject]:
+    """Call `change` with the id of a batch, or of each batch of a group that has not ended. Return all.
+
+    If all batches of the group have ended, the command ends with an error.
+    """
+    if not is_group(id):
+        return [change(id)]
+    batches = batches_of(client, id, complete=False)
+    live = [each for each in batches if not each.status.is_terminal]
+    if not live:
+        stop(f"All batches of {id} have ended already.")
+    changed = {each.id: each for each in for_each(client, id, live, lambda each: change(each.id))}
+    return [changed.get(each.id, each) for each in batches]
+
+
+def _with_failed_lines(
+    group: str, batches: Sequence[BatchObject], codes: Sequence[str] | None
+) -> list[BatchObject]:
+    """Return the batches of a group in which lines failed, with one of the codes if there are some.
+
+    If there is no such batch, or a batch of the group has not ended, the command ends with an error.
+    """
+    for batch in batches:
+        if not batch.status.is_terminal or batch.x_batchwright.files_pending:
+            stop(f"{batch.id} of {group} has not ended; `batchwright watch {group}` waits for all of it.")
+    failed = [each for each in batches if each.error_file_id is not None]
+    wanted = {*codes, error_tally.OTHER} if codes else None
+    found = [each for each in failed if wanted is None or not wanted.isdisjoint(_codes_of(each))]
+    if not found and failed:
+        known = ", ".join(sorted({code for each in failed for code in _codes_of(each)}))
+        stop(f"No line of {group} failed with {' or '.join(codes or [])}. Its lines failed with: {known}.")
+    return found or stop(f"No line of {group} failed.")
+
+
+def _codes_of(batch: BatchObject) -> set[str]:
+    return {each.code for each in batch.x_batchwright.errors_summary}
+
+
+def _check_cap(group: str, max_cost: str | None) -> None:
+    if max_cost is not None:
+        stop(f"{group} is several batches, and --max-cost is the cap of one: name one of them.")
 
 
 def max_cost(
@@ -214,7 +279,7 @@ def max_cost(
 
 
 def delete(
-    batch_id: BatchId,
+    batch_id: BatchOrGroup,
     keep_files: Annotated[
         bool, typer.Option("--keep-files", help="Keep its output and error files.")
     ] = False,
@@ -224,25 +289,50 @@ def delete(
 ) -> None:
     """Delete a batch that has ended, and its files.
 
-    Its dead letters are deleted, too. Its input file stays.
+    Its dead letters are deleted, too. Its input file stays. A group is deleted with the batches that retry or
+    resume its batches, once all of them have ended.
     """
+    deleted = list[DeletedBatch]()
+
+    def delete_one(batch: BatchObject) -> BatchObject:
+        deleted.append(client.delete_batch(batch.id, keep_files=keep_files))
+        return batch
+
     with api_client(url, tenant) as client:
-        deleted = client.delete_batch(batch_id, keep_files=keep_files)
+        if not is_group(batch_id):
+            deleted.append(client.delete_batch(batch_id, keep_files=keep_files))
+        else:
+            batches = all_batches_of(client, batch_id)
+            if live := ", ".join(each.id for each in batches if not each.status.is_terminal):
+                stop(f"{batch_id} has batches that have not ended: {live}. Cancel it first, or wait.")
+            for_each(client, batch_id, batches, delete_one)
     if json:
-        return print_json(deleted)
-    stderr().print(f"Deleted {batch_id}.", markup=False)
+        for each in deleted:
+            print_json(each)
+        return
+    what = f"{batch_id} with {len(deleted):,} batches" if is_group(batch_id) else batch_id
+    stderr().print(f"Deleted {what}.", markup=False)
 
 
 def _follow_new(
-    client: Client, batch: BatchObject, source: str, wait: bool, interval: float, json: bool
+    client: Client,
+    sources: Sequence[str],
+    batches: list[BatchObject],
+    id: str,
+    *,
+    wait: bool,
+    interval: float,
+    json: bool,
 ) -> None:
-    if batch.id != source and not json:
-        stderr().print(f"Created {batch.id} from {source}.", style="dim", markup=False)
+    """Print batches, and the ids of the batches from which they were created. `wait` waits for their end."""
+    for source, batch in zip(sources, batches, strict=True):
+        if batch.id != source and not json:
+            stderr().print(f"Created {batch.id} from {source}.", style="dim", markup=False)
     if wait:
-        batch = follow(client, batch, interval=interval, silent=json)
-    _print(batch, json)
+        batches = follow_all(client, batches, interval=interval, silent=json)
+    print_batches(id, batches, json)
     if wait:
-        raise typer.Exit(int(exit_code(batch.status)))
+        raise typer.Exit(int(batches_exit_code(batches)))
 
 
 def _print(batch: BatchObject, json: bool) -> None:

@@ -27,7 +27,7 @@ CHAT = "/v1/chat/completions"
 
 @pytest.fixture(autouse=True)
 def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("connection", "batches", "async_batches"):
+    for module in ("connection", "jobs", "async_jobs"):
         monkeypatch.setattr(f"batchwright.client.{module}.RECONNECT_SECONDS", 0)
 
 

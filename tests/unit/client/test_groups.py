@@ -10,9 +10,12 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from batchwright.client import AsyncBatches, AsyncJobGroup, Batches, Job, JobGroup, Request
+from batchwright.client import AsyncBatches, AsyncJobGroup, Batches, Job, JobGroup, PartsFailed, Request
+from batchwright.contracts.errors import LineCode
+from batchwright.contracts.payloads.batch import ErrorCount
 from batchwright.contracts.terms import BatchStatus
-from batchwright.rules.results.output_lines import result_line
+from batchwright.rules.ids import request_id
+from batchwright.rules.results.output_lines import error_line, result_line
 from tests.unit.client.api import Api
 from tests.unit.starter.cli import Cli, served
 
@@ -29,9 +32,13 @@ def cli() -> Generator[Cli]:
 class _Limited(httpx2.HTTPTransport):
     """Connections to the API, which reports that a batch may have at most two lines."""
 
+    rejected = ""  # path of the requests that are rejected
+
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.url.path == "/v1/x/limits":
             return httpx2.Response(200, json=LIMITS)
+        if request.url.path == self.rejected:
+            return httpx2.Response(409, json={"error": {"message": "Not now."}})
         return super().handle_request(request)
 
 
@@ -95,8 +102,6 @@ def test_the_state_of_a_group_is_that_of_the_batch_that_is_worst(cli: Cli, clien
     end(cli, third)
     states = list(job.follow())
     assert (states[-1].id, states[-1].status) == (job.id, "expired")
-    with pytest.raises(ValueError, match="is several batches"):
-        job.retry_failed()
 
 
 def test_a_key_makes_a_group_once(cli: Cli, client: OpenAI) -> None:
@@ -162,3 +167,116 @@ async def test_an_asynchronous_client_that_may_not_read_submits_too() -> None:
     api = Api({"a-0": 200}, limits=forbidden)
     await AsyncBatches(api.async_client()).submit(requests("a", 1), endpoint=CHAT)
     assert len(api.sent("/batches")) == 1
+
+
+def failed_group(cli: Cli, client: OpenAI, name: str) -> JobGroup:
+    """Return a group whose first batch is completed, and whose other two have a failed line."""
+    job = group_of(client, name)
+    end(cli, job.jobs[0])
+    for each, code in zip(job.jobs[1:], (LineCode.REQUEST_TIMEOUT, LineCode.CONNECTION_ERROR), strict=True):
+        key = cli.api.database.rows.files["default", each.batch.input_file_id].storage_key
+        custom_id = json.loads(cli.api.storage.objects[key].splitlines()[0])["custom_id"]
+        line = error_line(request_id(each.id, 0), custom_id, code, "no")
+        cli.end(each.id, error=line + b"\n", errors_summary=[ErrorCount(code=code, count=1)])
+    return job
+
+
+def test_retry_failed_of_a_group_retries_each_batch_with_failed_lines_once(cli: Cli, client: OpenAI) -> None:
+    job = failed_group(cli, client, "retried")
+    retries = job.retry_failed()
+    assert retries.id == job.id
+    origins = [cli.row(each.id).order.origin for each in retries.jobs]
+    assert [origin and origin.batch_id for origin in origins] == [each.id for each in job.jobs[1:]]
+    assert [each.id for each in job.retry_failed().jobs] == [each.id for each in retries.jobs]
+    for each in retries.jobs:
+        end(cli, each)
+    assert [result.custom_id for result in retries.results()] == ["retried-2", "retried-4"]
+
+
+def test_retry_failed_of_a_group_with_codes_retries_only_the_batches_that_have_them(
+    cli: Cli, client: OpenAI
+) -> None:
+    job = failed_group(cli, client, "coded")
+    with pytest.raises(ValueError, match="no line that failed with job_lost"):
+        job.retry_failed(["job_lost"])
+    (retry,) = job.retry_failed(["request_timeout"]).jobs
+    origin = cli.row(retry.id).order.origin
+    assert origin is not None
+    assert origin.batch_id == job.jobs[1].id
+
+
+def test_a_group_that_runs_is_not_retried_and_not_deleted(cli: Cli, client: OpenAI) -> None:
+    job = group_of(client, "live")
+    end(cli, job.jobs[0])
+    for call in (job.retry_failed, job.delete):
+        with pytest.raises(ValueError, match="have not ended") as error:
+            call()
+        assert all(each.id in str(error.value) for each in job.jobs[1:])
+    assert cli.row(job.jobs[0].id).status is BatchStatus.COMPLETED
+
+
+def test_pause_resume_and_cancel_reach_the_batches_that_run(cli: Cli, client: OpenAI) -> None:
+    job = group_of(client, "paused")
+    end(cli, job.jobs[0])
+    live = [each.id for each in job.jobs[1:]]
+    for name, call in (("pause", job.pause), ("resume", job.resume), ("cancel", job.cancel)):
+        call()
+        sent = [id for id, signal in cli.api.temporal.signals if signal == name]
+        assert sent[-2:] == live
+    assert job.batch.status == "cancelling"
+
+
+def test_a_group_that_was_cancelled_is_resumed_once(cli: Cli, client: OpenAI) -> None:
+    job = group_of(client, "resumed")
+    end(cli, job.jobs[0])
+    for each in job.jobs[1:]:
+        cli.end(each.id, BatchStatus.CANCELLED, output=b"{}\n")
+    resumed = job.resume(completion_window="3h")
+    assert resumed.jobs[0].id == job.jobs[0].id
+    assert [each.batch.completion_window for each in resumed.jobs[1:]] == ["3h", "3h"]
+    assert [each.id for each in job.resume().jobs] == [each.id for each in resumed.jobs]
+    assert [each.id for each in Batches(client).job(job.id).jobs] == [each.id for each in resumed.jobs]  # pyright: ignore
+
+
+def test_calls_that_are_rejected_name_their_batches_and_can_be_repeated(cli: Cli, client: OpenAI) -> None:
+    job = failed_group(cli, client, "rejected")
+    second = job.jobs[1].id
+    _Limited.rejected = f"/v1/batches/{second}/x/retry"
+    try:
+        with pytest.raises(PartsFailed, match=f"{job.id}: {second}: .*Not now") as failed:
+            job.retry_failed()
+    finally:
+        _Limited.rejected = ""
+    assert list(failed.value.errors) == [second]
+    assert len(job.retry_failed().jobs) == 2
+
+
+def test_a_group_is_deleted_with_its_reruns(cli: Cli, client: OpenAI) -> None:
+    job = failed_group(cli, client, "deleted")
+    retries = job.retry_failed()
+    for each in retries.jobs:
+        end(cli, each)
+    job.delete()
+    for each in (*job.jobs, *retries.jobs):
+        with pytest.raises(openai.NotFoundError):
+            client.batches.retrieve(each.id)
+    job.delete()
+    with pytest.raises(LookupError, match="There is no group"):
+        Batches(client).job(job.id)
+
+
+async def test_the_asynchronous_group_can_do_the_same(cli: Cli, client: OpenAI) -> None:
+    sync = await asyncio.to_thread(failed_group, cli, client, "async")
+    async with AsyncOpenAI(base_url=f"{cli.url}/v1", api_key="unused") as asynchronous:
+        job = await AsyncBatches(asynchronous).job(sync.id)
+        assert isinstance(job, AsyncJobGroup)
+        retries = await job.retry_failed()
+        assert [each.batch.status for each in retries.jobs] == ["validating", "validating"]
+        await retries.pause()
+        await retries.resume()
+        await retries.cancel()
+        for each in retries.jobs:
+            await asyncio.to_thread(cli.end, each.id, BatchStatus.CANCELLED)
+        await job.delete(keep_files=True)
+        with pytest.raises(LookupError):
+            await AsyncBatches(asynchronous).job(sync.id)

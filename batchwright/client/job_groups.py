@@ -1,0 +1,177 @@
+# Written by `python -m tests.unit.client.synchronous` from async_job_groups.py: change that file.
+"""Synchronous groups of jobs: the parts of an input that is too large for one batch."""
+
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
+from functools import partial
+from typing import TypeVar
+
+from openai import APIStatusError, OpenAI
+from openai.types import Batch
+
+from batchwright.client.connection import (
+    ENDED,
+)
+from batchwright.client.groups import (
+    BatchPage,
+    PartsFailed,
+    check_all_ended,
+    group_query,
+    rejection_of,
+    summed,
+    with_failed_lines,
+)
+from batchwright.client.jobs import Job
+from batchwright.client.results import Result
+
+_Done = TypeVar("_Done")
+
+
+class JobGroup(Job):
+    """A group of batches to follow as one job: the parts of an input that is too large for one batch.
+
+    Attributes:
+        batch: sums over the group, as the API has shown its batches last. Its id is the id of the group.
+        jobs: jobs of the parts, in the order of the requests.
+    """
+
+    def __init__(self, client: OpenAI, group: str, jobs: "list[Job]") -> None:
+        self._client, self._group, self.jobs = client, group, jobs
+        self.batch = self._summed()
+
+    def follow(self) -> Generator[Batch]:
+        """Yield the sums now and after changes, until all batches have ended and their files are written.
+
+        The batches are followed one after another.
+        """
+        for job in self.jobs:
+            with closing(job.follow()) as batches:
+                for _ in batches:
+                    self.batch = self._summed()
+                    yield self.batch
+
+    def wait(self) -> Batch:
+        """Wait until all batches have ended and their files are written. Return the sums."""
+        for _ in self.follow():
+            pass
+        return self.batch
+
+    def results(self) -> Generator[Result]:
+        """Yield the result of each line in the order of the requests, as `Job.results` does."""
+        for job in self.jobs:
+            with closing(job.results()) as results:
+                yield from results
+            self.batch = self._summed()
+
+    def retry_failed(
+        self, codes: Iterable[str] | None = None, *, completion_window: str | None = None
+    ) -> "JobGroup":
+        """Create a batch from the failed lines of each batch that has some, and return the jobs as a group.
+
+        Each batch can be retried once. A repeated call returns the same new batches. The group that is
+        returned has the id of this group, and only the new batches.
+
+        Args:
+            codes: retry only lines with these error codes, as in `LineError.code`; None for all failed lines.
+            completion_window: window of the new batches; None for the same length as before.
+
+        Raises:
+            ValueError: a batch has not ended, or no line failed so.
+            PartsFailed: the API rejected the call for some of the batches.
+        """
+        wanted = None if codes is None else list(codes)
+        self._refresh()
+        check_all_ended(self._group, [job.batch for job in self.jobs])
+        ids = with_failed_lines([job.batch for job in self.jobs], wanted)
+        failed = [job for job in self.jobs if job.id in ids]
+        if not failed:
+            why = "" if wanted is None else f" with {' or '.join(wanted)}"
+            raise ValueError(f"{self.id} has no line that failed{why}.")
+        retry = partial(Job.retry_failed, codes=wanted, completion_window=completion_window)
+        return JobGroup(self._client, self._group, self._each(failed, retry))
+
+    def pause(self) -> Batch:
+        """Pause the batches that have not ended, as `Job.pause` does. Return the sums.
+
+        Raises:
+            PartsFailed: the API rejected the call for some of the batches.
+        """
+        self._refresh()
+        self._each([job for job in self.jobs if job.batch.status not in ENDED], Job.pause)
+        return self.batch
+
+    def resume(self, *, completion_window: str | None = None) -> "JobGroup":
+        """Resume the batches that are not completed, as `Job.resume` does. Return the new group.
+
+        Raises:
+            PartsFailed: the API rejected the call for some of the batches.
+        """
+        self._refresh()
+        jobs = [job for job in self.jobs if job.batch.status != "completed"]
+        resume = partial(Job.resume, completion_window=completion_window)
+        resumed = dict(zip((job.id for job in jobs), self._each(jobs, resume), strict=True))
+        return JobGroup(self._client, self._group, [resumed.get(job.id, job) for job in self.jobs])
+
+    def cancel(self) -> Batch:
+        """Cancel the batches that have not ended, and return the sums. Results so far are kept.
+
+        Raises:
+            PartsFailed: the API rejected the call for some of the batches.
+        """
+        self._refresh()
+        self._each([job for job in self.jobs if job.batch.status not in ENDED], Job.cancel)
+        return self.batch
+
+    def delete(self, *, keep_files: bool = False) -> None:
+        """Delete the batches of the group, which have ended, and those that retry or resume one of them.
+
+        A repeated call continues where an earlier one failed.
+
+        Args:
+            keep_files: True to keep the output and error files.
+
+        Raises:
+            ValueError: a batch has not ended. Nothing is deleted.
+            PartsFailed: the API rejected the call for some of the batches.
+        """
+        batches = group_batches(self._client, self._group)
+        check_all_ended(self._group, batches)
+        jobs = [Job(self._client, batch) for batch in batches]
+        self._each(jobs, partial(Job.delete, keep_files=keep_files))
+
+    def _refresh(self) -> None:
+        """Read all batches again, and update the sums."""
+        for job in self.jobs:
+            job.batch = self._client.batches.retrieve(job.id)
+        self.batch = self._summed()
+
+    def _each(self, jobs: Iterable[Job], act: Callable[[Job], _Done]) -> list[_Done]:
+        """Call `act` for each job, and return its results. If the API rejects a call, try the others anyway.
+
+        Raises:
+            PartsFailed: the API rejected some of the calls.
+        """
+        done, errors = list[_Done](), dict[str, APIStatusError]()
+        for job in jobs:
+            try:
+                done.append(act(job))
+            except APIStatusError as error:
+                errors[job.id] = rejection_of(error)
+        self.batch = self._summed()
+        if errors:
+            raise PartsFailed(self.id, errors)
+        return done
+
+    def _summed(self) -> Batch:
+        return summed(self._group, [job.batch for job in self.jobs])
+
+
+def group_batches(client: OpenAI, group: str) -> list[Batch]:
+    """Return every batch of a group, newest first, also those that retry or resume one of them."""
+    found = list[Batch]()
+    while True:
+        query = group_query(group, found[-1].id if found else None)
+        page = client.get("/batches", cast_to=BatchPage, options={"params": query})
+        found += page.data
+        if not page.has_more:
+            return found

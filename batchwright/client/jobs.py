@@ -1,0 +1,233 @@
+# Written by `python -m tests.unit.client.synchronous` from async_jobs.py: change that file.
+"""Synchronous jobs: follow a batch, read its results, and control it."""
+
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+
+from openai import BadRequestError, OpenAI, Stream
+from openai.types import Batch
+
+from batchwright.client.connection import (
+    ERRORS,
+    EVENTS_TIMEOUT_SECONDS,
+    RECONNECT_SECONDS,
+    RESULTS_TIMEOUT_SECONDS,
+    Events,
+    Lines,
+    Patience,
+    batch_path,
+    has_ended,
+)
+from batchwright.client.groups import (
+    Deleted,
+)
+from batchwright.client.requests import (
+    custom_id_of,
+    retry_body,
+)
+from batchwright.client.results import STATUSES, InputOrder, Result, Status
+
+
+class Job:
+    """A batch to follow. `Batches` creates it.
+
+    Follow, wait and results connect again if a connection breaks or the API is unavailable. After about 15
+    minutes without a response, they raise the last error.
+
+    Attributes:
+        batch: the batch as the API has shown it last.
+    """
+
+    def __init__(self, client: OpenAI, batch: Batch, custom_ids: list[str] | None = None) -> None:
+        self._client, self.batch, self._custom_ids = client, batch, custom_ids
+
+    @property
+    def id(self) -> str:
+        """Id of the batch."""
+        return self.batch.id
+
+    def follow(self) -> Generator[Batch]:
+        """Yield the batch now and after each change, until it has ended and its files are written."""
+        last = None
+        with closing(self._beats()) as beats:
+            for batch in beats:
+                if batch is not last:
+                    last = batch
+                    yield batch
+
+    def wait(self) -> Batch:
+        """Wait until the batch has ended and its files are written. Return it, however it has ended."""
+        for _ in self._beats():
+            pass
+        return self.batch
+
+    def results(self) -> Generator[Result]:
+        """Yield the result of each line in input order, completed or failed, as soon as it is settled.
+
+        A line that is not settled holds back the results after it. The iterator ends with the batch.
+
+        Raises:
+            ResultsMissing: the batch has ended, and some lines have no result. It is raised after the results
+                of all others.
+        """
+        patience = Patience()
+        if self._custom_ids is None:
+            self._custom_ids = self._read_custom_ids(patience)
+        order = InputOrder(self._custom_ids)
+        with closing(self._beats()) as beats:
+            for batch in beats:
+                if order.has_settled(batch) or has_ended(batch):
+                    with closing(self._settled(order, patience)) as settled:
+                        yield from settled
+        order.check(self.batch)
+
+    def retry_failed(
+        self, codes: Iterable[str] | None = None, *, completion_window: str | None = None
+    ) -> "Job":
+        """Create a batch from the failed lines of this batch, which has ended, and return its job.
+
+        A batch can be retried once. A repeated call returns the same new batch.
+
+        Args:
+            codes: retry only lines with these error codes, as in `LineError.code`; None for all failed lines.
+            completion_window: window of the new batch; None for the same length as the window of this batch.
+
+        Raises:
+            openai.ConflictError: the batch is live, no line failed so, or it was retried with other codes.
+        """
+        path, body = batch_path(self.id, "/x/retry"), retry_body(codes, completion_window)
+        return Job(self._client, self._client.post(path, cast_to=Batch, body=body))
+
+    def pause(self) -> Batch:
+        """Stop sending lines until `resume`. The deadline does not change. Return the batch.
+
+        Raises:
+            openai.ConflictError: the batch has ended or is being cancelled.
+        """
+        self.batch = self._client.post(batch_path(self.id, "/x/pause"), cast_to=Batch)
+        return self.batch
+
+    def resume(self, *, completion_window: str | None = None) -> "Job":
+        """Resume the batch if it is paused, and return its job. If it has ended early, create a new batch.
+
+        The new batch sends the lines without a result, and keeps the results of this batch. A batch can be
+        resumed so once. A repeated call returns the same new batch.
+
+        Args:
+            completion_window: window of the new batch; None for the same length as the window of this batch.
+
+        Raises:
+            openai.ConflictError: the batch is completed, or is being cancelled.
+        """
+        path, body = batch_path(self.id, "/x/resume"), retry_body(None, completion_window)
+        return Job(self._client, self._client.post(path, cast_to=Batch, body=body or None), self._custom_ids)
+
+    def cancel(self) -> Batch:
+        """Cancel the batch, as `client.batches.cancel` does, and return it. Results so far are kept.
+
+        Raises:
+            openai.ConflictError: the batch has ended, but not by a cancel.
+        """
+        self.batch = self._client.batches.cancel(self.id)
+        return self.batch
+
+    def delete(self, *, keep_files: bool = False) -> None:
+        """Delete the batch, which has ended, with its output and error files. A repeated call has no effect.
+
+        Args:
+            keep_files: True to keep the output and error files.
+
+        Raises:
+            openai.ConflictError: the batch has not ended.
+        """
+        query = {"keep_files": "true"} if keep_files else {}
+        self._client.delete(batch_path(self.id, ""), cast_to=Deleted, options={"params": query})
+
+    def _beats(self) -> Generator[Batch]:
+        """Yield the batch each time the API sends something.
+
+        This is an event, or a comment that keeps the connection alive after 15 s without an event.
+        """
+        events, patience = Events(), Patience()
+        path = batch_path(self.id, "/x/events")
+        while True:
+            try:
+                with self._open(path, {}, EVENTS_TIMEOUT_SECONDS, events.connect()) as pieces:
+                    for piece in pieces:
+                        patience.reset()
+                        self.batch = events.feed(piece) or self.batch
+                        yield self.batch
+                        if has_ended(self.batch):
+                            return
+                pause = RECONNECT_SECONDS
+            except ERRORS as error:
+                pause = patience.pause_after(error)
+            time.sleep(pause)
+
+    def _settled(self, order: InputOrder, patience: Patience) -> Generator[Result]:
+        """Yield the results of the next lines, up to the first line that is not settled."""
+        while True:
+            try:
+                with (
+                    closing(self._file("completed", order)) as completed,
+                    closing(self._file("failed", order)) as failed,
+                ):
+                    files: dict[Status, Iterator[Result]] = {"completed": completed, "failed": failed}
+                    heads: dict[Status, Result | None] = {
+                        status: next(files[status], None) for status in STATUSES
+                    }
+                    patience.reset()
+                    while found := order.next_of(heads):
+                        status, result = found
+                        order.take(status, result)
+                        yield result
+                        heads[status] = next(files[status], None)
+                return
+            except BadRequestError:
+                if not order.rewind():
+                    raise
+            except ERRORS as error:
+                time.sleep(patience.pause_after(error))
+
+    def _file(self, status: Status, order: InputOrder) -> Generator[Result]:
+        """Yield the results with this status that were not taken, up to the first unsettled line."""
+        lines, path = Lines(), batch_path(self.id, "/x/results")
+        with self._open(path, order.parameters(status), RESULTS_TIMEOUT_SECONDS) as pieces:
+            for piece in pieces:
+                for line in lines.feed(piece):
+                    result = Result.parse(line, failed=status == "failed")
+                    if not order.is_taken(result):
+                        yield result
+
+    def _read_custom_ids(self, patience: Patience) -> list[str]:
+        """Return the custom ids in the input file."""
+        while True:
+            lines = Lines()
+            try:
+                path = f"/files/{self.batch.input_file_id}/content"
+                with self._open(path, {}, RESULTS_TIMEOUT_SECONDS) as pieces:
+                    read = [custom_id_of(line) for piece in pieces for line in lines.feed(piece)]
+                read.append(custom_id_of(lines.rest()))
+                return [custom_id for custom_id in read if custom_id is not None]
+            except ERRORS as error:
+                time.sleep(patience.pause_after(error))
+
+    @contextmanager
+    def _open(
+        self,
+        path: str,
+        parameters: Mapping[str, object],
+        timeout_seconds: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> Generator[Iterator[bytes]]:
+        """Context manager that sends a GET request. It yields an iterator over the bytes of the response."""
+        stream = self._client.get(
+            path,
+            cast_to=object,
+            options={"params": parameters, "headers": headers or {}, "timeout": timeout_seconds},
+            stream=True,
+            stream_cls=Stream[object],
+        )
+        with stream:
+            yield stream.response.iter_bytes()
