@@ -14,7 +14,7 @@ from batchwright.api.services.compressed_response import accepted_compression, e
 from batchwright.database.records import FileRow
 from batchwright.storage.base import Storage
 
-_RANGE = re.compile(r"bytes=([0-9]{0,99})-([0-9]{0,99})", re.ASCII)
+_RANGE = re.compile(r"bytes=([0-9]{0,99})-([0-9]{0,99})", re.ASCII | re.IGNORECASE)
 _UNSAFE = re.compile(r'[^\x20-\x7e]|["\\%]')
 _PATH = re.compile(r"[/\\]")
 _INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -40,7 +40,7 @@ async def file_response(request: Request, row: FileRow, storage: Storage, *, wit
         ApiError: the range is outside the file (416).
     """
     plain_tag = f'"{row.id}"'  # a file never changes, so its id identifies its content
-    # A range, and the size in the response to a HEAD request, are those of the uncompressed file.
+    # A range, and the size in the response to a HEAD request, are of the uncompressed file.
     is_plain = without_body or "range" in request.headers
     compression = None if is_plain else accepted_compression(request, row.bytes)
     tag = plain_tag if compression is None else f'"{row.id}-{compression.value}"'
@@ -49,7 +49,8 @@ async def file_response(request: Request, row: FileRow, storage: Storage, *, wit
     known = request.headers.get("if-none-match", "").split(",")
     if not {tag, plain_tag, "*"}.isdisjoint(each.strip().removeprefix("W/") for each in known):
         return Response(status_code=304, headers=headers)
-    span = _requested_range(request, plain_tag, row.bytes)
+    # RFC 9110 defines ranges for GET only.
+    span = None if without_body else _requested_range(request, plain_tag, row.bytes)
     start, length = span or ByteRange(0, row.bytes)
     if compression is None:
         headers["Content-Length"] = str(length)
@@ -83,7 +84,7 @@ def parse_range(header: str, size: int) -> ByteRange | None:
         ValueError: the range contains no byte of the file.
     """
     match = _RANGE.fullmatch(header.strip())
-    if match is None or match[0] == "bytes=-":
+    if match is None or not any(match.groups()):
         return None
     first, last = match[1], match[2]
     if not first:

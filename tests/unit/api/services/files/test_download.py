@@ -75,6 +75,7 @@ async def test_a_range_needs_the_strong_tag_of_this_version(api: ApiFixture, wea
         ("bytes=-99", "0-9"),
         ("bytes=8-99", "8-9"),
         ("bytes=9-9", "9-9"),
+        ("Bytes=0-0", "0-0"),
         ("bytes=9-18446744073709551616", "9-9"),
         ("bytes=-18446744073709551616", "0-9"),
     ],
@@ -103,6 +104,24 @@ async def test_an_invalid_range_is_ignored(api: ApiFixture, requested: str) -> N
     file = await api.upload(b"0123456789", purpose="user_data")
     answer = await api.http.get(f"/v1/files/{file.id}/content", headers={"Range": requested})
     assert (answer.status_code, answer.content) == (200, b"0123456789")
+
+
+@pytest.mark.parametrize("requested", ["bytes=0-3", "bytes=99-"])
+async def test_a_head_request_ignores_a_range(api: ApiFixture, requested: str) -> None:
+    file = await api.upload(b"0123456789", purpose="user_data")
+    answer = await api.http.head(f"/v1/files/{file.id}/content", headers={"Range": requested})
+    assert (answer.status_code, answer.headers["content-length"]) == (200, "10")
+    assert "content-range" not in answer.headers
+
+
+@pytest.mark.parametrize("known", ['"{id}-gzip"', 'W/"{id}"', "Fri, 27 Nov 2026 12:00:00 GMT"])
+async def test_a_range_of_compressed_content_or_of_a_date_is_ignored(api: ApiFixture, known: str) -> None:
+    """The bytes that the client has are of another representation, or may be."""
+    file = await api.upload(b"0" * 10_000, purpose="user_data")
+    headers = {"Range": "bytes=5-", "If-Range": known.format(id=file.id), "Accept-Encoding": "gzip"}
+    answer = await api.http.get(f"/v1/files/{file.id}/content", headers=headers)
+    assert (answer.status_code, answer.headers.get("content-encoding")) == (200, None)
+    assert answer.content == b"0" * 10_000
 
 
 async def test_a_range_of_another_version_is_ignored(api: ApiFixture) -> None:
