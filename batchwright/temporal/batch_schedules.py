@@ -1,10 +1,13 @@
 """Schedules of tenants in Temporal: each starts a workflow that creates a batch and waits for its end."""
 
 import re
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
+from uuid import uuid4
 
+from temporalio.api.enums.v1 import ScheduleOverlapPolicy as OverlapMessage
+from temporalio.api.schedule.v1 import ScheduleSpec as SpecMessage
+from temporalio.api.workflowservice.v1 import DescribeScheduleRequest, UpdateScheduleRequest
 from temporalio.client import (
     Client,
     Schedule,
@@ -14,8 +17,6 @@ from temporalio.client import (
     ScheduleOverlapPolicy,
     SchedulePolicy,
     ScheduleState,
-    ScheduleUpdate,
-    ScheduleUpdateInput,
 )
 from temporalio.client import ScheduleSpec as TemporalScheduleSpec
 from temporalio.common import Priority, SearchAttributePair, TypedSearchAttributes
@@ -29,6 +30,7 @@ from batchwright.temporal.errors import translated_errors
 _RPC_TIMEOUT = timedelta(seconds=10)
 # A batch that was due while Temporal was unavailable is created later, but not much later.
 _CATCHUP = timedelta(hours=1)
+_UPDATES = 5  # attempts to change a schedule that others change at the same time
 # Part of the messages of Go's time.LoadLocation, which Temporal passes on.
 _ZONE = re.compile("unknown time zone|invalid location name")
 _POLICIES = {
@@ -113,14 +115,40 @@ class TemporalBatchSchedules(BatchSchedules):
                 raise _unless_time_zone(error) from error
 
     async def update(self, spec: ScheduleSpec) -> None:
-        def changed(found: ScheduleUpdateInput) -> ScheduleUpdate:
-            return ScheduleUpdate(replace(_schedule(spec), state=found.description.schedule.state))
-
         async with translated_errors(self._settings, ScheduleMissing(spec.id)):
             try:
-                await self._handle(spec.id).update(changed, rpc_timeout=_RPC_TIMEOUT)
+                await self._update(spec)
             except RPCError as error:
                 raise _unless_time_zone(error) from error
+
+    async def _update(self, spec: ScheduleSpec) -> None:
+        """Replace the times and the overlap policy of a schedule, and nothing else.
+
+        The SDK's update would undo a pause that comes between its two calls. Temporal ignores an update with
+        an old conflict token, and does not say so. So the schedule is read again: its note shows if it has
+        this update.
+        """
+        service, namespace = self._client.workflow_service, self._client.namespace
+        note = f"changed by its tenant ({uuid4().hex})"
+        request = DescribeScheduleRequest(namespace=namespace, schedule_id=spec.id)
+        for _ in range(_UPDATES):
+            found = await service.describe_schedule(request, retry=True, timeout=_RPC_TIMEOUT)
+            schedule = found.schedule
+            if schedule.state.notes == note:
+                return
+            schedule.spec.CopyFrom(SpecMessage(cron_string=[spec.cron], timezone_name=spec.time_zone))
+            schedule.policies.overlap_policy = OverlapMessage.ValueType(_POLICIES[spec.overlap])
+            schedule.state.notes = note
+            update = UpdateScheduleRequest(
+                namespace=namespace,
+                schedule_id=spec.id,
+                schedule=schedule,
+                conflict_token=found.conflict_token,
+                identity=self._client.identity,
+                request_id=uuid4().hex,
+            )
+            await service.update_schedule(update, retry=True, timeout=_RPC_TIMEOUT)
+        raise RPCError(f"schedule {spec.id} is changed by others all the time", RPCStatusCode.ABORTED, b"")
 
     async def pause(self, id: str) -> None:
         async with translated_errors(self._settings, ScheduleMissing(id)):

@@ -4,15 +4,20 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import httpx
 import pytest
 from openai import AsyncOpenAI
 from openai.types import Batch
-from temporalio.client import ScheduleBackfill
+from temporalio.api.workflowservice.v1 import UpdateScheduleRequest, UpdateScheduleResponse
+from temporalio.client import Client, ScheduleBackfill
 
 from batchwright.contracts.objects.openai import BatchObject
 from batchwright.contracts.objects.schedules import ScheduleObject
+from batchwright.contracts.payloads.batch_schedules import OverlapPolicy, ScheduleSpec
+from batchwright.settings import load
+from batchwright.temporal.batch_schedules import TemporalBatchSchedules
 from tests.clients import http_client
 from tests.e2e.batches import CHAT, chat_lines, check_conservation, ended, submit, until
 from tests.e2e.stack import MODELS, Stack
@@ -146,7 +151,17 @@ async def test_a_schedule_is_changed_and_paused_in_temporal(stack: Stack) -> Non
         assert (await handle.describe()).schedule.state.paused
         changed = read(await http.patch(f"/schedules/{schedule.id}", json={"cron": "*/10 8 * * mon-fri"}))
         assert changed.paused
+        spec = ScheduleSpec(
+            tenant="default",
+            id=schedule.id,
+            cron="*/10 8 * * mon-fri",
+            time_zone="UTC",
+            overlap=OverlapPolicy.BUFFER_ONE,
+        )
         resumed = read(await http.post(f"/schedules/{schedule.id}/resume"))
+        await _change_while_it_is_paused(server, spec)
+        description = (await handle.describe()).schedule
+        assert (description.state.paused, description.policy.overlap.name) == (True, "BUFFER_ONE")
         times = [datetime.fromtimestamp(each, UTC) for each in resumed.next_times]
         assert {each.hour for each in times} == {8}
         assert {each.minute % 10 for each in times} == {0}
@@ -157,6 +172,24 @@ async def test_a_schedule_is_changed_and_paused_in_temporal(stack: Stack) -> Non
             return schedule.id not in [each.id async for each in await server.list_schedules()]
 
         await until(is_gone)
+
+
+async def _change_while_it_is_paused(server: Client, spec: ScheduleSpec) -> None:
+    """Change a schedule. Just before the change reaches Temporal, the schedule is paused."""
+    schedules, service, updates = TemporalBatchSchedules(server, load()), server.workflow_service, 0
+    send = service.update_schedule
+
+    async def late(request: UpdateScheduleRequest, **options: Any) -> UpdateScheduleResponse:
+        nonlocal updates
+        updates += 1
+        if updates == 1:
+            await schedules.pause(spec.id)
+        return await send(request, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service, "update_schedule", late)
+        await schedules.update(spec)
+    assert updates == 2
 
 
 async def test_a_batch_starts_at_its_time_though_it_is_paused_and_resumed_before(stack: Stack) -> None:
