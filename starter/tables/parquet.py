@@ -1,6 +1,7 @@
 """Reads and writes Parquet files with pyarrow, which is installed with `batchwright[tables]`."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownParameterType=false, reportMissingTypeArgument=false
 # pyarrow's stubs leave parts of most types unknown.
 
 from collections.abc import Generator, Iterator, Sequence
@@ -32,8 +33,10 @@ class ParquetTable:
 
     def rows(self) -> Generator[Row]:
         with self._opened() as file, self._explained():
+            names = file.schema_arrow.names
             for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE):
-                yield from batch.to_pylist()
+                columns = [_values_of(column) for column in batch.columns]
+                yield from (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
 
     def schema(self) -> pa.Schema:
         """Return the types of the columns.
@@ -42,13 +45,13 @@ class ParquetTable:
             TableError: the file cannot be read.
         """
         with self._opened() as file:
-            return file.schema_arrow
+            return file.schema.to_arrow_schema()
 
     @contextmanager
     def _opened(self) -> Generator[pq.ParquetFile]:
         with readable(self.path), self.path.open("rb") as opened:
             with self._explained():
-                file = pq.ParquetFile(opened)
+                file = pq.ParquetFile(opened, read_dictionary=_texts_of(pq.read_schema(opened)))
             names = file.schema_arrow.names
             twice = next((name for name in names if names.count(name) > 1), None)
             if twice is not None:
@@ -62,6 +65,22 @@ class ParquetTable:
             yield
         except pa.ArrowException as error:
             raise TableError(f"{self.path} is not a readable Parquet file: {error}.") from None
+
+
+def _texts_of(schema: pa.Schema) -> list[str]:
+    """Return the names of the columns whose values are texts.
+
+    A file of kilobytes may repeat a long text in millions of rows. As a dictionary, it is in memory once.
+    """
+    return [field.name for field in schema if pa.types.is_string(field.type)]
+
+
+def _values_of(column: pa.Array) -> Sequence[object]:
+    if not isinstance(column, pa.DictionaryArray):
+        return column.to_pylist()
+    numbers = column.indices.to_pylist()
+    texts = {number: column.dictionary[number].as_py() for number in set(numbers) if number is not None}
+    return [texts.get(number) for number in numbers]
 
 
 class ParquetWriter:

@@ -150,7 +150,7 @@ def most_repeated_first(table: Table) -> list[str]:
     values: dict[str, set[int]] = {}
     for row in islice(table.rows(), _SAMPLED_ROWS):
         for name, value in row.items():
-            values.setdefault(name, set()).add(hash(repr(value)))
+            values.setdefault(name, set()).add(hash(value if isinstance(value, str) else repr(value)))
     return sorted(values, key=lambda name: len(values[name]))
 
 

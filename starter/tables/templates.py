@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import signal
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ from batchwright.starter.tables.errors import TableError
 from batchwright.starter.tables.reading import Row, readable
 
 MAX_ROW_SECONDS = 2.0  # of CPU time
+MAX_ROW_MEMORY = 1024 * 1024 * 1024  # bytes that the rendering of a row may allocate
+_MEMORY = Path("/proc/self/statm")
+_ROWS_PER_MEASUREMENT = 256
 MAX_CHARACTERS = InputLimits().max_line_bytes  # of a rendered string, and of a value inside an expression
 _JINJA = re.compile(r"\{\{|\{%|\{#")
 _UNDEFINED = re.compile(r"'(.+)' is undefined")
@@ -57,7 +61,9 @@ class RequestTemplate:
             raise TableError(f"{path} is not a template: it is not valid JSON ({error}).") from None
         if not isinstance(body, dict):
             raise TableError(f"{path} is not a template: it must be a JSON object, the body of a request.")
-        self._body = self._compiled(cast("object", body), "")
+        self._memory = _MemoryLimit()
+        with self._memory.applied():
+            self._body = self._compiled(cast("object", body), "")
 
     def render(self, row: Row, columns: Sequence[str]) -> Row:
         """Return the body of the request for a row.
@@ -69,7 +75,7 @@ class RequestTemplate:
             RenderError: an expression uses a column that the row does not have, fails, or does not end.
         """
         try:
-            with _time_limit():
+            with _time_limit(), self._memory.applied():
                 return cast("Row", self._body({**row, "row": row, "columns": columns}))
         except _TooSlow:
             why = f"the template has not ended after {MAX_ROW_SECONDS:g} s of CPU time; is a loop endless?"
@@ -123,6 +129,38 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         elif isinstance(left, int) and isinstance(right, str | list | tuple):
             _check_size(len(cast("Sequence[object]", right)) * left)
         return super().call_binop(context, operator, left, right)
+
+
+class _MemoryLimit:
+    """Limit of the memory that rendering may allocate beyond what the process has already.
+
+    Filters and concatenations can make a short template need any amount. Only Linux enforces the limit.
+    """
+
+    def __init__(self) -> None:
+        self._before = resource.getrlimit(resource.RLIMIT_AS)
+        self._uses, self._limit = 0, self._before[0]
+
+    @contextmanager
+    def applied(self) -> Generator[None]:
+        """Context manager in whose block an allocation beyond the limit raises MemoryError."""
+        if self._uses % _ROWS_PER_MEASUREMENT == 0:
+            self._limit = self._measured()
+        self._uses += 1
+        resource.setrlimit(resource.RLIMIT_AS, (self._limit, self._before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, self._before)
+
+    def _measured(self) -> int:
+        soft = self._before[0]
+        try:
+            used = int(_MEMORY.read_text().split()[0]) * resource.getpagesize()
+        except OSError:  # not on Linux
+            return soft
+        most = used + MAX_ROW_MEMORY
+        return most if soft == resource.RLIM_INFINITY else min(soft, most)
 
 
 class _TooSlow(Exception):

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import msgspec
@@ -45,24 +46,39 @@ def output_file(path: Path | None) -> Generator[BinaryIO]:
         yield file
 
 
+def check_output(output: Path, *inputs: Path) -> None:
+    """Check that an output does not replace one of the files from which it is made.
+
+    Raises:
+        TableError: it would.
+    """
+    for path in inputs:
+        if path.is_file() and output.exists() and output.samefile(path):
+            raise TableError(f"{output} is the input {path}, which would be lost; choose another --output.")
+
+
 @contextmanager
 def written(path: Path) -> Generator[Path]:
     """Context manager that yields a path beside `path` for the new content, which replaces it at the end.
 
-    If the block raises an error, the file `path` stays as it was.
+    If the block raises an error, the file `path` stays as it was. If `path` is a symbolic link, the file that
+    it names is replaced.
 
     Raises:
         TableError: the file cannot be written.
     """
-    target = path if path.exists() and not path.is_file() else path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        if path.exists() and not path.is_file():
+            yield path
+            return
+        final = Path(os.path.realpath(path))
+        target = final.with_name(f".batchwright-{token_hex(8)}")
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         try:
             yield target
-            if target is not path:
-                target.replace(path)
+            target.replace(final)
         finally:
-            if target is not path:
-                target.unlink(missing_ok=True)
+            target.unlink(missing_ok=True)
     except OSError as error:
         raise TableError(f"{path} cannot be written: {error.strerror or error}.") from None
 

@@ -19,7 +19,7 @@ from batchwright.starter.tables.custom_ids import CustomIds
 from batchwright.starter.tables.errors import RowError, TableError
 from batchwright.starter.tables.reading import Table, open_table
 from batchwright.starter.tables.results import COLUMNS, MISSING, ResultsByCustomId, results_by_custom_id
-from batchwright.starter.tables.writing import RowWriter, table_writer
+from batchwright.starter.tables.writing import RowWriter, check_output, table_writer
 
 _SHOWN = 3  # errors of a batch, and error codes
 
@@ -42,6 +42,7 @@ def collect(
     Exits with 0 if all rows have an answer, 1 if not, 2 if a batch is not finished yet.
     """
     try:
+        check_output(output, table)
         rows = open_table(table)
         with results_by_custom_id() as results:
             with api_client(url, tenant) as client:

@@ -14,7 +14,7 @@ from batchwright.starter.tables.custom_ids import CustomIds
 from batchwright.starter.tables.errors import RowError, TableError
 from batchwright.starter.tables.reading import Table, most_repeated_first, open_table
 from batchwright.starter.tables.templates import RenderError, RequestTemplate
-from batchwright.starter.tables.writing import output_file
+from batchwright.starter.tables.writing import check_output, output_file
 
 TableFile = Annotated[
     Path, typer.Argument(metavar="TABLE", help="A .csv, .jsonl or .parquet file.", show_default=False)
@@ -54,6 +54,8 @@ def render(
     """
     count = 0
     try:
+        if output is not None:
+            check_output(output, template, table)
         body, rows = RequestTemplate(template), open_table(table)
         with output_file(output) as file:
             for line in request_lines(body, rows, id_column, endpoint):

@@ -22,3 +22,10 @@ def read_parquet(path: Path) -> Rows:
 
 def type_of(path: Path, column: str) -> str:
     return str(pq.read_schema(path).field(column).type)
+
+
+def write_repeated(path: Path, text: str, rows: int) -> None:
+    """Write a file with the text in each row of the column `a`, and nulls in the column `b`."""
+    repeated = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([text]))
+    table = pa.table({"a": repeated, "b": pa.array([None] * rows, pa.string())})
+    pq.write_table(table.replace_schema_metadata(None), path, store_schema=False)

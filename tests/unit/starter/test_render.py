@@ -1,6 +1,9 @@
 """`batchwright render`: requests from a template and a table, and what it says about wrong input."""
 
 import json
+import resource
+import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,8 @@ from typer.testing import CliRunner, Result
 
 from batchwright.starter.__main__ import app
 from batchwright.starter.tables import templates
-from tests.unit.starter.parquet_files import Rows, write_parquet
+from batchwright.starter.tables.reading import open_table
+from tests.unit.starter.parquet_files import Rows, write_parquet, write_repeated
 
 ROWS: Rows = [{"id": "p", "city": "Paris", "n": "1"}, {"id": "r", "city": 'The "Rome"', "n": "007"}]
 TEMPLATE = {
@@ -190,3 +194,57 @@ def test_parquet_is_read_in_pieces(tmp_path: Path) -> None:
     bodies = [json.loads(line)["body"] for line in rendered.stdout.splitlines()]
     assert [body["n"] for body in bodies] == list(range(3_000))
     assert [body["text"] for body in bodies[:3]] == [None, "x", "y"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory")
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% set n = namespace(a='x' * 99) %}{% for i in range(40) %}{% set n.a = n.a + n.a %}{% endfor %}",
+        "{% set n = namespace(a='x' * 99) %}{% for i in range(40) %}{% set n.a = n.a ~ n.a %}{% endfor %}",
+        "{{ 'a' | center(9000000000) }}",
+        "{{ '%09000000000d' | format(1) }}",
+    ],
+    ids=["plus", "tilde", "center", "format"],
+)
+def test_a_template_that_needs_too_much_memory_is_stopped_at_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str
+) -> None:
+    monkeypatch.setattr(templates, "MAX_ROW_MEMORY", 64 * 1024 * 1024)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    (tmp_path / "table.csv").write_text("a\nfine\n")
+    rendered = render(tmp_path, {"p": template + "{{ a }}"}, "table.csv")
+    assert rendered.exit_code == 1
+    assert "row 1: p: the result needs too much memory" in rendered.stderr
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+@pytest.mark.parametrize("output", ["prompt.json", "table.csv", "link.csv"])
+def test_an_output_that_is_one_of_the_inputs_is_refused(tmp_path: Path, output: str) -> None:
+    (tmp_path / "table.csv").write_text("a\n1\n")
+    (tmp_path / "link.csv").symlink_to("table.csv")
+    rendered = render(tmp_path, {"p": "{{ a }}"}, "table.csv", "-o", str(tmp_path / output))
+    assert (rendered.exit_code, "which would be lost" in rendered.stderr) == (3, True)
+    assert (tmp_path / "table.csv").read_text() == "a\n1\n"
+
+
+def test_an_output_that_is_a_link_replaces_the_file_that_it_names(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("a\n1\n")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out.jsonl").symlink_to("elsewhere/real.jsonl")
+    assert render(tmp_path, {"p": "{{ a }}"}, "table.csv", "-o", str(tmp_path / "out.jsonl")).exit_code == 0
+    assert (tmp_path / "out.jsonl").is_symlink()
+    assert json.loads((tmp_path / "elsewhere" / "real.jsonl").read_text())["body"] == {"p": "1"}
+    assert [each.name for each in (tmp_path / "elsewhere").iterdir()] == ["real.jsonl"]
+
+
+def test_a_small_parquet_file_that_repeats_a_long_text_needs_little_memory(tmp_path: Path) -> None:
+    write_repeated(tmp_path / "table.parquet", "x" * 1_000_000, rows=1_000)
+    tracemalloc.start()
+    try:
+        rows = list(open_table(tmp_path / "table.parquet").rows())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (len(rows), len(str(rows[-1]["a"])), rows[-1]["b"]) == (1_000, 1_000_000, None)
+    assert peak < 100_000_000
