@@ -117,6 +117,7 @@ class Client:
         priority: int | None = None,
         max_cost: str | None = None,
         webhook: str | None = None,
+        output_location: str | None = None,
         start_at: str | int | None = None,
         headers: dict[str, str] | None = None,
         idempotency_key: str | None = None,
@@ -129,6 +130,7 @@ class Client:
             priority: 1 to 5, where 5 is the most urgent; None for the default of the API.
             max_cost: cap on the cost of the batch; None for no cap.
             webhook: URL that receives the events of the batch's end; None for no webhook.
+            output_location: `s3://bucket/prefix` where the API also writes the files; None for no such place.
             start_at: time at which the batch starts, as RFC 3339 or Unix seconds; None to start it now.
             headers: headers that the API forwards to backends.
             idempotency_key: a repeated call with the same key returns the batch of the first call.
@@ -140,6 +142,8 @@ class Client:
             given["max_cost"] = max_cost
         if webhook is not None:
             given["webhook"] = {"url": webhook}
+        if output_location is not None:
+            given["output_location"] = output_location
         if start_at is not None:
             given["start_at"] = start_at
         extension = {"x_batchwright": given} if given else {}

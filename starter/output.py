@@ -211,7 +211,20 @@ def _facts(batch: BatchObject) -> list[tuple[str, str]]:
         ("input", batch.input_file_id),
         ("output", batch.output_file_id or ""),
         ("errors", batch.error_file_id or ""),
+        ("written to", output_location_text(batch)),
     ]
+
+
+def output_location_text(batch: BatchObject) -> str:
+    """Return where the files of a batch are also written, with the state, such as `s3://a/b/ (pending)`.
+
+    The text is empty if the batch names no such place.
+    """
+    location = batch.x_batchwright.output_location
+    if location is None:
+        return ""
+    reason = f": {location.error}" if location.error else ""
+    return escaped(f"{location.url} ({location.state}{reason})")
 
 
 def cost_text(batch: BatchObject) -> str:

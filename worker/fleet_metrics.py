@@ -18,6 +18,7 @@ from batchwright.contracts.temporal_names import (
     CONTROL_QUEUE,
     DISPATCH_QUEUE,
     IO_QUEUE,
+    OUTPUT_QUEUE,
     WEBHOOK_QUEUE,
     inference_queue,
 )
@@ -311,7 +312,8 @@ class QueueCollector:
         """
         label_of = self._metrics.models
         models = [model for model in self._models() if label_of(model) == model]
-        labels = [(CONTROL_QUEUE, ""), (IO_QUEUE, ""), (WEBHOOK_QUEUE, ""), (DISPATCH_QUEUE, "")]
+        fixed = (CONTROL_QUEUE, IO_QUEUE, OUTPUT_QUEUE, WEBHOOK_QUEUE, DISPATCH_QUEUE)
+        labels = [(queue, "") for queue in fixed]
         labels += [(inference_queue(safe_name(model)), model) for model in sorted(models)]
         semaphore = asyncio.Semaphore(_MAX_CONCURRENT_CALLS)
 

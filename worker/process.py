@@ -63,6 +63,7 @@ from batchwright.worker.wiring import (
     build_control_worker,
     build_fleet_metrics,
     build_io_worker,
+    build_output_copy_worker,
     build_waiting_reason_monitor,
     build_webhook_dispatcher,
     build_webhook_worker,
@@ -268,7 +269,8 @@ def _build_fixed_workers(
 ) -> list[Worker]:
     """Build the Temporal workers for the queues that the process polls as long as it runs.
 
-    The role `control` polls the queues for control and webhooks, and the role `io` polls the IO queue.
+    The role `control` polls the queues for control and webhooks. The role `io` polls the IO queue and the
+    queue for copies of output files.
 
     Args:
         failing: returns the required dependencies that fail now, with their errors; empty if none fails.
@@ -277,7 +279,7 @@ def _build_fixed_workers(
     if Role.CONTROL in roles:
         workers += [build_control_worker(resources), build_webhook_worker(resources, sender)]
     if Role.IO in roles:
-        workers.append(build_io_worker(resources, failing))
+        workers += [build_io_worker(resources, failing), build_output_copy_worker(resources)]
     return workers
 
 
@@ -289,7 +291,7 @@ def _polled_queues(roles: Sequence[Role], models: Sequence[str]) -> list[str]:
     of_models = [temporal_names.inference_queue(safe_name(model)) for model in models] or [ANY_MODEL_QUEUE]
     queues = {
         Role.CONTROL: [temporal_names.CONTROL_QUEUE, temporal_names.WEBHOOK_QUEUE],
-        Role.IO: [temporal_names.IO_QUEUE],
+        Role.IO: [temporal_names.IO_QUEUE, temporal_names.OUTPUT_QUEUE],
         Role.INFERENCE: of_models,
     }
     return [queue for role, of_role in queues.items() if role in roles for queue in of_role]

@@ -25,6 +25,7 @@ from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.finalization.activity import Finalization
 from batchwright.activities.ingestion.activity import Ingestion
 from batchwright.activities.lifecycle import Lifecycle
+from batchwright.activities.output_copies.activity import OutputCopies
 from batchwright.activities.retention.activity import Retention
 from batchwright.activities.services.authorization import CachedPermissions
 from batchwright.activities.services.batch_costs import BatchCosts
@@ -71,6 +72,7 @@ from batchwright.worker.webhook_dispatcher import WebhookDispatcher
 from batchwright.workflows.batch import BatchWorkflow
 from batchwright.workflows.consistency_check import ConsistencyCheckWorkflow
 from batchwright.workflows.model_run import ModelRunWorkflow
+from batchwright.workflows.output_copy import OutputCopyWorkflow
 from batchwright.workflows.retention import RetentionWorkflow
 from batchwright.workflows.scheduled_batch import ScheduledBatchWorkflow
 from batchwright.workflows.webhook_delivery import WebhookDeliveryWorkflow
@@ -87,8 +89,10 @@ WORKFLOWS = (
     ConsistencyCheckWorkflow,
     WebhookDeliveryWorkflow,
     ScheduledBatchWorkflow,
+    OutputCopyWorkflow,
 )
 _WEBHOOK_SLOTS = 50  # they mostly wait for endpoints
+_OUTPUT_COPY_SLOTS = 4  # each holds up to three parts of a file, of 8 MiB or more
 
 
 class Role(StrEnum):
@@ -132,6 +136,7 @@ def build_control_worker(resources: WorkerResources) -> Worker:
     lifecycle = Lifecycle(database, metrics, resources.storage, kept)
     schedules = TemporalBatchSchedules(resources.temporal, settings)
     scheduling = BatchScheduling(database, settings, metrics, schedules.delete)
+    copies = OutputCopies(database, resources.storage, settings, metrics)
     return Worker(
         resources.temporal,
         task_queue=temporal_names.CONTROL_QUEUE,
@@ -143,6 +148,7 @@ def build_control_worker(resources: WorkerResources) -> Worker:
             scheduling.record_scheduled_run,
             scheduling.record_scheduled_cancel,
             scheduling.end_of_scheduled_batch,
+            copies.give_up_output_copy,
         ],
         graceful_shutdown_timeout=_drain_timeout(resources.settings),
         deployment_config=deployment_config(resources.settings),
@@ -166,6 +172,25 @@ def build_webhook_worker(resources: WorkerResources, sender: WebhookSender) -> W
         graceful_shutdown_timeout=_drain_timeout(resources.settings),
         deployment_config=deployment_config(resources.settings),
         interceptors=[ActivityMetricsInterceptor(resources.metrics)],
+    )
+
+
+def build_output_copy_worker(resources: WorkerResources) -> Worker:
+    """Build the Temporal worker that copies files of batches to other buckets.
+
+    It has a queue and slots of its own, so that slow buckets delay no ingestion and no finalization.
+    """
+    settings, metrics = resources.settings, resources.metrics
+    copies = OutputCopies(resources.database, resources.storage, settings, metrics)
+    return Worker(
+        resources.temporal,
+        task_queue=temporal_names.OUTPUT_QUEUE,
+        activities=[copies.copy_output],
+        max_concurrent_activities=_OUTPUT_COPY_SLOTS,
+        max_concurrent_activity_task_polls=1,
+        graceful_shutdown_timeout=_drain_timeout(settings),
+        deployment_config=deployment_config(settings),
+        interceptors=[ActivityMetricsInterceptor(metrics)],
     )
 
 

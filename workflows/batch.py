@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import ActivityError, WorkflowAlreadyStartedError
 
 with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.errors import LineCode
@@ -28,6 +28,7 @@ with workflow.unsafe.imports_passed_through():
         LifecycleActivities,
     )
     from batchwright.contracts.payloads.ingestion import IngestionActivities, IngestResult, ModelShare
+    from batchwright.contracts.payloads.output_copies import WORKFLOW as OUTPUT_COPY_WORKFLOW
     from batchwright.contracts.terms import BatchStatus, ValidationError
     from batchwright.rules.deadline import Deadline
     from batchwright.workflows.details import (
@@ -43,6 +44,7 @@ with workflow.unsafe.imports_passed_through():
         end_options,
         finalization_options,
         ingestion_options,
+        output_copy_workflow_options,
     )
     from batchwright.workflows.steps import run_until
 
@@ -186,6 +188,11 @@ class BatchWorkflow:
             result = await self._finalize(ingested)
         self._files_pending = False
         self._enter(result.status)
+        if self._order.output_location is not None:
+            with contextlib.suppress(WorkflowAlreadyStartedError):  # by a run that an operator has reset
+                await workflow.start_child_workflow(
+                    OUTPUT_COPY_WORKFLOW, self._order, **output_copy_workflow_options(self._order)
+                )
         await workflow.wait_condition(workflow.all_handlers_finished)
         return result
 

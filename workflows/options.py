@@ -18,7 +18,14 @@ with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.payloads.execution import ModelRun
     from batchwright.contracts.payloads.retention import RetentionKind
     from batchwright.contracts.payloads.webhooks import DeliveryOrder
-    from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE, WEBHOOK_QUEUE, inference_queue
+    from batchwright.contracts.temporal_names import (
+        CONTROL_QUEUE,
+        IO_QUEUE,
+        OUTPUT_QUEUE,
+        WEBHOOK_QUEUE,
+        inference_queue,
+        output_copy_id,
+    )
     from batchwright.rules.dispatch.batch_ranking import fairness_key_of, is_late, size_group
 
 # How long stopped slices may take after their grace period before the workflow continues without them.
@@ -51,6 +58,9 @@ _SLICE_RETRY = timedelta(seconds=10)
 _CONSISTENCY_CHECK_PATIENCE = timedelta(hours=12)
 # The request to the endpoint takes 15 s at most.
 _WEBHOOK_ATTEMPT = timedelta(seconds=30)
+# A copy waits for its own bucket, which others must repair. The files are kept for longer.
+_OUTPUT_COPY_PATIENCE = timedelta(hours=72)
+_OUTPUT_COPY_PAUSE = timedelta(minutes=10)  # at most, between two attempts
 _SCHEDULE_PATIENCE = timedelta(hours=1)
 _FINALIZE_FIRST = 1  # priority key; a finalization frees storage and slots, and a client waits
 _LAST_PRIORITY = 5
@@ -161,6 +171,44 @@ def webhook_options(order: DeliveryOrder, attempt: int) -> ActivityConfig:
         retry_policy=unlimited_retries(),
         priority=Priority(fairness_key=order.fairness_key or order.endpoint_id),
         summary=f"attempt {attempt}",
+    )
+
+
+def output_copy_workflow_options(order: BatchOrder) -> ChildWorkflowConfig:
+    """Return the options of the workflow that copies the files of a batch. It continues after the batch."""
+    return ChildWorkflowConfig(
+        id=output_copy_id(order.batch_id),
+        task_queue=CONTROL_QUEUE,
+        id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+        parent_close_policy=ParentClosePolicy.ABANDON,
+        static_summary=f"files of a batch of tenant {order.tenant}, to another bucket",
+        priority=Priority(fairness_key=order.tenant, fairness_weight=order.fairness_weight),
+    )
+
+
+def output_copy_options(order: BatchOrder) -> ActivityConfig:
+    """Return the options of the activity that copies the files of a batch. It is retried for 72 h.
+
+    The activity has its own queue, so that buckets that do not respond delay no other work.
+    """
+    return ActivityConfig(
+        task_queue=OUTPUT_QUEUE,
+        schedule_to_close_timeout=_OUTPUT_COPY_PATIENCE,
+        start_to_close_timeout=_FINALIZE_ATTEMPT,
+        heartbeat_timeout=_heartbeat(order.policy.heartbeat_timeout_seconds),
+        retry_policy=unlimited_retries(_OUTPUT_COPY_PAUSE),
+        priority=Priority(fairness_key=order.tenant, fairness_weight=order.fairness_weight),
+        summary="copy the files to the output location",
+    )
+
+
+def output_copy_end_options(order: BatchOrder) -> ActivityConfig:
+    return ActivityConfig(
+        task_queue=CONTROL_QUEUE,
+        start_to_close_timeout=_END_ATTEMPT,
+        retry_policy=unlimited_retries(),
+        priority=Priority(fairness_key=order.tenant),
+        summary="record that the files were not copied",
     )
 
 

@@ -29,7 +29,7 @@ from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.batch_filters import MAX_METADATA_PAIRS
 from batchwright.rules.deadline import DEFAULT_WINDOW, window_seconds
 from batchwright.rules.ids import new_file_id
-from batchwright.rules.locations import MAX_URL_CHARACTERS, SCHEME
+from batchwright.rules.locations import MAX_URL_CHARACTERS, SCHEME, parse_output_location
 from batchwright.settings import Settings
 
 BATCH_FIELDS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
@@ -70,6 +70,13 @@ class ExtensionBody(BaseModel):
         "reached, no more lines are sent",
     )
     start_at: StartTime = None
+    output_location: str | None = Field(
+        None,
+        max_length=MAX_URL_CHARACTERS,
+        pattern=NO_NUL,
+        description="`s3://bucket/prefix` where you may write; the output and error files are also written "
+        "there when the batch ends",
+    )
     webhook: BatchWebhookBody | None = Field(None, description="a URL that receives the events of this batch")
 
 
@@ -159,6 +166,7 @@ class BatchCreate(NamedTuple):
         start_at: time at which the batch starts; None to start it when it is created.
         input_location: URL of the object from which the input file is made, with the id `input_file_id`; None
             if the client uploaded the file.
+        output_location: URL of the prefix under which the files are also written; None for no such place.
         message_requests: number of requests of a message batch; 0 for all other batches.
     """
 
@@ -173,6 +181,7 @@ class BatchCreate(NamedTuple):
     webhook: WebhookSpec | None = None
     max_cost: str | None = None
     start_at: datetime | None = None
+    output_location: str | None = None
     caller: Caller = Caller()
     message_requests: int = 0
     input_location: str | None = None
@@ -192,6 +201,7 @@ class BatchCreate(NamedTuple):
             caller=self.caller,
             message_requests=self.message_requests,
             input_location=self.input_location,
+            output_location=self.output_location,
         )
 
 
@@ -278,11 +288,11 @@ def parse_window(value: object, settings: Settings) -> tuple[str, timedelta]:
         raise invalid_value("completion_window", str(error)) from None
 
 
-_Extension = tuple[bool, int | None, WebhookSpec | None, str | None, datetime | None]
+_Extension = tuple[bool, int | None, WebhookSpec | None, str | None, datetime | None, str | None]
 
 
 def _extension(value: object, settings: Settings) -> _Extension:
-    """Return the fields `deduplicate`, `priority`, `webhook`, `max_cost` and `start_at` of `x_batchwright`.
+    """Return the fields of `x_batchwright`, in the order that `BatchCreate` has them.
 
     A field that the client did not send is None. Only `deduplicate` then has the value of the operator's
     setting.
@@ -303,7 +313,20 @@ def _extension(value: object, settings: Settings) -> _Extension:
         parse_batch_webhook(fields.get("webhook"), "x_batchwright.webhook"),
         parse_max_cost(fields.get("max_cost"), "x_batchwright.max_cost"),
         parse_start_at(fields.get("start_at")),
+        _output_location(fields.get("output_location")),
     )
+
+
+def _output_location(value: object) -> str | None:
+    if value is None:
+        return None
+    url = check_text(value, "x_batchwright.output_location")
+    try:
+        parse_output_location(url)
+    except ValueError as error:
+        message = f"Invalid 'x_batchwright.output_location': {str(error)[:MAX_URL_CHARACTERS]}."
+        raise invalid_value("x_batchwright.output_location", message) from None
+    return url
 
 
 def _priority(fields: Mapping[str, object]) -> int | None:

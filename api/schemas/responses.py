@@ -19,6 +19,7 @@ from batchwright.contracts.objects.openai import (
     ForecastObject,
     InputDetails,
     OutputDetails,
+    OutputLocation,
     PartObject,
     RequestCounts,
     StartForecastObject,
@@ -27,6 +28,7 @@ from batchwright.contracts.objects.openai import (
     WaitingObject,
 )
 from batchwright.contracts.payloads.batch import StartForecast
+from batchwright.contracts.payloads.output_copies import OutputCopy
 from batchwright.contracts.terms import UploadStatus, Usage
 from batchwright.database.records import BatchRow, FileRow, PartRow, UploadRow
 from batchwright.rules.batch_states import visible_status
@@ -117,9 +119,17 @@ def batch_object(
             max_cost=order.max_cost,
             start_at=_seconds(order.start_at),
             input_location=order.input_location,
+            output_location=_output_location(row),
             webhook=webhook,
         ),
     )
+
+
+def _output_location(row: BatchRow) -> OutputLocation | None:
+    if row.order.output_location is None:
+        return None
+    copy = row.output_copy or OutputCopy()
+    return OutputLocation(url=row.order.output_location, state=copy.state, error=copy.error or None)
 
 
 def cost_of(row: BatchRow) -> BatchCost | None:

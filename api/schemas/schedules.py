@@ -197,7 +197,10 @@ def _batch_object(template: BatchTemplate) -> ScheduledBatchObject:
         metadata=template.metadata,
         output_expires_after=None if seconds is None else ExpiryObject(seconds=seconds),
         x_batchwright=ScheduledBatchExtension(
-            deduplicate=template.deduplicate, priority=template.priority, max_cost=template.max_cost
+            deduplicate=template.deduplicate,
+            priority=template.priority,
+            max_cost=template.max_cost,
+            output_location=template.output_location,
         ),
     )
 

@@ -13,6 +13,7 @@ from batchwright.api.schemas.schedules import (
     schedule_object,
     unknown_time_zone,
 )
+from batchwright.api.services.batches.creation import check_output_location
 from batchwright.contracts.objects.schedules import ScheduleObject
 from batchwright.contracts.payloads.batch import Caller
 from batchwright.contracts.payloads.batch_schedules import BatchTemplate, OverlapPolicy
@@ -162,4 +163,6 @@ class Schedules:
             what = "no such file exists" if file is None else f"its purpose is '{file.purpose}', not 'batch'"
             message = f"Invalid value for 'batch.input_file_id': '{id}': {what}."
             raise invalid_value("batch.input_file_id", message)
+        if creation.output_location is not None:
+            check_output_location(self._settings, creation.output_location, tenant, place="batch.")
         return creation._replace(caller=caller).template

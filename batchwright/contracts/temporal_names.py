@@ -3,6 +3,7 @@
 CONTROL_QUEUE = "control"
 IO_QUEUE = "io"
 WEBHOOK_QUEUE = "webhooks"
+OUTPUT_QUEUE = "outputs"  # copies of output files to other buckets
 INFERENCE_PREFIX = "inference."
 DISPATCH_QUEUE = "dispatch"  # slices of the models that share one rate limit
 
@@ -17,6 +18,11 @@ def inference_queue(safe_model: str) -> str:
 
 def model_run_id(batch_id: str, safe_model: str) -> str:
     return f"{batch_id}/{safe_model}"
+
+
+def output_copy_id(batch_id: str) -> str:
+    """Return the id of the workflow that copies the files of a batch to its output location."""
+    return f"output-copy-{batch_id}"
 
 
 def webhook_delivery_id(delivery_id: str, replays: int) -> str:

@@ -15,6 +15,7 @@ from batchwright.contracts.payloads.batch import (
     ModelUsage,
     StartForecast,
 )
+from batchwright.contracts.payloads.output_copies import OutputCopy
 from batchwright.contracts.registry.prices import DecimalText, PriceConfig
 from batchwright.contracts.registry.schema import ModelConfig
 from batchwright.contracts.terms import (
@@ -72,6 +73,7 @@ class BatchRow(Message):
     model_usage: list[ModelUsage] = []  # requests and tokens that cost something, by model
     prices: dict[str, PriceConfig] = {}  # by model, as they were when the input was validated
     results_kept_until: datetime | None = None  # set if the batch failed without files
+    output_copy: OutputCopy | None = None  # to the output location; None: no attempt has ended
     files_pending_until: datetime | None = None  # set if the batch ended before its files were written
     ingestion_began_at: datetime | None = None
     errors_summary: list[ErrorCount] = []  # failed lines by code and model, most lines first

@@ -8,6 +8,7 @@ SCHEME = "s3://"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _KEY = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 _MAX_KEY_BYTES = 1024  # S3's limit
+_MAX_OUTPUT_NAME_BYTES = 100  # batch_..._output.jsonl
 MAX_URL_CHARACTERS = len(SCHEME) + 63 + 1 + _MAX_KEY_BYTES
 
 
@@ -52,6 +53,18 @@ def parse_prefix(url: str) -> ObjectLocation:
     except ValueError:
         raise ValueError(f"{url!r} does not have the form s3://bucket/prefix/") from None
     return location._replace(key=location.key.removesuffix("any"))
+
+
+def parse_output_location(url: str) -> ObjectLocation:
+    """Return the prefix under which the files of a batch are written.
+
+    Raises:
+        ValueError: the URL has another form than `s3://bucket/prefix`, or leaves no room for a file name.
+    """
+    prefix = parse_prefix(url)
+    if len(prefix.key.encode()) + _MAX_OUTPUT_NAME_BYTES > _MAX_KEY_BYTES:
+        raise ValueError(f"a prefix has at most {_MAX_KEY_BYTES - _MAX_OUTPUT_NAME_BYTES} bytes")
+    return prefix
 
 
 def is_within(location: ObjectLocation, prefixes: Iterable[ObjectLocation]) -> bool:

@@ -2,13 +2,22 @@
 
 from pathlib import Path
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings
 
 from batchwright.rules.locations import SCHEME, ObjectLocation, is_within, parse_prefix
 from batchwright.rules.object_keys import parse_location
 from batchwright.settings.formats import check_tenant, http_urls, postgres_url
 from batchwright.settings.levels import START, TUNING
+
+
+class LocationAccess(BaseModel):
+    """Prefixes `s3://bucket/prefix/` of other data than Batchwright's that one tenant may read, or write."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    read: list[str] = []
+    write: list[str] = []
 
 
 class StorageSettings(BaseSettings):
@@ -60,11 +69,12 @@ class StorageSettings(BaseSettings):
         description="KMS key if `BATCHWRIGHT_S3_SSE` is `aws:kms` or `aws:kms:dsse`. Unset: the account's "
         "default key.",
     )
-    input_locations: dict[str, list[str]] = Field(
+    data_locations: dict[str, LocationAccess] = Field(
         default={},
-        description="Where each tenant may have inputs that its batches name by reference, as a JSON object "
-        'of lists: `{"team-a": ["s3://bucket/team-a/"]}`. Tenants that are not listed may have none. The '
-        "server and the credentials are those of `BATCHWRIGHT_STORAGE` on S3.",
+        description="Where batches of each tenant may read inputs (`read`) and write their output and error "
+        'files (`write`), as a JSON object: `{"team-a": {"read": ["s3://bucket/in/"], "write": '
+        '["s3://bucket/out/"]}}`. Tenants that are not listed may do neither. The server and the '
+        "credentials are those of `BATCHWRIGHT_STORAGE` on S3.",
     )
     spool_dir: Path | None = Field(
         None,
@@ -84,24 +94,32 @@ class StorageSettings(BaseSettings):
             parse_location(url)
         return url
 
-    @field_validator("input_locations")
+    @field_validator("data_locations")
     @classmethod
-    def _prefixes(cls, locations: dict[str, list[str]], checked: ValidationInfo) -> dict[str, list[str]]:
+    def _prefixes(
+        cls, locations: dict[str, LocationAccess], checked: ValidationInfo
+    ) -> dict[str, LocationAccess]:
         storage = str(checked.data.get("storage", ""))
         own = parse_prefix(storage) if storage.startswith(SCHEME) else None
-        for tenant, urls in locations.items():
+        for tenant, access in locations.items():
             check_tenant(tenant)
-            for prefix in map(parse_prefix, urls):
+            for prefix in map(parse_prefix, [*access.read, *access.write]):
                 if own is not None and (is_within(own, [prefix]) or is_within(prefix, [own])):
                     raise ValueError(
-                        f"{tenant!r} could read the files of all tenants there, because BATCHWRIGHT_STORAGE "
-                        f"is {storage}: use another bucket or prefix"
+                        f"{tenant!r} could read or replace the files of all tenants there, because "
+                        f"BATCHWRIGHT_STORAGE is {storage}: use another bucket or prefix"
                     )
         return locations
 
     def may_read(self, tenant: str, location: ObjectLocation) -> bool:
         """Return True if batches of the tenant may name this object as their input."""
-        return is_within(location, map(parse_prefix, self.input_locations.get(tenant, [])))
+        access = self.data_locations.get(tenant, LocationAccess())
+        return is_within(location, map(parse_prefix, access.read))
+
+    def may_write(self, tenant: str, location: ObjectLocation) -> bool:
+        """Return True if batches of the tenant may write their files under this prefix."""
+        access = self.data_locations.get(tenant, LocationAccess())
+        return is_within(location, map(parse_prefix, access.write))
 
     @field_validator("s3_sse_kms_key_id")
     @classmethod

@@ -4,7 +4,8 @@ The exceptions are:
 
 StorageError           an operation failed
   ObjectMissing        there is no object with this key; a retry does not help
-  ObjectRefused        S3 refuses to return an object of others than Batchwright; a retry does not help
+  ObjectRefused        S3 refuses to return or write an object of others than Batchwright; a retry only helps
+                       after its permissions were changed
   StorageUnavailable   disk, network or server failed (S3: even after retries); Temporal retries the activity
     StorageFull        there is no space left
     ObjectChanged      the object was replaced while it was read, which only others than Batchwright do
@@ -29,7 +30,7 @@ class ObjectMissing(StorageError):
 
 
 class ObjectRefused(StorageError):
-    """S3 refuses to return this object. The message says what to check."""
+    """S3 refuses to return or to write this object. The message says what to check."""
 
 
 class StorageUnavailable(StorageError):

@@ -48,6 +48,7 @@ def build_order(
         tenant=tenant,
         input_file_id=template.input_file_id,
         input_location=template.input_location,
+        output_location=template.output_location,
         endpoint=template.endpoint,
         completion_window=template.completion_window,
         created_at=created_at,

@@ -9,6 +9,7 @@ from batchwright.contracts.temporal_names import (
     CONTROL_QUEUE,
     DISPATCH_QUEUE,
     IO_QUEUE,
+    OUTPUT_QUEUE,
     WEBHOOK_QUEUE,
     inference_queue,
 )
@@ -27,6 +28,7 @@ def task_queues(models: Sequence[str]) -> list[str]:
     return [
         CONTROL_QUEUE,
         IO_QUEUE,
+        OUTPUT_QUEUE,
         WEBHOOK_QUEUE,
         DISPATCH_QUEUE,
         *(inference_queue(safe_name(name)) for name in models),
@@ -68,7 +70,7 @@ async def queue_reports(client: Client, models: Sequence[str]) -> list[QueueRepo
 
 
 async def _check_pollers(client: Client, models: Sequence[str]) -> list[Finding]:
-    always = (CONTROL_QUEUE, IO_QUEUE, WEBHOOK_QUEUE, DISPATCH_QUEUE)
+    always = (CONTROL_QUEUE, IO_QUEUE, OUTPUT_QUEUE, WEBHOOK_QUEUE, DISPATCH_QUEUE)
     idle = [
         queue.name
         for queue in await queue_reports(client, models)

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from batchwright.contracts.payloads.batch import BatchOrder, ErrorCount, ModelCounts
+from batchwright.contracts.payloads.output_copies import OutputCopy, OutputCopyState
 from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.contracts.terms import BatchStatus, Endpoint, Usage, ValidationError
 from batchwright.database.database import Database, DatabaseServer
@@ -105,6 +106,13 @@ class MemoryBatches(BatchesTable):
             return False
         self._put(row, order=row.order.model_copy(update={"max_cost": max_cost}))
         return True
+
+    async def record_output_copy(self, tenant: str, batch_id: str, copy: OutputCopy) -> None:
+        row = self._rows.enter().batches.get((tenant, batch_id))
+        if row is None or row.order.output_location is None:
+            return
+        if row.output_copy is None or row.output_copy.state is not OutputCopyState.WRITTEN:
+            self._put(row, output_copy=copy)
 
     async def start(
         self,

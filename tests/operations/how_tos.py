@@ -31,6 +31,7 @@ NOT_RUN = {
     "make dev": "serves until it is stopped: tests/integration/starter/test_dev.py",
     "batchwright dev": "serves until it is stopped: tests/integration/starter/test_dev.py",
     "s3://my-data/blue/": "settings of a process: tests/activities/ingestion/test_input_copy.py",
+    "s3://my-data/results/": "settings of a process: tests/activities/output_copies/test_copy_output.py",
     "vllm serve": "needs vLLM and a GPU",
     "llama-server": "serves until it is stopped: tests/e2e/operation/test_llamacpp.py",
     "curl": "asks the stack of a block that is not run",

@@ -17,6 +17,7 @@ from batchwright.worker.wiring import workflow_sandbox
 from batchwright.workflows.batch import BatchWorkflow
 from batchwright.workflows.consistency_check import ConsistencyCheckWorkflow
 from batchwright.workflows.model_run import ModelRunWorkflow
+from batchwright.workflows.output_copy import OutputCopyWorkflow
 from batchwright.workflows.retention import RetentionWorkflow
 from batchwright.workflows.scheduled_batch import ScheduledBatchWorkflow
 from batchwright.workflows.webhook_delivery import WebhookDeliveryWorkflow
@@ -63,7 +64,7 @@ async def replayed() -> dict[str, Exception | None]:
 
     workflows = (
         *(BatchWorkflow, ModelRunWorkflow, RetentionWorkflow, ConsistencyCheckWorkflow),
-        *(WebhookDeliveryWorkflow, ScheduledBatchWorkflow),
+        *(WebhookDeliveryWorkflow, ScheduledBatchWorkflow, OutputCopyWorkflow),
     )
     async with replayer(*workflows).workflow_replay_iterator(histories()) as results:
         return {result.history.workflow_id: result.replay_failure async for result in results}

@@ -18,16 +18,25 @@ from batchwright.contracts.payloads.batch import BatchOrder, BatchPolicy, BatchR
 from batchwright.contracts.payloads.batch_schedules import ScheduledBatchResult, ScheduleRef
 from batchwright.contracts.payloads.consistency import ConsistencyCheckOrder, ConsistencyCheckResult
 from batchwright.contracts.payloads.execution import ModelRun, ModelRunResult
+from batchwright.contracts.payloads.output_copies import OutputCopyState
 from batchwright.contracts.payloads.retention import RetentionOrder, RetentionResult
 from batchwright.contracts.payloads.webhooks import DeliveryOrder, DeliveryResult
 from batchwright.contracts.search_attributes import SEARCH_ATTRIBUTES
-from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE, WEBHOOK_QUEUE, inference_queue
+from batchwright.contracts.temporal_names import (
+    CONTROL_QUEUE,
+    IO_QUEUE,
+    OUTPUT_QUEUE,
+    WEBHOOK_QUEUE,
+    inference_queue,
+    output_copy_id,
+)
 from batchwright.contracts.terms import Endpoint
 from batchwright.starter.stack.ports import free_port
 from batchwright.temporal import DATA_CONVERTER
 from batchwright.workflows.batch import BatchWorkflow
 from batchwright.workflows.consistency_check import ConsistencyCheckWorkflow
 from batchwright.workflows.model_run import ModelRunWorkflow
+from batchwright.workflows.output_copy import OutputCopyWorkflow
 from batchwright.workflows.retention import RetentionWorkflow
 from batchwright.workflows.scheduled_batch import ScheduledBatchWorkflow
 from batchwright.workflows.webhook_delivery import WebhookDeliveryWorkflow
@@ -38,6 +47,7 @@ from tests.workflows.stub_activities import (
     StubFinalization,
     StubIngestion,
     StubLifecycle,
+    StubOutputCopies,
     StubRetention,
     StubScheduling,
     StubWebhooks,
@@ -93,6 +103,7 @@ class WorkflowFixture:
         self.scheduling = StubScheduling()
         self.consistency = StubConsistencyChecking()
         self.webhooks = StubWebhooks()
+        self.copies = StubOutputCopies()
         self.first_run: str | None = None  # of retention
         self.cached_workflows = (
             1_000  # 0: another worker continues at once, not after the sticky queue's timeout
@@ -104,6 +115,7 @@ class WorkflowFixture:
             await stack.enter_async_context(self._control())
             await stack.enter_async_context(self._io())
             await stack.enter_async_context(self._webhooks())
+            await stack.enter_async_context(self._output_copies())
             for model in models:
                 await stack.enter_async_context(self.inference(model))
             yield
@@ -142,6 +154,7 @@ class WorkflowFixture:
                 ConsistencyCheckWorkflow,
                 WebhookDeliveryWorkflow,
                 ScheduledBatchWorkflow,
+                OutputCopyWorkflow,
             ],
             activities=[
                 self.lifecycle.end,
@@ -149,6 +162,7 @@ class WorkflowFixture:
                 self.scheduling.record_scheduled_run,
                 self.scheduling.record_scheduled_cancel,
                 self.scheduling.end_of_scheduled_batch,
+                self.copies.give_up_output_copy,
             ],
             deployment_config=self._deployment,
             max_cached_workflows=self.cached_workflows,
@@ -176,6 +190,14 @@ class WorkflowFixture:
             self.client,
             task_queue=WEBHOOK_QUEUE,
             activities=[self.webhooks.deliver_webhook],
+            deployment_config=self._deployment,
+        )
+
+    def _output_copies(self) -> Worker:
+        return Worker(
+            self.client,
+            task_queue=OUTPUT_QUEUE,
+            activities=[self.copies.copy_output],
             deployment_config=self._deployment,
         )
 
@@ -231,6 +253,12 @@ class WorkflowFixture:
         return await self.client.start_workflow(
             WebhookDeliveryWorkflow.run, order, id=order.delivery_id, task_queue=CONTROL_QUEUE
         )
+
+    async def copied(self) -> OutputCopyState:
+        """Wait for the end of the workflow that copies the files of the batch, and return the state."""
+        return await self.client.get_workflow_handle_for(
+            OutputCopyWorkflow.run, output_copy_id("batch_1")
+        ).result()
 
     async def delivered(self, order: DeliveryOrder) -> DeliveryResult:
         return await (await self.start_delivery(order)).result()

@@ -30,6 +30,7 @@ from batchwright.contracts.payloads.finalization import (
     LifecycleActivities,
 )
 from batchwright.contracts.payloads.ingestion import IngestionActivities, IngestResult, ModelShare
+from batchwright.contracts.payloads.output_copies import OutputCopyActivities, OutputCopyState
 from batchwright.contracts.payloads.retention import (
     DeletionCount,
     RetentionActivities,
@@ -279,6 +280,25 @@ class StubWebhooks(WebhookActivities):
             self.failures -= 1
             return AttemptResult(is_final=request.is_last, outcome="Status 500.")
         return self.result
+
+
+class StubOutputCopies(OutputCopyActivities):
+    """Stub of the activities that copy files. While `is_down` is True, attempts fail."""
+
+    def __init__(self) -> None:
+        self.attempts, self.given_up, self.is_down = 0, 0, False
+
+    @activity.defn
+    async def copy_output(self, order: BatchOrder) -> OutputCopyState:
+        self.attempts += 1
+        if self.is_down:
+            raise ApplicationError("The bucket is down.", type=Failure.STORAGE_UNAVAILABLE)
+        return OutputCopyState.WRITTEN
+
+    @activity.defn
+    async def give_up_output_copy(self, order: BatchOrder) -> OutputCopyState:
+        self.given_up += 1
+        return OutputCopyState.FAILED
 
 
 class StubScheduling(ScheduleActivities):

@@ -17,11 +17,30 @@ from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BatchRow
 from batchwright.rules.ids import is_file_id, new_batch_id
-from batchwright.rules.locations import parse_object
+from batchwright.rules.locations import parse_object, parse_output_location
+from batchwright.settings import Settings
 from batchwright.temporal.batch_order import PriorityNotAllowed, build_order
 from batchwright.temporal.errors import TemporalUnavailable
 
 logger = logging.getLogger(__name__)
+
+
+def check_output_location(settings: Settings, url: str, tenant: str, place: str = "") -> None:
+    """Check that the tenant may write to a valid output location. Nothing is written there now.
+
+    Args:
+        place: prefix of the parameter's name in the error.
+
+    Raises:
+        ApiError: the operator has not allowed it (403).
+    """
+    if not settings.may_write(tenant, parse_output_location(url)):
+        message = (
+            f"Tenant '{tenant}' may not write to '{url}'. Leave out 'output_location', or ask the operator "
+            "to add it to BATCHWRIGHT_DATA_LOCATIONS."
+        )
+        param = f"{place}x_batchwright.output_location"
+        raise ApiError(403, message, code="location_not_allowed", param=param)
 
 
 class CreatedBatch(NamedTuple):
@@ -143,6 +162,8 @@ class BatchCreator:
             await self._webhooks.check_url(creation.webhook.url, "x_batchwright.webhook.url", tenant)
         if creation.input_location is not None:
             self._check_location(creation.input_location, tenant)
+        if creation.output_location is not None:
+            check_output_location(self._deps.settings, creation.output_location, tenant)
         file_id = creation.input_file_id
         row = await self._deps.database.files.get(tenant, file_id) if is_file_id(file_id) else None
         if row is not None and row.purpose != "batch":
@@ -168,7 +189,7 @@ class BatchCreator:
         if not self._deps.settings.may_read(tenant, location):
             message = (
                 f"Tenant '{tenant}' may not read from '{url}'. Upload the file, or ask the operator to add "
-                "it to BATCHWRIGHT_INPUT_LOCATIONS."
+                "it to BATCHWRIGHT_DATA_LOCATIONS."
             )
             raise ApiError(403, message, code="location_not_allowed", param="input_file_id")
 

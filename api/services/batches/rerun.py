@@ -236,6 +236,7 @@ class RerunBuilder:
             order.output_expires_after_seconds,
             order.policy.deduplicate,
             max_cost=order.max_cost if max_cost is None else max_cost,
+            output_location=order.output_location,
             caller=Caller(key_id=key_id, headers=headers),
         )
 

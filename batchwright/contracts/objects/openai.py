@@ -180,6 +180,18 @@ class BatchWebhook(ApiObject):
     secret: str | None
 
 
+class OutputLocation(ApiObject):
+    """Location to which the files of a batch are copied when it ends.
+
+    `state` is `pending`, `written` or `failed`. `error` says why the last attempt failed, or is null. A
+    pending copy is tried again.
+    """
+
+    url: str
+    state: str
+    error: str | None
+
+
 class BatchExtension(ApiObject):
     """Fields that Batchwright adds to OpenAI's batch object.
 
@@ -198,6 +210,8 @@ class BatchExtension(ApiObject):
     - `max_cost` is the cap on the cost, in its currency, or null.
     - `start_at` is the time at which the batch starts, or null if it started when it was created.
     - `input_location` is the object from which the input file was copied, or null if it was uploaded.
+    - `output_location` is where the output and error files are also written, with the state of these copies,
+      or null.
     - `webhook` is null except in the response that creates the batch.
     """
 
@@ -215,6 +229,7 @@ class BatchExtension(ApiObject):
     max_cost: str | None = None
     start_at: int | None = None
     input_location: str | None = None
+    output_location: OutputLocation | None = None
     webhook: BatchWebhook | None = None
 
 

@@ -33,6 +33,7 @@ class ScheduledBatchExtension(ApiObject):
     deduplicate: bool
     priority: int | None
     max_cost: str | None
+    output_location: str | None
 
 
 class ScheduledBatchObject(ApiObject):

@@ -97,6 +97,8 @@ class BatchOrder(Message):
     start_at: datetime | None = None
     # URL of the object from which ingestion makes the input file; None if the file was uploaded.
     input_location: str | None = None
+    # URL of the prefix under which the output and error files are also written; None: only in the storage.
+    output_location: str | None = None
 
     @property
     def starts_at(self) -> datetime:

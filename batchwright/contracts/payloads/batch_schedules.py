@@ -41,6 +41,7 @@ class BatchTemplate(Message):
     caller: Caller = Caller()
     message_requests: int = 0
     input_location: str | None = None
+    output_location: str | None = None
 
 
 class ScheduleSpec(Message):

@@ -249,6 +249,8 @@ CREATE TABLE batches (
     deadline                     timestamptz      NOT NULL,
     start_at                     timestamptz,      -- when it starts; null: when it is created
     input_location               text,             -- the object that ingestion copies to the input file; null: none
+    output_location              text,             -- where its files are copied to; null: nowhere
+    output_copy                  json,             -- of these copies: {state, error}; null: none was tried
     ingestion_began_at           timestamptz,
     in_progress_at               timestamptz,
     finalizing_at                timestamptz,

@@ -10,8 +10,8 @@ WITH started AS (UPDATE dead_letter_retries SET started = true WHERE tenant = $1
 inserted AS (
     INSERT INTO batches (tenant, id, input_file_id, endpoint, completion_window, metadata,
                          output_expires_after_seconds, weight, priority, max_cost, policy, created_at, deadline,
-                         status, origin, start_at, input_location)
-    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::numeric, $11, $12, $13, 'validating', $14, $16, $17
+                         status, origin, start_at, input_location, output_location)
+    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::numeric, $11, $12, $13, 'validating', $14, $16, $17, $18
     WHERE NOT EXISTS (SELECT FROM deleted_batches WHERE tenant = $1 AND id = $2)
     ON CONFLICT (tenant, id) DO NOTHING
     RETURNING tenant, id, created_at
@@ -48,6 +48,12 @@ WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'final
 UPDATE batches SET max_cost = $3::text::numeric
 WHERE tenant = $1 AND id = $2 AND status = 'in_progress' AND cancel_requested_at IS NULL AND cap_reached_at IS NULL
 RETURNING id
+
+-- name: record_output_copy
+-- An attempt that a later one has overtaken does not replace its success.
+UPDATE batches SET output_copy = $3
+WHERE tenant = $1 AND id = $2 AND output_location IS NOT NULL
+  AND coalesce(output_copy->>'state' <> 'written', true)
 
 -- name: start
 WITH started AS (

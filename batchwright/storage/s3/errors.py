@@ -78,6 +78,10 @@ _REFUSALS = {
     "InvalidObjectState": "it is archived: restore it first",
     "NoSuchBucket": "there is no such bucket: check its name",
 }
+_DENIED_LOCATION = (
+    "access is denied: check that the credentials of Batchwright allow s3:PutObject there, and "
+    "kms:GenerateDataKey if its bucket is encrypted with a KMS key"
+)
 _BAD_REQUEST = 400
 
 
@@ -128,6 +132,25 @@ def refusal_of(error: BaseException | None) -> str:
         f"the request needs something that Batchwright does not have: check whether the object is encrypted "
         f"with a key that each request must contain (SSE-C) ({code})"
     )
+
+
+def write_refusal_of(error: BaseException | None) -> str:
+    """Return why S3 refuses to write an object, as a phrase with what to check.
+
+    Return an empty string if the error is transient, or the same for every object, such as that of wrong
+    credentials.
+
+    Args:
+        error: the error of a request that writes an object.
+    """
+    code = error_code(error) if error is not None else ""
+    if code in ("AccessDenied", "AllAccessDisabled"):
+        return f"{_DENIED_LOCATION} ({code})"
+    if code == "NoSuchBucket":
+        return f"{_REFUSALS[code]} ({code})"
+    if code.startswith("KMS."):
+        return f"the bucket's encryption key cannot be used: check that it exists and is enabled ({code})"
+    return ""
 
 
 def to_storage_error(error: Exception, doing: str, key: str, place: str) -> StorageError:

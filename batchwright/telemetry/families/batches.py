@@ -85,6 +85,11 @@ class BatchMetrics:
             "Steps taken over from a lost worker, by status of the batch and by outcome",
             ["status", "action"],
         )
+        self.output_copies = create.counter(
+            "output_copies_total",
+            "Batches whose files were copied to their output location, by result: `written` or `failed`",
+            ["result"],
+        )
 
 
 class WebhookMetrics:

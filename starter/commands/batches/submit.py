@@ -65,6 +65,15 @@ MaxCost = Annotated[
         show_default=False,
     ),
 ]
+_OutputLocation = Annotated[
+    str | None,
+    typer.Option(
+        "--output-location",
+        metavar="S3_URL",
+        help="Also write the files to this prefix of a bucket, when the batch ends.",
+        show_default=False,
+    ),
+]
 _StartAt = Annotated[
     str | None,
     typer.Option(
@@ -109,6 +118,7 @@ def submit(
             metavar="URL", help="Send an event to this URL when the batch ends.", show_default=False
         ),
     ] = None,
+    output_location: _OutputLocation = None,
     start_at: _StartAt = None,
     header: _Headers = None,
     idempotency_key: _IdempotencyKey = None,
@@ -134,13 +144,24 @@ def submit(
             priority=priority,
             max_cost=max_cost,
             webhook=webhook,
+            output_location=output_location,
             start_at=int(start_at) if start_at and start_at.isdecimal() else start_at,
             headers=headers,
         )
         with _input_file(file) as content:
             parts = divided_input(client, file, content.file, max_cost)
             if len(parts) > 1:
-                given = [endpoint, window, pairs, deduplicate, priority, webhook, start_at, headers]
+                given = [
+                    endpoint,
+                    window,
+                    pairs,
+                    deduplicate,
+                    priority,
+                    webhook,
+                    output_location,
+                    start_at,
+                    headers,
+                ]
                 group = group_id(content.file, given, idempotency_key or "")
                 submission = GroupSubmission(client, file, content.file, parts, group)
                 batches = submission.run(create, pairs, may_have_ended=idempotency_key is not None)

@@ -42,7 +42,7 @@ class Source:
 
     def batch(self, url: str, **settings: object) -> FreshBatch:
         """Return a batch that names the object `url` as its input. It is ingested with these settings."""
-        settings = {"input_locations": {TENANT: [self.location]}, **settings}
+        settings = {"data_locations": {TENANT: {"read": [self.location]}}, **settings}
         address = {"s3_endpoint_url": self.proxy.url, "s3_path_style": True}
         batch = FreshBatch(**address, **settings)  # pyright: ignore[reportArgumentType]
         batch.order = batch.order.model_copy(update={"input_location": url})
@@ -116,8 +116,14 @@ async def test_an_object_that_is_replaced_while_it_is_read_fails_the_batch(sourc
 
 async def test_a_location_that_is_no_longer_allowed_is_not_read(source: Source) -> None:
     url = await asyncio.to_thread(source.put, "in.jsonl", LINES)
-    for locations in ({}, {"another": [source.location]}, {TENANT: [f"{source.location}in"]}):
-        assert (await refused(source.batch(url, input_locations=locations)))[0] == "location_not_allowed"
+    here = [source.location]
+    for locations in (
+        {},
+        {"another": {"read": here}},
+        {TENANT: {"read": [f"{source.location}in"]}},
+        {TENANT: {"write": here}},
+    ):
+        assert (await refused(source.batch(url, data_locations=locations)))[0] == "location_not_allowed"
     assert source.proxy.seen == []
 
 

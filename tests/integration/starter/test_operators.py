@@ -242,7 +242,7 @@ async def test_the_fleet_is_shown_from_the_database_and_temporal(tmp_path: Path,
     assert (model["model"], model["backends"]) == ("llama", settings.backends)
     assert [worker["id"] for worker in json.loads(workers.stdout[0])["workers"]] == ["one:1"]
     found = {each["name"]: each for each in json.loads(queues.stdout[0])["queues"]}
-    assert list(found) == ["control", "io", "webhooks", "dispatch", queue]
+    assert list(found) == ["control", "io", "outputs", "webhooks", "dispatch", queue]
     assert found["io"] == {"name": "io", "backlog": 0, "oldest_seconds": 0.0, "pollers": 0, "limit": None}
     assert [table.code for table in tables] == [0, 0, 0]
     assert max(len(line) for table in tables for line in table.stdout) <= 80

@@ -54,14 +54,16 @@ def test_a_location_is_a_whole_folder_or_a_whole_bucket(url: str, is_allowed: bo
         assert is_within(parse_object(url), map(parse_prefix, prefixes)) is is_allowed
 
 
+@pytest.mark.parametrize("access", ["read", "write"])
 @pytest.mark.parametrize("own", ["s3://data", "s3://data/team-a", "s3://data/team-a/deep"])
-def test_no_tenant_may_read_the_storage_of_batchwright(own: str) -> None:
-    with pytest.raises(SettingsError, match="could read the files of all tenants"):
-        load(storage=own, input_locations={"blue": ["s3://data/team-a/"]})
-    load(storage="s3://data/batches", input_locations={"blue": ["s3://data/team-a/"]})
+def test_no_tenant_may_use_the_storage_of_batchwright(own: str, access: str) -> None:
+    with pytest.raises(SettingsError, match="could read or replace the files of all tenants"):
+        load(storage=own, data_locations={"blue": {access: ["s3://data/team-a/"]}})
+    load(storage="s3://data/batches", data_locations={"blue": {access: ["s3://data/team-a/"]}})
 
 
+@pytest.mark.parametrize("access", ["read", "write"])
 @pytest.mark.parametrize("url", ["s3://", "s3://data//x", "s3://data/../", "data/x", "s3://data/*?\n"])
-def test_a_wrong_location_is_refused_at_the_start(url: str) -> None:
-    with pytest.raises(SettingsError, match="BATCHWRIGHT_INPUT_LOCATIONS"):
-        load(input_locations={"blue": [url]})
+def test_a_wrong_location_is_refused_at_the_start(url: str, access: str) -> None:
+    with pytest.raises(SettingsError, match="BATCHWRIGHT_DATA_LOCATIONS"):
+        load(data_locations={"blue": {access: [url]}})

@@ -252,6 +252,7 @@ async def test_queues_of_served_models_and_of_models_with_lines_left_are_describ
     assert [queue.rpartition("-")[0] or queue for queue in fleet.server.described] == [
         "control",
         "io",
+        "outputs",
         "webhooks",
         "dispatch",
         "inference.a",
@@ -279,7 +280,7 @@ async def test_unlisted_models_are_shown_and_their_queues_described_up_to_a_limi
         assert len(family.samples) == 3 * 101
         [family] = fleet.metrics.model_required_rate.collect()
         assert {sample.labels["model"] for sample in family.samples} == left.keys()
-        assert len(fleet.server.described) == 4 + 100 + 1
+        assert len(fleet.server.described) == 5 + 100 + 1
 
 
 async def test_a_queue_shows_its_backlog() -> None:

@@ -18,6 +18,7 @@ from batchwright.contracts.payloads.batch import (
     SourceBatch,
     StartForecast,
 )
+from batchwright.contracts.payloads.output_copies import OutputCopy
 from batchwright.contracts.registry.prices import DecimalText, PriceConfig
 from batchwright.contracts.terms import BatchStatus, Endpoint, Usage, ValidationError
 from batchwright.database.driver import Row
@@ -114,6 +115,8 @@ class _Columns(BaseModel):
     deadline: datetime
     start_at: datetime | None
     input_location: str | None
+    output_location: str | None
+    output_copy: Json[OutputCopy] | None
     in_progress_at: datetime | None
     finalizing_at: datetime | None
     completed_at: datetime | None

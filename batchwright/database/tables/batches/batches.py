@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Protocol
 
 from batchwright.contracts.payloads.batch import BatchOrder, ErrorCount, ModelCounts
+from batchwright.contracts.payloads.output_copies import OutputCopy
 from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.driver import Session
@@ -74,6 +75,13 @@ class BatchesTable(Protocol):
 
         Return False without a change if the batch is not in progress, is being cancelled, or has reached its
         cap (`ProgressTable.reach_cap`).
+        """
+        ...
+
+    async def record_output_copy(self, tenant: str, batch_id: str, copy: OutputCopy) -> None:
+        """Record how an attempt to copy the files of a batch to its output location ended.
+
+        If an earlier attempt has succeeded, or there is no such batch, nothing changes.
         """
         ...
 
@@ -220,6 +228,7 @@ class BatchQueries:
     lock: str
     request_cancel: str
     set_max_cost: str
+    record_output_copy: str
     start: str
     fail_validation: str
     start_finalizing: str
@@ -266,6 +275,7 @@ class PostgresBatches(BatchesTable):
                 [*metadata_tags((order.metadata or {}).items()), endpoint_tag(order.endpoint)],
                 order.start_at,
                 order.input_location,
+                order.output_location,
             )
             return await self._row(session, order.tenant, order.batch_id)
 
@@ -291,6 +301,10 @@ class PostgresBatches(BatchesTable):
 
     async def set_max_cost(self, tenant: str, batch_id: str, max_cost: str | None) -> bool:
         return await self._moved(self._sql.set_max_cost, tenant, batch_id, max_cost)
+
+    async def record_output_copy(self, tenant: str, batch_id: str, copy: OutputCopy) -> None:
+        stored = storable_json(copy.model_dump_json())
+        await self._connections.execute(self._sql.record_output_copy, tenant, batch_id, stored)
 
     async def start(
         self,

@@ -6,7 +6,10 @@ from batchwright.contracts.objects.openai import BatchObject
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 
 URL = "s3://data/blue/in.jsonl.gz"
-LOCATIONS = {"default": ["s3://data/blue/"], "red": ["s3://data/red/"]}
+LOCATIONS = {
+    "default": {"read": ["s3://data/blue/"], "write": ["s3://out/"]},
+    "red": {"read": ["s3://data/red/"]},
+}
 BODY = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
 
 
@@ -16,7 +19,7 @@ async def refused(api: ApiFixture, url: str) -> tuple[int, str | None, str | Non
 
 
 async def test_a_batch_may_name_an_object_as_its_input() -> None:
-    async with open_api(input_locations=LOCATIONS) as api:
+    async with open_api(data_locations=LOCATIONS) as api:
         answer = await api.http.post("/v1/batches", json={**BODY, "input_file_id": URL})
         batch = read(answer, BatchObject)
         assert batch.x_batchwright.input_location == URL
@@ -26,7 +29,7 @@ async def test_a_batch_may_name_an_object_as_its_input() -> None:
 
 
 async def test_a_repeated_creation_has_the_same_input_file() -> None:
-    async with open_api(input_locations=LOCATIONS) as api:
+    async with open_api(data_locations=LOCATIONS) as api:
         headers = {"Idempotency-Key": "once"}
         answers = [
             read(
@@ -40,10 +43,10 @@ async def test_a_repeated_creation_has_the_same_input_file() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://data/red/in.jsonl", "s3://data/blue", "s3://data/blue2/x", "s3://other/x"]
+    "url", ["s3://data/red/in.jsonl", "s3://data/blue", "s3://data/blue2/x", "s3://out/x"]
 )
 async def test_an_object_elsewhere_is_not_allowed(url: str) -> None:
-    async with open_api(input_locations=LOCATIONS) as api:
+    async with open_api(data_locations=LOCATIONS) as api:
         expected = (400, "invalid_value") if url == "s3://data/" else (403, "location_not_allowed")
         assert await refused(api, url) == (*expected, "input_file_id")
 
@@ -55,18 +58,18 @@ async def test_without_the_setting_no_object_is_allowed() -> None:
 
 @pytest.mark.parametrize("url", ["s3://data/blue/../red/x", "s3://data", "s3://", "s3://key@data/blue/x"])
 async def test_a_wrong_url_is_refused(url: str) -> None:
-    async with open_api(input_locations=LOCATIONS) as api:
+    async with open_api(data_locations=LOCATIONS) as api:
         assert await refused(api, url) == (400, "invalid_value", "input_file_id")
 
 
 async def test_a_schedule_needs_an_uploaded_file() -> None:
-    async with open_api(input_locations=LOCATIONS) as api:
+    async with open_api(data_locations=LOCATIONS) as api:
         body = {"cron": "0 2 * * *", "batch": {**BODY, "input_file_id": URL}}
         answer = await api.http.post("/v1/x/schedules", json=body)
         assert (answer.status_code, error_of(answer).param) == (400, "batch.input_file_id")
 
 
 async def test_the_strict_profile_knows_only_uploaded_files() -> None:
-    async with open_api(profile="strict", input_locations=LOCATIONS) as api:
+    async with open_api(profile="strict", data_locations=LOCATIONS) as api:
         answer = await api.http.post("/v1/batches", json={**BODY, "input_file_id": URL})
         assert (answer.status_code, answer.json()["input_file_id"]) == (200, URL)

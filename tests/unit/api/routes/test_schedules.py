@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from datetime import UTC, datetime, timedelta
 
+import httpx
 import pytest
 
 from batchwright.contracts.objects.openai import FileObject
@@ -75,7 +76,12 @@ async def test_all_fields_of_a_batch_are_kept(api: ApiFixture) -> None:
         "input_file_id": file.id,
         "metadata": {"run": "nightly"},
         "output_expires_after": {"anchor": "created_at", "seconds": 86_400},
-        "x_batchwright": {"deduplicate": True, "priority": 5, "max_cost": "2.5"},
+        "x_batchwright": {
+            "deduplicate": True,
+            "priority": 5,
+            "max_cost": "2.5",
+            "output_location": None,
+        },
     }
     schedule = await created(
         api, time_zone="Europe/Berlin", overlap="buffer_one", description="m", batch=batch
@@ -290,3 +296,18 @@ async def test_a_schedule_runs_with_the_key_that_changed_it_last() -> None:
         after = api.database.rows.schedules["red", id].template.caller.key_id
         rows = api.database.rows.api_keys
         assert (before, after) == tuple(rows[key.prefix].key.id for key in (first, second))
+
+
+async def test_the_output_location_of_a_schedule_is_checked_and_kept() -> None:
+    async with open_api(data_locations={"default": {"write": ["s3://out/blue/"]}}) as api:
+        file = await api.upload()
+
+        async def create(url: str) -> httpx.Response:
+            batch = {**BATCH, "input_file_id": file.id, "x_batchwright": {"output_location": url}}
+            return await api.http.post(SCHEDULES, json={"cron": "0 2 * * *", "batch": batch})
+
+        refused = await create("s3://out/red/")
+        assert (refused.status_code, error_of(refused).code) == (403, "location_not_allowed")
+        assert error_of(refused).param == "batch.x_batchwright.output_location"
+        schedule = read(await create("s3://out/blue/nightly"), ScheduleObject)
+        assert schedule.batch.x_batchwright.output_location == "s3://out/blue/nightly"

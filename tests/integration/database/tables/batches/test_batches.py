@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from batchwright.contracts.payloads.batch import BatchPolicy
+from batchwright.contracts.payloads.output_copies import OutputCopy, OutputCopyState
 from batchwright.contracts.terms import BatchStatus, Endpoint, Profile, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.errors import UnknownBatch, UnknownCursor
@@ -29,6 +30,7 @@ async def test_a_new_batch_is_validating_and_holds_its_whole_order(any_database:
         priority=5,
         policy=BatchPolicy(profile=Profile.STRICT, slice_seconds=0.1),
         input_location="s3://data/ü.jsonl",
+        output_location="s3://out/ü",
     )
     row = BatchRow(order=order, status=BatchStatus.VALIDATING)
     assert await any_database.batches.upsert(order) == row
@@ -58,6 +60,28 @@ async def test_beginning_sets_total_models_and_time(any_database: Database) -> N
         total=10,
         failed=1,
     )
+
+
+async def test_the_copy_of_the_files_has_a_state_and_a_success_is_final(any_database: Database) -> None:
+    batches, written = any_database.batches, OutputCopy(state=OutputCopyState.WRITTEN)
+    await batches.upsert(an_order(output_location="s3://out/"))
+    await batches.upsert(an_order("batch_2"))
+    states = [
+        OutputCopy(error="no \0"),
+        OutputCopy(state=OutputCopyState.FAILED, error="ü"),
+        written,
+        OutputCopy(),
+    ]
+    for copy in states:
+        await batches.record_output_copy("u", "batch_1", written)
+        await batches.record_output_copy("t", "batch_1", copy)
+        row = await batches.get("t", "batch_1")
+        assert row is not None
+        assert row.output_copy == (written if copy == states[-1] else copy)
+    await batches.record_output_copy("t", "batch_2", written)  # it has no location
+    row = await batches.get("t", "batch_2")
+    assert row is not None
+    assert row.output_copy is None
 
 
 async def test_validation_fails_with_its_errors(any_database: Database) -> None:

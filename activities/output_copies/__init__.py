@@ -1,0 +1,1 @@
+"""The activities that copy the files of ended batches to other buckets."""

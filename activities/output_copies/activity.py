@@ -1,0 +1,123 @@
+"""The activities that copy the output and error file of a batch to the location that the batch names."""
+
+import logging
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from batchwright.activities.errors import translated
+from batchwright.activities.heartbeat import heartbeating
+from batchwright.contracts.errors import FAILURE_SENTENCES, Failure
+from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.payloads.output_copies import OutputCopy, OutputCopyActivities, OutputCopyState
+from batchwright.database.database import Database
+from batchwright.database.records import BatchRow
+from batchwright.rules.locations import parse_output_location
+from batchwright.settings import Settings
+from batchwright.storage.base import ObjectMissing, ObjectRefused, Storage, StorageUnavailable
+from batchwright.telemetry.metrics import Metrics
+
+_log = logging.getLogger(__name__)
+_NO_WORKER = "No worker wrote the files in time."
+
+
+class CopyImpossible(Exception):
+    """The files cannot be copied, and a retry does not help. The message is for the tenant."""
+
+
+class OutputCopies(OutputCopyActivities):
+    """Copies output and error files.
+
+    The key of a copy is made of the batch's id, and all attempts write the same bytes. So a repeated attempt
+    does no harm.
+    """
+
+    def __init__(self, database: Database, storage: Storage, settings: Settings, metrics: Metrics) -> None:
+        self._database, self._storage = database, storage
+        self._settings, self._metrics = settings, metrics
+
+    @activity.defn
+    async def copy_output(self, order: BatchOrder) -> OutputCopyState:
+        """Write the files of an ended batch to its output location, and return the final state.
+
+        The row of the batch gets the state, and the reason if an attempt fails. If the batch was deleted, or
+        has no files, nothing is written.
+
+        Raises (ApplicationError, by type):
+            StorageUnavailable: the storage or the bucket does not respond, or the bucket refuses the files;
+                retried.
+            DatabaseUnavailable: the database does not respond; retried.
+        """
+        async with heartbeating(), translated():
+            row = await self._database.batches.get(order.tenant, order.batch_id)
+            if row is None:  # deleted
+                return OutputCopyState.FAILED
+            if row.output_copy is not None and row.output_copy.state is OutputCopyState.WRITTEN:
+                return OutputCopyState.WRITTEN
+            try:
+                await self._copy_files(order, row)
+            except (CopyImpossible, ObjectMissing) as error:
+                said = "A file of the batch is no longer stored." if isinstance(error, ObjectMissing) else ""
+                return await self._end(order, OutputCopyState.FAILED, said or str(error))
+            except (ObjectRefused, StorageUnavailable) as error:
+                is_refused = isinstance(error, ObjectRefused)
+                said = str(error) if is_refused else FAILURE_SENTENCES[Failure.STORAGE_UNAVAILABLE]
+                await self._record(order, OutputCopy(error=said[:1].upper() + said[1:]))
+                fields = {"batch_id": order.batch_id, "error": str(error)}
+                _log.warning("files not copied to the output location", extra=fields)
+                raise ApplicationError(str(error), type=Failure.STORAGE_UNAVAILABLE) from error
+            return await self._end(order, OutputCopyState.WRITTEN, "")
+
+    @activity.defn
+    async def give_up_output_copy(self, order: BatchOrder) -> OutputCopyState:
+        """Record that no more attempts follow, and return the final state. The last attempt's error stays.
+
+        If an attempt has succeeded although its worker could not report it, the state stays `written`.
+
+        Raises (ApplicationError, by type):
+            DatabaseUnavailable: the database does not respond; retried.
+        """
+        async with translated():
+            row = await self._database.batches.get(order.tenant, order.batch_id)
+            copy = OutputCopy() if row is None or row.output_copy is None else row.output_copy
+            if copy.state is not OutputCopyState.PENDING:
+                return copy.state
+            return await self._end(order, OutputCopyState.FAILED, copy.error or _NO_WORKER)
+
+    async def _copy_files(self, order: BatchOrder, row: BatchRow) -> None:
+        """Copy the output file and the error file, one after the other.
+
+        Raises:
+            CopyImpossible: the tenant may no longer write there, or a file was deleted.
+            ObjectMissing: the storage has lost a file.
+            ObjectRefused, StorageUnavailable: the bucket refuses a file, or does not respond.
+        """
+        # Imported only if needed: it takes a second and 40 MB.
+        from batchwright.storage.s3.object_writer import object_writer
+
+        url = order.output_location or ""
+        prefix = parse_output_location(url)
+        if not self._settings.may_write(order.tenant, prefix):
+            raise CopyImpossible(f"Tenant '{order.tenant}' may no longer write to '{url}'.")
+        for file_id in (row.output_file_id, row.error_file_id):
+            if file_id is None:
+                continue
+            file = await self._database.files.get(order.tenant, file_id)
+            if file is None:
+                raise CopyImpossible(f"The file '{file_id}' was deleted before it was written there.")
+            location = prefix._replace(key=prefix.key + file.filename)
+            is_repeated = activity.info().attempt > 1
+            async with object_writer(self._settings, location, is_repeated=is_repeated) as writer:
+                async for piece in self._storage.read(file.storage_key):
+                    await writer.write(piece)
+
+    async def _end(self, order: BatchOrder, state: OutputCopyState, error: str) -> OutputCopyState:
+        await self._record(order, OutputCopy(state=state, error=error))
+        self._metrics.output_copies.labels(state).inc()
+        level = logging.INFO if state is OutputCopyState.WRITTEN else logging.ERROR
+        fields = {"batch_id": order.batch_id, "state": state.value, "error": error}
+        _log.log(level, "copy to the output location ended", extra=fields)
+        return state
+
+    async def _record(self, order: BatchOrder, copy: OutputCopy) -> None:
+        await self._database.batches.record_output_copy(order.tenant, order.batch_id, copy)

@@ -1,0 +1,43 @@
+"""Copies of output and error files to the location that a batch names: their state, and their activities."""
+
+from enum import StrEnum
+
+from temporalio import activity
+
+from batchwright.contracts.message import Message
+from batchwright.contracts.payloads.batch import BatchOrder
+
+WORKFLOW = "OutputCopyWorkflow"
+
+
+class OutputCopyState(StrEnum):
+    PENDING = "pending"  # the batch has not ended, or its files are being written there
+    WRITTEN = "written"  # each file of the batch is there
+    FAILED = "failed"  # no more attempts follow
+
+
+class OutputCopy(Message):
+    """Progress of the copies of a batch's files.
+
+    `error` says in words for the tenant why the last attempt failed. It is empty if no attempt failed.
+    """
+
+    state: OutputCopyState = OutputCopyState.PENDING
+    error: str = ""
+
+
+class OutputCopyActivities:
+    """Declares the activities, so that workflows can call them without importing their implementation.
+
+    The implementation is in `activities/output_copies/activity.py`.
+    """
+
+    @activity.defn
+    async def copy_output(self, order: BatchOrder) -> OutputCopyState:
+        """Write the files of an ended batch to its output location, and return the final state."""
+        raise NotImplementedError
+
+    @activity.defn
+    async def give_up_output_copy(self, order: BatchOrder) -> OutputCopyState:
+        """Record that no more attempts to write the files follow, and return the final state."""
+        raise NotImplementedError

@@ -1,0 +1,80 @@
+"""Writes an object to a bucket that does not belong to Batchwright."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+
+from batchwright.rules.locations import SCHEME, ObjectLocation
+from batchwright.rules.object_keys import Bucket
+from batchwright.settings import Settings
+from batchwright.storage.base import ObjectRefused, ObjectWriter, StorageError, StorageUnavailable
+from batchwright.storage.retries import StorageOperation
+from batchwright.storage.s3.errors import write_refusal_of
+from batchwright.storage.s3.storage import open_bucket
+from batchwright.storage.s3.upload import S3Upload, sweep_uploads
+
+logger = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def object_writer(
+    settings: Settings, location: ObjectLocation, *, is_repeated: bool
+) -> AsyncGenerator[ObjectWriter]:
+    """Context manager for writing an object, with the server and the credentials of the settings.
+
+    When the block ends, the object is complete. It replaces an object with the same key. If the block raises
+    an exception, no object is written.
+
+    Args:
+        location: the object.
+        is_repeated: True if an earlier attempt to write this object may have been killed. The parts that it
+            has sent are deleted, because S3 would keep them, and charge for them.
+
+    Raises:
+        ObjectRefused: S3 refuses to write this object. The message says what to check.
+        StorageUnavailable: the object cannot be written, even after retries.
+    """
+    async with open_bucket(settings, Bucket(location.bucket, location.key), _ignore_retry) as bucket:
+        if is_repeated:
+            try:
+                await sweep_uploads(bucket, timedelta())
+            except StorageError as error:  # the credentials need not allow it
+                logger.warning("parts of earlier attempts not deleted", extra={"error": str(error)})
+        writer = _Writer(S3Upload(bucket, ""), location)
+        try:
+            yield writer
+            await writer.finish()
+        except BaseException:
+            await asyncio.shield(writer.upload.abort())
+            raise
+
+
+class _Writer:
+    """Upload whose errors say if S3 refuses to write the object."""
+
+    def __init__(self, upload: S3Upload, location: ObjectLocation) -> None:
+        self.upload, self._location = upload, location
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        with self._translated():
+            await self.upload.write(data)
+
+    async def finish(self) -> None:
+        with self._translated():
+            await self.upload.finish()
+
+    @contextmanager
+    def _translated(self) -> Generator[None]:
+        try:
+            yield
+        except StorageUnavailable as error:
+            if reason := write_refusal_of(error.__cause__):
+                url = f"{SCHEME}{self._location.bucket}/{self._location.key}"
+                raise ObjectRefused(f"S3 refuses to write '{url}': {reason}.") from error
+            raise
+
+
+def _ignore_retry(operation: StorageOperation) -> None:
+    """Count nothing: the metrics count the operations of Batchwright's own storage."""
