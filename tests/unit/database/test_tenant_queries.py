@@ -83,6 +83,7 @@ SHARED = {
     "sessions",  # found by the hash of a token that only one browser has
     "served_models",
     "storage_mark",
+    "interactive_load",
     "workers",
 }
 _TABLE = re.compile(r"CREATE (?:UNLOGGED )?TABLE (\w+) \((.*?)\n?\);", re.DOTALL)
