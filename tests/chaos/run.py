@@ -29,7 +29,6 @@ from tests.e2e.stack import Stack, dev
 
 ReportProgress = Callable[[str], None]
 HEARTBEAT_TIMEOUT_SECONDS = 10  # less than a worker is frozen
-_CALM_SECONDS = 900.0  # for what is live when the disturbances end, on a machine with other work, too
 _LONG_SECONDS = 90.0  # of a disturbance that came although the time was over, and of its end
 IN_FLIGHT = 100  # requests of a worker
 
@@ -42,15 +41,17 @@ class Size(NamedTuple):
         callers: number of users of single calls. Each has up to eight calls open.
         together: maximum number of disturbances that overlap. If it is more than one, the next ones come when
             all batches have made progress.
+        patience_seconds: time that live batches have to end after the last disturbance.
     """
 
     workers: int = 3
     lanes: Sequence[int] = 4 * (LARGEST,)
     callers: int = 0
     together: int = 1
+    patience_seconds: float = 300.0
 
 
-UNATTENDED = Size(lanes=8 * (30,) + 3 * (LARGEST,) + (2000,), callers=3, together=8)
+UNATTENDED = Size(lanes=8 * (30,) + 3 * (LARGEST,) + (2000,), callers=3, together=8, patience_seconds=900)
 
 
 @dataclass
@@ -170,7 +171,8 @@ class Run:
             user = self._users[wanted.tenant]
             seen = await user.submit(wanted)
             self._live.append(seen)
-            patience = max(0.0, until - time.monotonic()) + self.report.least * _LONG_SECONDS + _CALM_SECONDS
+            left = max(0.0, until - time.monotonic())
+            patience = left + self.report.least * _LONG_SECONDS + self._size.patience_seconds
             try:
                 batch = await user.follow(seen, patience)
             except TimeoutError:
@@ -198,7 +200,7 @@ class Run:
             return not live
 
         try:
-            await until(have_ended, _CALM_SECONDS)
+            await until(have_ended, self._size.patience_seconds)
         except TimeoutError:
             self.report.broken.append(f"{', '.join(live)} never ended")
 
