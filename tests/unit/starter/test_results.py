@@ -79,6 +79,8 @@ def test_results_can_be_followed_to_the_end(cli: Cli, tmp_path: Path, is_ended: 
     ending.join()
     assert (ended.exit_code, ended.stdout_bytes) == (0, output)
     assert cli.run("results", batch_id, "--follow", "--errors").stdout_bytes == error
+    settled = cli.run("results", batch_id, "--follow", "--settled", "--errors")
+    assert (settled.exit_code, settled.stdout_bytes) == (0, error)
 
 
 def line(n: int) -> bytes:
