@@ -287,7 +287,7 @@ class InferenceClient:
             body = decode_content(response, self._max_bytes)
             return self._recognize_busy(read(response.status, response.headers, body, request.body))
         except _EXCHANGE_ERRORS as error:
-            return self._failure(error)
+            return self.failure(error)
 
     def _on_complete(
         self, on_outcome: Callable[[Outcome], None], request: bytes, response: BackendResponse | Exception
@@ -300,9 +300,9 @@ class InferenceClient:
                     parse_response(response.status, response.headers, body, request)
                 )
             except _EXCHANGE_ERRORS as error:
-                outcome = self._failure(error)
+                outcome = self.failure(error)
         else:
-            outcome = self._failure(response)
+            outcome = self.failure(response)
         on_outcome(outcome)
 
     def _recognize_busy(self, outcome: Outcome) -> Outcome:
@@ -314,7 +314,8 @@ class InferenceClient:
         message = "The backend answered 503: direct callers use its slots."
         return replace(outcome, verdict=retry_policy.BUSY, message=message)
 
-    def _failure(self, error: Exception) -> Outcome:
+    def failure(self, error: Exception) -> Outcome:
+        """Return the outcome of a request that ended with an exception of the transport."""
         return from_exception(error, seconds=self._timeout, most_bytes=self._max_bytes)
 
     @property

@@ -108,7 +108,7 @@ class InteractiveForwarder:
             body = decode_content(BackendResponse(head.status, head.headers, body), most)
         except _RECEIVE_ERRORS as error:
             answer.end("cut", NO_TOKENS)
-            raise error_of(self._calls.failure(error)) from None
+            raise error_of(answer.failure(error)) from None
         response = _response_of(answer, body)
         tokens = tokens_of(body) if response.status_code == 200 else NO_TOKENS
         answer.end(str(response.status_code), tokens)
@@ -137,7 +137,7 @@ class InteractiveForwarder:
                     await _pass_on(send, lines)
             last, result = events.finish(), "200"
         except _RECEIVE_ERRORS as error:
-            failed = error_of(self._calls.failure(error))
+            failed = error_of(answer.failure(error))
             last, result = b"\n\ndata: %b\n\n" % bytes(error_response(failed).body), "cut"
         finally:
             # A client that leaves early, or a backend that reports nothing, does not make a call free.

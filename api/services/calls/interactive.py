@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from secrets import token_hex
@@ -26,7 +26,7 @@ from batchwright.contracts.payloads.batch import Caller
 from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.tenants.quota_records import TenantQuotas
-from batchwright.inference.outcomes import Outcome, from_exception
+from batchwright.inference.outcomes import Outcome
 from batchwright.inference.router import Dispatch, ModelRouter
 from batchwright.inference.transport.base import StreamedResponse
 from batchwright.inference.upstream import Upstream
@@ -68,12 +68,14 @@ class BackendAnswer:
 
     Attributes:
         request: body of the request as the backend has got it.
+        failure: returns the outcome if the body cannot be received. Its message is for the client.
         result: how the call ends, for metrics.
         tokens: tokens that the call has used.
     """
 
     response: StreamedResponse
     request: bytes
+    failure: Callable[[Exception], Outcome]
     result: str = field(default="disconnected", init=False)
     tokens: Tokens = field(default_factory=Tokens, init=False)
 
@@ -229,18 +231,12 @@ class InteractiveCalls:
                 backend.client.stream(backend.endpoint(call.endpoint), body, call.request_id, extra)
             )
         except _SEND_ERRORS as error:
-            outcome = self.failure(error)
+            outcome = backend.client.failure(error)
             logger.warning(
                 "interactive call failed", extra={"backend": backend.url, "error": outcome.operator_message}
             )
             return outcome
-        return BackendAnswer(response, body)
-
-    def failure(self, error: Exception) -> Outcome:
-        """Return the outcome of a call that has failed, whose message is for the client."""
-        settings = self._deps.settings
-        seconds, most = settings.request_timeout_seconds, settings.max_response_bytes
-        return from_exception(error, seconds=seconds, most_bytes=most)
+        return BackendAnswer(response, body, backend.client.failure)
 
     def _count(self, call: InteractiveCall, model: str, answer: BackendAnswer) -> None:
         metrics, tokens = self._metrics, answer.tokens
