@@ -121,7 +121,7 @@ outage: install ## one of two models answers nothing but 503 for SECONDS (600)
 timing: install ## seconds from a deadline or a cancel to the end of a batch; waiting reasons; a quarter of an hour
 	$(RUN)python -m tests.timing
 
-compatibility: install ## programs of other projects against a stack, and the page about them; ten minutes
+compatibility: install $(addsuffix /.installed,$(addprefix $(TOOLS)/,peers embedder llamacpp)) ## programs and servers of other projects with a stack, and the page about them; ten minutes
 	$(RUN)python -m tests.compatibility
 
 reruns: install ## retry and resume of a batch of LINES (50,000) lines: memory, time; four minutes

@@ -1,20 +1,24 @@
-"""Runs programs of other projects against a whole stack and writes the compatibility page.
+"""Runs programs and servers of other projects with a whole stack, and writes the compatibility page.
 
-`python -m tests.compatibility` runs all programs; names as arguments choose some of them and leave the page
-unchanged. Each program runs in an environment of its own, with the releases that `PROGRAMS` names. The exit
-status is 1 if a program fails.
+`python -m tests.compatibility` runs all of them; names as arguments choose some and leave the page unchanged.
+Each program runs in an environment of its own, with the releases that `PROGRAMS` names. The exit status is 1
+if a program or a server fails.
 """
 
 import argparse
+import asyncio
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.compatibility.servers import SERVED, Served, problem_of, release, running_servers
 from tests.e2e.stack import MODELS, Stack, dev
 
 FOLDER = Path(__file__).parent
@@ -43,9 +47,9 @@ class Result(NamedTuple):
 _PAGE = """\
 # Programs of other projects
 
-After reading this page you know which programs were run against Batchwright, in which release, and what came
-of it. No program was changed: each got the address of the API, a key and the name of a model.
-`make compatibility` runs them and writes this page. Last run: {date}.
+After reading this page you know which clients and servers of other projects were run with Batchwright, in
+which release, and with which result. None was changed: each client got the address of the API, a key and the
+name of a model. `make compatibility` runs them and writes this page. Last run: {date}.
 
 ## Clients
 
@@ -58,9 +62,18 @@ every run of the tests.
 
 ## Servers behind it
 
-LiteLLM's proxy and LitServe serve batches as backends in the tests
-(`tests/e2e/operation/test_peers.py`), also while one of two engines is away. Every OpenAI-compatible server
-can be a backend ([how](../how-to/use-a-real-backend.md)).
+Each row is a batch of 20 lines that this server answered as the backend.
+
+| Server | Release | What it serves | Result |
+|---|---|---|---|
+{servers}
+| [vllm](https://pypi.org/project/vllm/) | | | not run: it needs a GPU |
+| [sglang](https://pypi.org/project/sglang/) | | | not run: it needs a GPU |
+
+The tests also run batches while llama.cpp's server crashes and starts again
+(`tests/e2e/operation/test_llamacpp.py`), and while one of two engines behind LiteLLM's proxy is unavailable
+(`tests/e2e/operation/test_peers.py`). Every OpenAI-compatible server can be a backend
+([how](../how-to/use-a-real-backend.md)).
 """
 
 PROGRAMS = (
@@ -124,34 +137,49 @@ def run(program: Program, stack: Stack) -> Result:
     return Result(release, (done.stderr.strip() or done.stdout.strip()).splitlines()[-1])
 
 
-def page(results: dict[Program, Result]) -> str:
-    """Return the page with one row per program."""
-    rows = (
-        f"| [{program.project}](https://pypi.org/project/{program.project}/) | {result.release} |"
-        f" {program.use} | {result.problem or 'works'} |"
-        for program, result in results.items()
+def page(programs: Mapping[Program, Result], servers: Mapping[Served, Result]) -> str:
+    """Return the page with one row per program, and one per endpoint of a server."""
+    return _PAGE.format(date=datetime.now(UTC).date(), rows=_rows(programs), servers=_rows(servers))
+
+
+def _rows(results: Mapping[Program, Result] | Mapping[Served, Result]) -> str:
+    return "\n".join(
+        f"| [{tried.project}](https://pypi.org/project/{tried.project}/) | {result.release} |"
+        f" {tried.use} | {result.problem or 'works'} |"
+        for tried, result in results.items()
     )
-    return _PAGE.format(date=datetime.now(UTC).date(), rows="\n".join(rows))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="files of programs; all if none is given")
+    parser.add_argument(
+        "names", nargs="*", help="files of programs, projects of servers; all if none is given"
+    )
     names = parser.parse_args().names
-    results: dict[Program, Result] = {}
-    with dev() as stack:
-        for program in PROGRAMS:
-            if names and program.file not in names:
-                continue
+    programs = [program for program in PROGRAMS if not names or program.file in names]
+    cases = [case for case in SERVED if not names or case.project in names]
+    of_programs: dict[Program, Result] = {}
+    of_servers: dict[Served, Result] = {}
+    with dev() if programs else nullcontext() as stack:
+        for program in programs:
+            assert stack is not None
             began = time.monotonic()
-            results[program] = result = run(program, stack)
-            seconds = time.monotonic() - began
-            print(
-                f"{program.file} {result.release}: {result.problem or 'works'} ({seconds:.0f} s)", flush=True
-            )
+            of_programs[program] = result = run(program, stack)
+            _report(program.file, result, began)
+    with running_servers() if cases else nullcontext() as stack:
+        for case in cases:
+            assert stack is not None
+            began = time.monotonic()
+            of_servers[case] = result = Result(release(case.project), asyncio.run(problem_of(case, stack)))
+            _report(f"{case.project} {case.use}", result, began)
     if not names:
-        PAGE.write_text(page(results))
-    sys.exit(any(result.problem for result in results.values()))
+        PAGE.write_text(page(of_programs, of_servers))
+    sys.exit(any(result.problem for result in (*of_programs.values(), *of_servers.values())))
+
+
+def _report(name: str, result: Result, began: float) -> None:
+    seconds = time.monotonic() - began
+    print(f"{name} {result.release}: {result.problem or 'works'} ({seconds:.0f} s)", flush=True)
 
 
 if __name__ == "__main__":

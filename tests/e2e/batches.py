@@ -63,13 +63,13 @@ async def submit(
     client: AsyncOpenAI,
     lines: list[dict[str, object]],
     window: str = "24h",
-    endpoint: Literal["/v1/chat/completions", "/v1/embeddings"] = CHAT,
+    endpoint: str = CHAT,
 ) -> Batch:
     content = "".join(json.dumps(line) + "\n" for line in lines).encode()
     file = await client.files.create(file=("input.jsonl", content), purpose="batch")
     return await client.batches.create(
         input_file_id=file.id,
-        endpoint=endpoint,
+        endpoint=endpoint,  # pyright: ignore[reportArgumentType]
         completion_window=window,  # pyright: ignore[reportArgumentType]
     )
 

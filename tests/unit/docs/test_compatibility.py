@@ -1,16 +1,18 @@
-"""The page of other projects' programs has a row for each program that its command runs."""
+"""The page of other projects has a row for each program and each server that its command runs."""
 
 import re
 
 from tests.compatibility.__main__ import FOLDER, PAGE, PROGRAMS
+from tests.compatibility.servers import SERVED
 
 _ROW = re.compile(
     r"^\| \[([^]]+)\]\(https://pypi\.org/project/\1/\) \| [^|]+ \| ([^|]+) \| [^|]+ \|$", re.MULTILINE
 )
 
 
-def test_the_page_has_a_row_for_each_program() -> None:
-    assert _ROW.findall(PAGE.read_text()) == [(program.project, program.use) for program in PROGRAMS]
+def test_the_page_has_a_row_for_each_program_and_each_endpoint_of_a_server() -> None:
+    tried = [(one.project, one.use) for one in (*PROGRAMS, *SERVED)]
+    assert [row for row in _ROW.findall(PAGE.read_text()) if row[1].strip()] == tried
 
 
 def test_every_program_is_run() -> None:
