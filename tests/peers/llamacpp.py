@@ -8,7 +8,6 @@ import argparse
 import importlib
 import signal
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +45,12 @@ def main() -> None:
     )
     parser.add_argument("--spare-threads", type=int, default=8, help="connections beyond those of the slots")
     options = parser.parse_args()
-    ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # before the server starts its threads
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "tiny.gguf"
         tiny_model.write_model(model)
         server = xllamacpp.Server(parameters(options, model))
-        ended.wait()
+        signal.sigwait({signal.SIGTERM})
         del server  # it stops here
 
 

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
 import httpx
@@ -32,7 +32,7 @@ def simulator(*arguments: str) -> Generator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
-async def register(stack: Stack, model: str, *backends: dict[str, str], **more: object) -> None:
+async def register(stack: Stack, model: str, *backends: Mapping[str, object], **more: object) -> None:
     """Register a model, and wait until all processes use the new registry."""
     async with http_client() as http:
         before = await fingerprints(stack, http)
