@@ -14,6 +14,7 @@ from batchwright.activities.execution.activity import Execution
 from batchwright.activities.finalization.activity import Finalization
 from batchwright.activities.ingestion.activity import Ingestion
 from batchwright.activities.lifecycle import Lifecycle
+from batchwright.activities.output_copies.activity import OutputCopies
 from batchwright.activities.retention.activity import Retention
 from batchwright.activities.webhooks.activity import WebhookDeliveries
 from batchwright.contracts.payloads.batch_schedules import ScheduleActivities
@@ -21,6 +22,7 @@ from batchwright.contracts.payloads.consistency import ConsistencyCheckActivitie
 from batchwright.contracts.payloads.execution import ExecutionActivities
 from batchwright.contracts.payloads.finalization import FinalizationActivities, LifecycleActivities
 from batchwright.contracts.payloads.ingestion import IngestionActivities
+from batchwright.contracts.payloads.output_copies import OutputCopyActivities
 from batchwright.contracts.payloads.retention import RetentionActivities
 from batchwright.contracts.payloads.webhooks import WebhookActivities
 
@@ -33,6 +35,7 @@ PHASES: list[tuple[type, type]] = [
     (ConsistencyCheckActivities, ConsistencyChecking),
     (WebhookActivities, WebhookDeliveries),
     (ScheduleActivities, BatchScheduling),
+    (OutputCopyActivities, OutputCopies),
 ]
 
 
