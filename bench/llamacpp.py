@@ -23,6 +23,7 @@ import httpx
 from batchwright.starter.client import Client
 from bench import batches
 from bench.stack import running_stack, wait_until_quiet
+from tests.guard import start_guard
 from tests.peers.servers import Peer, llamacpp
 
 _SLOTS = 8
@@ -54,6 +55,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=50.0, help="of direct calls in each run")
     options = parser.parse_args()
+    start_guard()  # before the servers start
     with tempfile.TemporaryDirectory(prefix="batchwright-bench-", ignore_cleanup_errors=True) as name:
         _direct(Path(name), options.rounds, options.seconds)
 
