@@ -14,6 +14,7 @@ from batchwright.contracts.terms import Usage
 from batchwright.database.records import SliceProgress
 from batchwright.database.tables.batches.batch_snapshots import BatchKey
 from batchwright.rules.costs import amount_of
+from batchwright.rules.dispatch.queue_forecast import ModelSpeed
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 
 PRICES = {"llama": PriceConfig(currency="EUR", input="2", request="0.01")}
@@ -150,6 +151,23 @@ async def test_an_estimate_tells_lines_tokens_and_cost_without_creating_a_batch(
     assert (unserved.model, unserved.error, unserved.cost) == ("nope", "model_not_found", None)
     assert found.cost == priced.cost
     assert (await api.http.get("/v1/batches")).json()["data"] == []
+
+
+async def test_an_estimate_forecasts_the_time_if_the_speed_of_every_model_is_known(api: ApiFixture) -> None:
+    lines = [a_line(f"line-{number}") for number in range(100)]
+    assert (await estimate(api, *lines)).forecast is None
+    speed = ModelSpeed(lines_per_second=10, lines_measured=1000, pending=10, mean=1, variation=1)
+    await api.database.forecasts.publish_speeds({"llama": speed}, datetime.now(UTC))
+    alone = (await estimate(api, *lines)).forecast
+    assert alone is not None
+    assert alone.lines_ahead == 0
+    assert 8 <= alone.seconds_p50 <= 12
+    assert alone.seconds_p90 > alone.seconds_p50
+    await running(api)
+    behind = (await estimate(api, *lines)).forecast
+    assert behind is not None
+    assert behind.seconds_p50 > alone.seconds_p50
+    assert (await estimate(api, *lines, a_line("last", "org/qwen:7b"))).forecast is None
 
 
 async def test_an_estimate_lists_the_errors_of_the_input(api: ApiFixture) -> None:

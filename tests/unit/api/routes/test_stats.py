@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime, timedelta
 
+from batchwright.contracts.payloads.batch import ModelCounts
 from batchwright.rules.worker_stats import UpstreamTraffic
 from tests.fakes.api import ApiFixture, open_api
 from tests.unit.starter.cli import run_now, served
@@ -34,6 +35,13 @@ async def test_statistics_of_live_workers_are_added_up() -> None:
     async with open_api(backends=BACKENDS) as api:
         for url in BACKENDS:
             await api.database.models.replace_models(url, ["llama"], datetime.now(UTC))
+        change = {"backends": [{"url": A, "in_flight": 64}, {"url": B}]}
+        await api.http.put("/admin/models/llama", json=change)
+        batch = await api.create()
+        lines = ModelCounts(model="llama", lines=9)
+        await api.database.batches.start(
+            "default", batch.id, total=9, models=[lines], at=datetime.now(UTC), unserved=0, completed=2
+        )
         await beat(api, "one:1", lane(A, 10, open_circuits=1), lane(B, 2))
         await beat(api, "two:1", lane(A, 30), lane("http://gone", 3, "gone"))
         await beat(api, "dead:1", lane(A, 100), age=timedelta(minutes=1))
@@ -44,11 +52,17 @@ async def test_statistics_of_live_workers_are_added_up() -> None:
         "workers": 2,
         "requests": {"total": 45, "success": 41, "errors": 4},
         "backends": [
-            {"id": A, "requests": 40, "average_latency_ms": 250.0, "pending": 4},
-            {"id": B, "requests": 2, "average_latency_ms": 250.0, "pending": 2},
+            {"id": A, "in_flight": 64, "requests": 40, "average_latency_ms": 250.0, "pending": 4},
+            {"id": B, "in_flight": None, "requests": 2, "average_latency_ms": 250.0, "pending": 2},
         ],
         "models": [
-            {"name": "llama", "requests": 42, "average_duration_ms": 250.0, "tokens_per_second": 40.5}
+            {
+                "name": "llama",
+                "lines_left": 9,
+                "requests": 42,
+                "average_duration_ms": 250.0,
+                "tokens_per_second": 40.5,
+            }
         ],
         "open_circuits": [{"model": "llama", "backend": A, "workers": 1}],
     }
