@@ -56,7 +56,7 @@ class LiveFragments:
         self._readings: dict[tuple[str, str], _Reading] = {}
         self._listeners = Counter[str]()
         self._ends = set[asyncio.Future[None]]()  # one of each stream
-        stopping.on_set(lambda: [end.set_result(None) for end in self._ends])
+        stopping.on_set(self._end_all)
 
     async def stream(self, visit: Visit, fragment: Fragment, *, seconds: float | None = None) -> Response:
         """Return the stream of one tab.
@@ -94,6 +94,10 @@ class LiveFragments:
         if key not in self._readings:
             self._readings[key] = _Reading(now + seconds, asyncio.ensure_future(fragment()))
         return await asyncio.shield(self._readings[key].fragment)
+
+    def _end_all(self) -> None:
+        for end in self._ends:
+            end.set_result(None)
 
     async def _events(
         self, key: tuple[str, str], fragment: Fragment, seconds: float

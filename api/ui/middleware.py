@@ -73,7 +73,7 @@ class UiMiddleware:
         live = LiveFragments(self._deps.stopping)
         routes: list[BaseRoute] = [
             Route(f"{PREFIX}/static/{{name}}", self._static),
-            Route(PREFIX, lambda _: RedirectResponse(f"{PREFIX}/batches", 303)),
+            Route(PREFIX, self._start),
         ]
 
         def add(pages: Mapping[str, Page], *, needs_session: bool) -> None:
@@ -88,6 +88,9 @@ class UiMiddleware:
         for pages in (BatchPages(renderer, settings, live), LinePages(renderer), files, ListPages(renderer)):
             add(pages.table(), needs_session=keys is not None)
         return routes
+
+    async def _start(self, _: Request) -> Response:
+        return RedirectResponse(f"{PREFIX}/batches", 303)
 
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]

@@ -53,9 +53,11 @@ class Renderer:
             "code": code_text,
             "words": lambda text: str(text).replace("_", " "),
         }
-        self._environment.globals |= {"link": link, "static": self._static}
+        self._environment.globals.update(link=link, static=self._static)
         macros = self._environment.get_template("macros.html").module
-        self._environment.globals |= {name: macro for name, macro in vars(macros).items() if name[0] != "_"}
+        self._environment.globals.update(
+            {name: macro for name, macro in vars(macros).items() if name[0] != "_"}
+        )
 
     def page(
         self, visit: Visit, template: str, context: Mapping[str, object], status: int = 200
