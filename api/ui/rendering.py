@@ -53,8 +53,7 @@ class Renderer:
             "code": code_text,
             "words": lambda text: str(text).replace("_", " "),
         }
-        self._environment.globals.update(link=link, static=self._static)
-        macros = self._environment.get_template("macros.html").module
+        macros = self._environment.get_template("macros.html").make_module({"link": link})
         self._environment.globals.update(
             {name: macro for name, macro in vars(macros).items() if name[0] != "_"}
         )
@@ -69,8 +68,8 @@ class Renderer:
 
     def fragment(self, visit: Visit, template: str, context: Mapping[str, object]) -> bytes:
         """Return a template as UTF-8. Characters that have no UTF-8 form are replaced."""
-        shown = {**context, "visit": visit, "now": self.clock().timestamp()}
-        return self._environment.get_template(template).render(shown).encode(errors="replace")
+        own = {"visit": visit, "now": self.clock().timestamp(), "link": link, "static": self._static}
+        return self._environment.get_template(template).render({**context, **own}).encode(errors="replace")
 
     def error(self, visit: Visit, error: ApiError) -> HTMLResponse:
         title = HTTPStatus(error.status).phrase
