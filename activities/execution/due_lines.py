@@ -23,9 +23,10 @@ Line = TypeVar("Line", bound=GroupedLine)
 class DueLines(Generic[Line]):
     """The lines of a slice that may be sent now, by prefix group (lines with the same system prompt).
 
-    The groups are in the order of the plan, and so are the lines within a group. A group is full if its next
-    line should wait for a response to an earlier line. `pop` returns a line of a full group only if there are
-    no other lines. Lines without a group are in group 0, which is never full.
+    The groups are in the order of the plan, and so are the lines within a group. A group is full while its
+    next line should wait for the response to an earlier line of the group. `pop` returns a line of a full
+    group only if all groups that have lines are full. Lines without a group are in group 0, which is never
+    full.
     """
 
     def __init__(self, prefixes: PrefixGroups) -> None:

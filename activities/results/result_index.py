@@ -267,7 +267,7 @@ class ResultIndex:
         self.add_segment(_OWN_SEGMENT, writer.finish())
 
     def line(self, entry: int) -> bytes:
-        """Return the line for the output or error file of the result with this entry number."""
+        """Return the result with the number `entry`, as a line of the output or error file."""
         return self._read(self._length[entry], self._position[entry])
 
     def _read(self, length: int, position: int) -> bytes:

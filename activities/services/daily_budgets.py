@@ -168,7 +168,7 @@ class DailyBudgets:
         """Count what a line has used, for the budgets of the batch's tenant and API key.
 
         Args:
-            cost: amount as in `rules/costs.py`.
+            cost: in millionths of a millionth of the currency's unit, as in `rules/costs.py`.
         """
         if tokens or cost:
             today = self._today()

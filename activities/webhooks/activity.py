@@ -28,6 +28,8 @@ class WebhookDeliveries(WebhookActivities):
     ) -> None:
         self._database, self._deliveries = database, database.webhook_deliveries
         self._sender, self._secrets, self._metrics = sender, secrets, metrics
+        for result in ("succeeded", "failed"):  # from zero, so that a rate sees the first attempt
+            metrics.webhook_attempts.labels(result)
 
     @activity.defn
     async def deliver_webhook(self, request: AttemptRequest) -> AttemptResult:

@@ -91,7 +91,7 @@ class UploadTarget:
 
 
 class BatchTarget:
-    """A batch of the caller's tenant."""
+    """Target of an audit log entry: a batch of the caller's tenant."""
 
     type = AuditTargetType.BATCH
 

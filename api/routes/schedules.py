@@ -115,7 +115,7 @@ class ScheduleRoutes:
         return json_response(DeletedSchedule(id=row.id))
 
     async def pause(self, request: Request, schedule_id: str) -> Response:
-        """Pause a schedule. Times that pass meanwhile are not made up."""
+        """Pause a schedule. Runs that are due meanwhile are not started later."""
         return json_response(await self._schedules.pause(await self._row(request, schedule_id)))
 
     async def resume(self, request: Request, schedule_id: str) -> Response:

@@ -24,9 +24,9 @@ Fragment = Callable[[], Awaitable[bytes]]
 
 
 async def batch_event(event: bytes, fragment: Callable[[BatchObject], Awaitable[bytes]]) -> bytes:
-    """Return an event of a batch, as the API sends it, with a fragment of the page as its data.
+    """Replace the data of a batch event from the API with the part of the page that `fragment` returns.
 
-    Anything else that the API sends is returned unchanged.
+    Return any other event unchanged.
     """
     fields = event.split(b"\n")
     data = next((field for field in fields if field.startswith(_DATA)), None)
@@ -50,7 +50,10 @@ class _Reading(NamedTuple):
 
 
 class LiveFragments:
-    """Streams of a fragment that is read again and again. All tabs of a visitor share each reading of it."""
+    """Streams parts of pages to open tabs, and renders them again at intervals.
+
+    All tabs of a visitor that show the same URL share what is rendered.
+    """
 
     def __init__(self, stopping: ApiShutdown) -> None:
         self._readings: dict[tuple[str, str], _Reading] = {}

@@ -175,10 +175,10 @@ class Catalog:
 
 
 class ResolvedModel(NamedTuple):
-    """A model after its change at run time was applied.
+    """A configured model after an operator's change at run time was applied.
 
     Attributes:
-        config: settings of the model; None if the change removes the model.
+        config: settings that apply now; None if the change removes the model.
         problems: parts of the change that could not be applied.
     """
 

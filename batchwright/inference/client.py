@@ -101,7 +101,8 @@ class InferenceClient:
     def set_transport(self, transport: Transport) -> None:
         """Use `transport` for further requests, and read the API key again.
 
-        A client that had a problem becomes usable, unless it has no API key and cannot read one.
+        If the client was unusable because of an earlier problem, it becomes usable again. If it has no API
+        key yet and the key cannot be read, it stays unusable.
         """
         self._transport = transport
         self._initial_problem = self.problem = ""

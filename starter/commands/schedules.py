@@ -185,7 +185,7 @@ def pause(id: Id, json: Json = False, url: Url = None, tenant: Tenant = None) ->
 
 @schedules.command("resume")
 def resume(id: Id, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
-    """Resume a paused schedule. Times that have passed are not made up."""
+    """Resume a paused schedule. Runs that were due meanwhile are not started later."""
     _act(id, "resume", json, url, tenant)
 
 

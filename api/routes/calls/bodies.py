@@ -27,10 +27,10 @@ MAX_BODY_BYTES_PER_TENANT = 128 * 1024 * 1024
 
 
 class CallBodies:
-    """Reads the bodies of single calls, which may be as large as lines of batches.
+    """Reads the bodies of single calls, each at most as large as a line of a batch.
 
-    The number of bytes in memory is limited, over all bodies of this process. A body stays in memory until
-    its call is accepted, or as long as the connection of its call is held.
+    All bodies in the memory of this process share a limit in bytes. A body counts until its call is accepted
+    or, if the response comes on the same connection, until that connection ends.
     """
 
     def __init__(self, settings: Settings) -> None:

@@ -132,9 +132,10 @@ class LiveIndex:
     def settlements(self, start: int, end: int) -> Iterator[Settlement]:
         """Yield the settlements from number `start` to before `end`, in the order in which they were found.
 
-        A line has at most one settlement of each kind, wherever its result is moved. It has both if a success
-        was found after a failure. Numbers of settlements never change, but indexes of other processes have
-        other numbers. If there are fewer than `end` settlements, fewer are yielded.
+        A settlement says that a line succeeded or failed. A line has at most one success and one failure,
+        even if its result is moved to another segment; it has both if a success was found after a failure.
+        Numbers of settlements never change, but the index of another process may number them differently. If
+        there are fewer than `end` settlements, fewer are yielded.
         """
         return (Settlement(entry >> 1, bool(entry & 1)) for entry in self._settlements[start:end])
 

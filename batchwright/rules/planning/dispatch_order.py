@@ -218,9 +218,9 @@ def _in_text_order(rows: Iterable[bytes], read_line: ReadLine) -> Iterator[bytes
 
 
 def _sorted_by_text(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | bytearray]:
-    """Yield packed lines with the same key, sorted by the rest of their prompts.
+    """Yield packed lines with the same key, sorted by the part of their prompts that the key does not cover.
 
-    If the key ends in zero, it covers the whole prompt. The lines then keep their order.
+    If the key ends in a zero byte, it covers the whole prompt. The lines then keep their order.
     """
     if rows[:_KEY].endswith(b"\x00"):
         yield from _rows_of(rows)

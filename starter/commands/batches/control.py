@@ -235,9 +235,10 @@ def _changed_live(client: Client, id: str, change: Callable[[str], BatchObject])
 def _with_failed_lines(
     group: str, batches: Sequence[BatchObject], codes: Sequence[str] | None
 ) -> list[BatchObject]:
-    """Return the batches of a group in which lines failed, with one of the codes if there are some.
+    """Return the batches of a group that have failed lines. With `codes`, only lines that failed with one of
+    them count.
 
-    If there is no such batch, or a batch of the group has not ended, the command ends with an error.
+    The command ends with an error if there is no such batch, or if a batch of the group has not ended.
     """
     for batch in batches:
         if not batch.status.is_terminal or batch.x_batchwright.files_pending:

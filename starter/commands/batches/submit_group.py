@@ -30,7 +30,7 @@ def divided_input(client: Client, path: Path, file: BinaryIO, max_cost: str | No
 
 
 def print_webhook_secret(batch: BatchObject) -> None:
-    """Print the secret of a batch's own webhook, which only the response of the creation has."""
+    """Print the secret of a batch's own webhook. The API returns it only when the batch is created."""
     hook = batch.x_batchwright.webhook
     if hook is not None:
         secret = hook.secret or "unreadable, so rotate it"

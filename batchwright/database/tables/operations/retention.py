@@ -73,9 +73,10 @@ class RetentionTable(Protocol):
         ...
 
     async def old_batches(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
-        """Return batches that ended by `before` and whose intermediate objects and files are all deleted.
+        """Return up to `limit` batches that ended by `before`, sorted by their end, from behind `after`.
 
-        Rolling batches that ended two days ago or earlier are returned as well.
+        Only batches whose intermediate objects, output file and error file have been deleted are returned.
+        For rolling batches, `before` is at least the time two days ago.
         """
         ...
 

@@ -89,14 +89,14 @@ class QuotasTable(Protocol):
     ) -> QuotaExcess | None:
         """Reserve the lines and tokens in `requested` for a batch in validation, and return None.
 
-        If the tenant's work would then exceed one of `limits`, reserve nothing and return the exceeded quota.
-        The tenant's work includes the lines without a result in its other live batches. If the status of the
-        batch is not `validating`, nothing changes.
+        If the tenant's work would exceed one of `limits`, reserve nothing and return the exceeded quota. The
+        tenant's work is this request and the lines without a result in the tenant's other live batches. If
+        the status of the batch is not `validating`, do nothing.
 
-        If `waits` is True and the batch gets no reservation, it is recorded as waiting, and a reservation
-        from an earlier call is deleted. It is not recorded if its own work alone exceeds the limit. While a
-        batch waits, later batches of the tenant must wait too, except batches that have a reservation
-        already.
+        Args:
+            waits: if True and the batch gets no reservation, record that it waits, and delete its reservation
+                from an earlier call. A batch that alone exceeds a limit is not recorded. While a batch waits,
+                `reserve` also refuses later batches of the tenant that have no reservation yet.
         """
         ...
 
