@@ -8,9 +8,8 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from secrets import token_hex
-from typing import NamedTuple
 
 from batchwright.activities.execution.stored_results import StoredResults
 from batchwright.activities.services.call_answers import CallAnswers
@@ -18,13 +17,8 @@ from batchwright.contracts.terms import Usage
 from batchwright.inference.limits.memory_budget import MemoryBudget
 from batchwright.rules import object_keys
 from batchwright.rules.results.error_tally import ErrorTally, line_error
-from batchwright.rules.results.segments import (
-    RecordKind,
-    RecordLocation,
-    SegmentRecord,
-    SegmentWriter,
-    locate_records,
-)
+from batchwright.rules.results.segment_merging import merge_segments
+from batchwright.rules.results.segments import RecordKind, SegmentRecord, SegmentWriter
 from batchwright.rules.results.token_usage import total_usage
 from batchwright.storage.base import ObjectInfo, Storage, StorageUnavailable
 from batchwright.telemetry.metrics import Metrics
@@ -40,13 +34,6 @@ LAST_FLUSH_SECONDS = 3.0  # after the grace period; the workflow waits a little 
 _MAX_OPEN_BYTES = 4 * FLUSH_BYTES
 _COMPACT_BYTES = 8 * 1024 * 1024
 _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.25, 4.0
-
-
-class _SegmentRecord(NamedTuple):
-    """One record of a segment, given as the bytes of the whole segment and the record's position in them."""
-
-    data: bytes
-    place: RecordLocation
 
 
 class SegmentNames:
@@ -205,20 +192,7 @@ class ResultWriter:
         old = self._small_segments()
         if len(old) < min_segments:
             return
-        kept: dict[int, _SegmentRecord] = {}
-        finals: dict[int, _SegmentRecord] = {}
-        for info in old:
-            data = await self._storage.get(info.key)
-            for place in locate_records(data):
-                known = kept.get(place.offset)
-                if place.final:
-                    finals.setdefault(place.offset, _SegmentRecord(data, place))
-                elif known is None or _replaces(place, known.place):
-                    kept[place.offset] = _SegmentRecord(data, place)
-        writer = SegmentWriter()
-        for found in (*kept.values(), *_dead_letter_records(finals, kept)):
-            writer.copy(*found)
-        await self._store(writer.finish())
+        await self._store(merge_segments([await self._storage.get(info.key) for info in old]))
         for info in old:
             if is_lease_valid():
                 await self._storage.delete(info.key)
@@ -253,31 +227,3 @@ class ResultWriter:
         self.completed += len(succeeded)
         self.usage = total_usage([self.usage, *[record.usage for record in succeeded]])
         return size
-
-
-def _dead_letter_records(
-    finals: dict[int, _SegmentRecord], kept: dict[int, _SegmentRecord]
-) -> Iterable[_SegmentRecord]:
-    """Yield the dead letters of the lines whose merged result is an error.
-
-    A dead letter is the record of a line's final failure. If another attempt of the line succeeded, the dead
-    letter is dropped.
-
-    Args:
-        finals: the dead letters, by the line's offset in the input.
-        kept: the record that is kept for each line, by offset.
-    """
-    for offset, final in finals.items():
-        result = kept.get(offset)
-        if result is not None and result.place.kind == RecordKind.SETTLED and not result.place.success:
-            yield final
-
-
-def _replaces(record: RecordLocation, known: RecordLocation) -> bool:
-    """Return True if `record` is kept instead of `known`. Both are records of the same line.
-
-    A result replaces a record of attempts. A success replaces an error.
-    """
-    if record.kind != RecordKind.SETTLED:
-        return known.kind != RecordKind.SETTLED
-    return known.kind != RecordKind.SETTLED or (record.success and not known.success)

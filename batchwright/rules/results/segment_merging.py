@@ -1,0 +1,63 @@
+"""Merge segments (stored objects with many results each) into one, with one result for each line."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from batchwright.rules.results.segments import RecordKind, RecordLocation, SegmentWriter, locate_records
+
+
+class _SegmentRecord(NamedTuple):
+    """One record of a segment, given as the bytes of the whole segment and the record's position in them."""
+
+    data: bytes
+    place: RecordLocation
+
+
+def merge_segments(segments: Iterable[bytes]) -> bytes:
+    """Return one segment with the results of all `segments`.
+
+    Of several results of a line, the first success is kept, or the first error if there is no success. If the
+    kept result is an error, the dead letter of the line is kept too. For a line without a result,
+    its last record of attempts is kept.
+    """
+    kept: dict[int, _SegmentRecord] = {}
+    finals: dict[int, _SegmentRecord] = {}
+    for data in segments:
+        for place in locate_records(data):
+            known = kept.get(place.offset)
+            if place.final:
+                finals.setdefault(place.offset, _SegmentRecord(data, place))
+            elif known is None or _replaces(place, known.place):
+                kept[place.offset] = _SegmentRecord(data, place)
+    merged = SegmentWriter()
+    for record in (*kept.values(), *_dead_letter_records(finals, kept)):
+        merged.copy(*record)
+    return merged.finish()
+
+
+def _dead_letter_records(
+    finals: dict[int, _SegmentRecord], kept: dict[int, _SegmentRecord]
+) -> Iterable[_SegmentRecord]:
+    """Yield the dead letters of the lines whose merged result is an error.
+
+    A dead letter is the record of a line's final failure. If another attempt of the line succeeded, the dead
+    letter is dropped.
+
+    Args:
+        finals: the dead letters, by the line's offset in the input.
+        kept: the record that is kept for each line, by offset.
+    """
+    for offset, final in finals.items():
+        result = kept.get(offset)
+        if result is not None and result.place.kind == RecordKind.SETTLED and not result.place.success:
+            yield final
+
+
+def _replaces(record: RecordLocation, known: RecordLocation) -> bool:
+    """Return True if `record` is kept instead of `known`. Both are records of the same line.
+
+    A result replaces a record of attempts. A success replaces an error.
+    """
+    if record.kind != RecordKind.SETTLED:
+        return known.kind != RecordKind.SETTLED
+    return known.kind != RecordKind.SETTLED or (record.success and not known.success)
