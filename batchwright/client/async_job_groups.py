@@ -5,13 +5,11 @@ from contextlib import aclosing
 from functools import partial
 from typing import TypeVar
 
-from openai import APIStatusError, AsyncOpenAI
+from openai import APIStatusError, AsyncOpenAI, ConflictError
 from openai.types import Batch
 
 from batchwright.client.async_jobs import AsyncJob
-from batchwright.client.connection import (
-    ENDED,
-)
+from batchwright.client.connection import ENDED
 from batchwright.client.groups import (
     BatchPage,
     PartsFailed,
@@ -96,9 +94,7 @@ class AsyncJobGroup(AsyncJob):
         Raises:
             PartsFailed: the API rejected the call for some of the batches.
         """
-        await self._refresh()
-        await self._each([job for job in self.jobs if job.batch.status not in ENDED], AsyncJob.pause)
-        return self.batch
+        return await self._change_live(AsyncJob.pause)
 
     async def resume(self, *, completion_window: str | None = None) -> "AsyncJobGroup":
         """Resume the batches that are not completed, as `AsyncJob.resume` does. Return the new group.
@@ -118,9 +114,7 @@ class AsyncJobGroup(AsyncJob):
         Raises:
             PartsFailed: the API rejected the call for some of the batches.
         """
-        await self._refresh()
-        await self._each([job for job in self.jobs if job.batch.status not in ENDED], AsyncJob.cancel)
-        return self.batch
+        return await self._change_live(AsyncJob.cancel)
 
     async def delete(self, *, keep_files: bool = False) -> None:
         """Delete the batches of the group, which have ended, and those that retry or resume one of them.
@@ -139,11 +133,29 @@ class AsyncJobGroup(AsyncJob):
         jobs = [AsyncJob(self._client, batch) for batch in batches]
         await self._each(jobs, partial(AsyncJob.delete, keep_files=keep_files))
 
+    async def _change_live(self, change: Callable[[AsyncJob], Awaitable[Batch]]) -> Batch:
+        """Call `change` for each batch that has not ended. Return the sums."""
+
+        async def change_unless_ended(job: AsyncJob) -> None:
+            try:
+                await change(job)
+            except ConflictError:
+                await self._read(job)
+                if job.batch.status not in ENDED:
+                    raise
+
+        await self._refresh()
+        await self._each([job for job in self.jobs if job.batch.status not in ENDED], change_unless_ended)
+        return self.batch
+
     async def _refresh(self) -> None:
         """Read all batches again, and update the sums."""
         for job in self.jobs:
-            job.batch = await self._client.batches.retrieve(job.id)
+            await self._read(job)
         self.batch = self._summed()
+
+    async def _read(self, job: AsyncJob) -> None:
+        job.batch = await self._client.batches.retrieve(job.id)
 
     async def _each(
         self, jobs: Iterable[AsyncJob], act: Callable[[AsyncJob], Awaitable[_Done]]

@@ -6,12 +6,10 @@ from contextlib import closing
 from functools import partial
 from typing import TypeVar
 
-from openai import APIStatusError, OpenAI
+from openai import APIStatusError, ConflictError, OpenAI
 from openai.types import Batch
 
-from batchwright.client.connection import (
-    ENDED,
-)
+from batchwright.client.connection import ENDED
 from batchwright.client.groups import (
     BatchPage,
     PartsFailed,
@@ -96,9 +94,7 @@ class JobGroup(Job):
         Raises:
             PartsFailed: the API rejected the call for some of the batches.
         """
-        self._refresh()
-        self._each([job for job in self.jobs if job.batch.status not in ENDED], Job.pause)
-        return self.batch
+        return self._change_live(Job.pause)
 
     def resume(self, *, completion_window: str | None = None) -> "JobGroup":
         """Resume the batches that are not completed, as `Job.resume` does. Return the new group.
@@ -118,9 +114,7 @@ class JobGroup(Job):
         Raises:
             PartsFailed: the API rejected the call for some of the batches.
         """
-        self._refresh()
-        self._each([job for job in self.jobs if job.batch.status not in ENDED], Job.cancel)
-        return self.batch
+        return self._change_live(Job.cancel)
 
     def delete(self, *, keep_files: bool = False) -> None:
         """Delete the batches of the group, which have ended, and those that retry or resume one of them.
@@ -139,11 +133,29 @@ class JobGroup(Job):
         jobs = [Job(self._client, batch) for batch in batches]
         self._each(jobs, partial(Job.delete, keep_files=keep_files))
 
+    def _change_live(self, change: Callable[[Job], Batch]) -> Batch:
+        """Call `change` for each batch that has not ended. Return the sums."""
+
+        def change_unless_ended(job: Job) -> None:
+            try:
+                change(job)
+            except ConflictError:
+                self._read(job)
+                if job.batch.status not in ENDED:
+                    raise
+
+        self._refresh()
+        self._each([job for job in self.jobs if job.batch.status not in ENDED], change_unless_ended)
+        return self.batch
+
     def _refresh(self) -> None:
         """Read all batches again, and update the sums."""
         for job in self.jobs:
-            job.batch = self._client.batches.retrieve(job.id)
+            self._read(job)
         self.batch = self._summed()
+
+    def _read(self, job: Job) -> None:
+        job.batch = self._client.batches.retrieve(job.id)
 
     def _each(self, jobs: Iterable[Job], act: Callable[[Job], _Done]) -> list[_Done]:
         """Call `act` for each job, and return its results. If the API rejects a call, try the others anyway.

@@ -151,18 +151,19 @@ def submit(
         with _input_file(file) as content:
             parts = divided_input(client, file, content.file, max_cost)
             if len(parts) > 1:
-                given = [
-                    endpoint,
-                    window,
-                    pairs,
-                    deduplicate,
-                    priority,
-                    webhook,
-                    output_location,
-                    start_at,
-                    headers,
-                ]
-                group = group_id(content.file, given, idempotency_key or "")
+                given = {
+                    "endpoint": endpoint,
+                    "window": window,
+                    "metadata": pairs,
+                    "deduplicate": deduplicate,
+                    "priority": priority,
+                    "webhook": webhook,
+                    "output_location": output_location,
+                    "start_at": start_at,
+                    "headers": headers,
+                }
+                creation = {name: value for name, value in given.items() if value is not None}
+                group = group_id(content.file, [creation], idempotency_key or "")
                 submission = GroupSubmission(client, file, content.file, parts, group)
                 batches = submission.run(create, pairs, may_have_ended=idempotency_key is not None)
                 if wait:

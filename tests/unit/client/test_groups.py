@@ -9,6 +9,7 @@ import httpx2
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from openai.types import Batch
 
 from batchwright.client import AsyncBatches, AsyncJobGroup, Batches, Job, JobGroup, PartsFailed, Request
 from batchwright.contracts.errors import LineCode
@@ -224,6 +225,21 @@ def test_pause_resume_and_cancel_reach_the_batches_that_run(cli: Cli, client: Op
         sent = [id for id, signal in cli.api.temporal.signals if signal == name]
         assert sent[-2:] == live
     assert job.batch.status == "cancelling"
+
+
+def test_a_batch_that_ends_while_its_group_is_paused_is_no_error(
+    cli: Cli, client: OpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, pause = group_of(client, "ending"), Job.pause
+
+    def pause_after_an_end(each: Job) -> Batch:
+        if each.id == job.jobs[0].id:
+            end(cli, job.jobs[1])
+        return pause(each)
+
+    monkeypatch.setattr(Job, "pause", pause_after_an_end)
+    job.pause()
+    assert [each.batch.status for each in job.jobs[:2]] == ["validating", "completed"]
 
 
 def test_a_group_that_was_cancelled_is_resumed_once(cli: Cli, client: OpenAI) -> None:
