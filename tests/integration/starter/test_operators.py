@@ -91,7 +91,7 @@ async def test_a_sound_installation_without_workers_has_idle_queues_and_nothing_
     assert levels(report) == [
         *((part, Level.OK) for part in ("settings", "database", "tables", "clock", "storage")),
         *((part, Level.OK) for part in ("backends", "clock", "temporal", "namespace", "clock")),
-        *(("workers", Level.WARNING),) * 4,
+        *(("workers", Level.WARNING),) * 5,
     ]
     assert report.is_sound
     assert of(report, "backends")[0].message.endswith(" serves llama, org/qwen:7b.")
@@ -133,7 +133,7 @@ async def test_the_doctor_checks_the_backend_of_a_model_registered_at_run_time(
     assert [finding.message for finding in of(report, "clock")][
         1
     ] == "2 backends have clocks that agree with ours."
-    assert len(of(report, "workers")) == 4
+    assert len(of(report, "workers")) == 5
 
 
 async def test_each_missing_service_is_a_problem(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ COUNTS = {
     "batchwright_batches_without_run",
     "batchwright_chat_microbatch_size",
     "batchwright_forecast_batches",
+    "batchwright_interactive_inflight_requests",
     "batchwright_items",
     "batchwright_jobs",
     "batchwright_microbatch_size",
