@@ -19,6 +19,7 @@ from batchwright.telemetry.metrics import Metrics
 
 _log = logging.getLogger(__name__)
 _NO_WORKER = "No worker wrote the files in time."
+_NOT_FOUND = "Object storage does not find a file of the batch."
 
 
 class CopyImpossible(Exception):
@@ -44,8 +45,8 @@ class OutputCopies(OutputCopyActivities):
         has no files, nothing is written.
 
         Raises (ApplicationError, by type):
-            StorageUnavailable: the storage or the bucket does not respond, or the bucket refuses the files;
-                retried.
+            StorageUnavailable: the storage or the bucket does not respond, the storage does not find a file,
+                or the bucket refuses the files; retried.
             DatabaseUnavailable: the database does not respond; retried.
         """
         async with heartbeating(), translated():
@@ -56,13 +57,10 @@ class OutputCopies(OutputCopyActivities):
                 return OutputCopyState.WRITTEN
             try:
                 await self._copy_files(order, row)
-            except (CopyImpossible, ObjectMissing) as error:
-                said = "A file of the batch is no longer stored." if isinstance(error, ObjectMissing) else ""
-                return await self._end(order, OutputCopyState.FAILED, said or str(error))
-            except (ObjectRefused, StorageUnavailable) as error:
-                is_refused = isinstance(error, ObjectRefused)
-                said = str(error) if is_refused else FAILURE_SENTENCES[Failure.STORAGE_UNAVAILABLE]
-                await self._record(order, OutputCopy(error=said[:1].upper() + said[1:]))
+            except CopyImpossible as error:
+                return await self._end(order, OutputCopyState.FAILED, str(error))
+            except (ObjectMissing, ObjectRefused, StorageUnavailable) as error:
+                await self._record(order, OutputCopy(error=_sentence_of(error)))
                 fields = {"batch_id": order.batch_id, "error": str(error)}
                 _log.warning("files not copied to the output location", extra=fields)
                 raise ApplicationError(str(error), type=Failure.STORAGE_UNAVAILABLE) from error
@@ -89,7 +87,7 @@ class OutputCopies(OutputCopyActivities):
 
         Raises:
             CopyImpossible: the tenant may no longer write there, or a file was deleted.
-            ObjectMissing: the storage has lost a file.
+            ObjectMissing: the storage does not find a file. Perhaps a proxy answers instead of it.
             ObjectRefused, StorageUnavailable: the bucket refuses a file, or does not respond.
         """
         # Imported only if needed: it takes a second and 40 MB.
@@ -121,3 +119,15 @@ class OutputCopies(OutputCopyActivities):
 
     async def _record(self, order: BatchOrder, copy: OutputCopy) -> None:
         await self._database.batches.record_output_copy(order.tenant, order.batch_id, copy)
+
+
+def _sentence_of(error: ObjectMissing | ObjectRefused | StorageUnavailable) -> str:
+    """Return why an attempt failed, in a sentence for the tenant that says nothing of the installation."""
+    match error:
+        case ObjectMissing():
+            return _NOT_FOUND
+        case ObjectRefused():
+            said = str(error)
+        case StorageUnavailable():
+            said = FAILURE_SENTENCES[Failure.STORAGE_UNAVAILABLE]
+    return said[:1].upper() + said[1:]

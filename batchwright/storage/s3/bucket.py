@@ -58,11 +58,12 @@ class S3Bucket:
             attempt: sends the request. A repeated call must do no harm.
 
         Raises:
-            ObjectMissing: there is no such object.
+            ObjectMissing: there is no such object. An operation that stores an object never raises it.
             StorageFull: no space is left.
             StorageUnavailable: S3 refuses the request, or is still unreachable after the last retry.
         """
         try:
             return await self.retries.run(operation, attempt)
         except S3_ERRORS as error:
-            raise to_storage_error(error, doing, key, self.place.url) from error
+            is_write = operation is StorageOperation.STORE
+            raise to_storage_error(error, doing, key, self.place.url, is_write=is_write) from error

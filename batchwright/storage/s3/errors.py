@@ -64,6 +64,7 @@ _REMEDIES = {
     "301": _REGION,
     "RequestTimeTooSkewed": "the clocks differ too much: correct this machine's clock",
     "NotImplemented": "the server does not support this: check BATCHWRIGHT_S3_SSE",
+    "404": "this is not an answer of S3: correct BATCHWRIGHT_S3_ENDPOINT_URL, or the proxy in front of S3",
     NO_SUCH_UPLOAD: "the upload was aborted: a sweep or a lifecycle rule of the bucket runs too early",
 }
 
@@ -153,16 +154,20 @@ def write_refusal_of(error: BaseException | None) -> str:
     return ""
 
 
-def to_storage_error(error: Exception, doing: str, key: str, place: str) -> StorageError:
+def to_storage_error(
+    error: Exception, doing: str, key: str, place: str, *, is_write: bool = False
+) -> StorageError:
     """Return the storage error to raise instead of `error`, which is one of S3_ERRORS.
 
     Args:
         doing: the failed action, such as `read`, for the message.
         key: key of the object; empty if the action is about the whole storage.
         place: URL of the storage, for the message.
+        is_write: True if the action writes the object. Then the error is never ObjectMissing, because a write
+            needs no object: a 404 comes from a proxy.
     """
     code = error_code(error)
-    if code in ("NoSuchKey", "404"):
+    if code in ("NoSuchKey", "404") and not is_write:
         return ObjectMissing(f"There is no object {key!r} in {place}.")
     what = f"Cannot {doing} {key!r} in {place}" if key else f"Cannot {doing} {place}"
     if code in _FULL or _status_of(error) == _FULL_STATUS:

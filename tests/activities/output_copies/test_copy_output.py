@@ -187,8 +187,15 @@ async def test_a_bucket_that_refuses_is_tried_again_and_the_batch_says_why(
     assert await target.shown() == OutputCopy(state=OutputCopyState.WRITTEN)
 
 
-@pytest.mark.parametrize(("status", "code"), [(503, "SlowDown"), (403, "InvalidAccessKeyId")])
-async def test_a_bucket_that_is_down_says_nothing_of_the_operators_installation(
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (503, "SlowDown"),
+        (403, "InvalidAccessKeyId"),
+        (404, "404"),  # a proxy in front of the bucket has lost its route
+    ],
+)
+async def test_a_bucket_that_is_down_is_tried_again_and_says_nothing_of_the_operators_installation(
     target: Target,
     status: int,
     code: str,
@@ -200,6 +207,8 @@ async def test_a_bucket_that_is_down_says_nothing_of_the_operators_installation(
     with caplog.at_level(logging.WARNING):
         assert await failed(target) == "Object storage is unavailable."
     assert "test-secret" not in caplog.text
+    target.proxy.refuses = None
+    assert await target.copy(attempt=2) is OutputCopyState.WRITTEN
 
 
 async def test_an_error_of_the_own_storage_is_not_the_buckets(target: Target) -> None:
@@ -226,10 +235,12 @@ async def test_a_file_that_was_deleted_before_ends_the_copy(target: Target) -> N
     assert copy.error == "The file 'file-error' was deleted before it was written there."
 
 
-async def test_a_file_that_the_storage_has_lost_ends_the_copy(target: Target) -> None:
+async def test_a_file_that_the_storage_does_not_find_is_tried_again(target: Target) -> None:
     await target.storage.delete("of/output")
-    assert await target.copy() is OutputCopyState.FAILED
+    assert await failed(target) == "Object storage does not find a file of the batch."
     assert await asyncio.to_thread(target.unfinished_uploads) == 0
+    await target.storage.put("of/output", OUTPUT)
+    assert await target.copy(attempt=2) is OutputCopyState.WRITTEN
 
 
 async def test_giving_up_keeps_the_last_reason_and_a_success(target: Target) -> None:

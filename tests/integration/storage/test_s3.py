@@ -41,6 +41,17 @@ async def test_temporary_errors_are_retried(storage_fixture: S3Fixture, status: 
     )
 
 
+async def test_a_write_that_a_proxy_answers_with_404_is_unavailable_and_not_a_missing_object(
+    storage_fixture: S3Fixture,
+) -> None:
+    for what, data in (("PUT", b"x"), (CREATE, b"x" * PART)):
+        storage_fixture.proxy.fail(what, 404, "404")
+        with pytest.raises(StorageUnavailable, match="this is not an answer of S3"):
+            await write(storage_fixture.storage, "a", data)
+    with pytest.raises(ObjectMissing):
+        await storage_fixture.storage.get("a")
+
+
 async def test_retries_end_after_a_time(storage_fixture: S3Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the clock of the retries, each attempt takes 100 seconds."""
     storage_fixture.proxy.fail("PUT", 503, "SlowDown", times=10_000)
