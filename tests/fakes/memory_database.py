@@ -111,7 +111,9 @@ class MemoryBatches(BatchesTable):
         row = self._rows.enter().batches.get((tenant, batch_id))
         if row is None or row.order.output_location is None:
             return
-        if row.output_copy is None or row.output_copy.state is not OutputCopyState.WRITTEN:
+        state = OutputCopyState.PENDING if row.output_copy is None else row.output_copy.state
+        succeeds_late = (state, copy.state) == (OutputCopyState.FAILED, OutputCopyState.WRITTEN)
+        if state is OutputCopyState.PENDING or succeeds_late:
             self._put(row, output_copy=copy)
 
     async def start(

@@ -50,10 +50,11 @@ WHERE tenant = $1 AND id = $2 AND status = 'in_progress' AND cancel_requested_at
 RETURNING id
 
 -- name: record_output_copy
--- An attempt that a later one has overtaken does not replace its success.
+-- Of the final states, `written` replaces `failed`: an attempt that was given up may still succeed.
 UPDATE batches SET output_copy = $3
 WHERE tenant = $1 AND id = $2 AND output_location IS NOT NULL
-  AND coalesce(output_copy->>'state' <> 'written', true)
+  AND (coalesce(output_copy->>'state', 'pending') = 'pending'
+       OR (output_copy->>'state' = 'failed' AND $3::json->>'state' = 'written'))
 
 -- name: start
 WITH started AS (

@@ -253,6 +253,16 @@ async def test_giving_up_keeps_the_last_reason_and_a_success(target: Target) -> 
     assert await ActivityEnvironment().run(give_up, target.order) is OutputCopyState.WRITTEN
 
 
+async def test_an_attempt_that_fails_after_the_end_leaves_the_end_as_it_is(target: Target) -> None:
+    await ActivityEnvironment().run(target.activities().give_up_output_copy, target.order)
+    target.storage.failing = StorageUnavailable("disk")
+    with pytest.raises(ApplicationError):
+        await target.copy()
+    assert await target.shown() == OutputCopy(
+        state=OutputCopyState.FAILED, error="No worker wrote the files in time."
+    )
+
+
 async def test_an_overtaken_attempt_does_not_replace_the_success(target: Target) -> None:
     await target.copy()
     await target.database.batches.record_output_copy("t", "batch_1", OutputCopy(error="late"))

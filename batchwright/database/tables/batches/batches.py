@@ -81,7 +81,8 @@ class BatchesTable(Protocol):
     async def record_output_copy(self, tenant: str, batch_id: str, copy: OutputCopy) -> None:
         """Record how an attempt to copy the files of a batch to its output location ended.
 
-        If an earlier attempt has succeeded, or there is no such batch, nothing changes.
+        If there is no such batch, or the recorded state is final, nothing changes. But `written` replaces
+        `failed`, because an attempt that was given up may still succeed.
         """
         ...
 

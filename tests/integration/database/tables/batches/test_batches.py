@@ -62,22 +62,27 @@ async def test_beginning_sets_total_models_and_time(any_database: Database) -> N
     )
 
 
-async def test_the_copy_of_the_files_has_a_state_and_a_success_is_final(any_database: Database) -> None:
+async def test_the_copy_of_the_files_has_a_state_and_only_a_success_replaces_a_final_one(
+    any_database: Database,
+) -> None:
     batches, written = any_database.batches, OutputCopy(state=OutputCopyState.WRITTEN)
+    failed = OutputCopy(state=OutputCopyState.FAILED, error="ü")
     await batches.upsert(an_order(output_location="s3://out/"))
     await batches.upsert(an_order("batch_2"))
-    states = [
-        OutputCopy(error="no \0"),
-        OutputCopy(state=OutputCopyState.FAILED, error="ü"),
-        written,
-        OutputCopy(),
-    ]
-    for copy in states:
-        await batches.record_output_copy("u", "batch_1", written)
-        await batches.record_output_copy("t", "batch_1", copy)
+    late = [OutputCopy(error="late"), OutputCopy(state=OutputCopyState.FAILED, error="late")]
+    for copies, kept in (
+        ([OutputCopy(error="no"), OutputCopy(error="no \0")], OutputCopy(error="no \ufffd")),
+        ([OutputCopy(error="again"), failed, *late], failed),
+        ([written, *late], written),
+    ):
+        for copy in copies:
+            await batches.record_output_copy("u", "batch_1", written)
+            await batches.record_output_copy("t", "batch_1", copy)
         row = await batches.get("t", "batch_1")
         assert row is not None
-        assert row.output_copy == (written if copy == states[-1] else copy)
+        assert row.output_copy is not None
+        shown = row.output_copy.error.replace("\0", "\ufffd")  # PostgreSQL cannot store a NUL
+        assert row.output_copy.model_copy(update={"error": shown}) == kept
     await batches.record_output_copy("t", "batch_2", written)  # it has no location
     row = await batches.get("t", "batch_2")
     assert row is not None
