@@ -78,8 +78,11 @@ class TemporalGateway(Protocol):
         """Return the activities of a workflow that have not ended; empty if there is no such workflow."""
         ...
 
-    async def has_ended(self, batch_id: str) -> bool:
-        """Return True if the batch's workflow has ended, or if Temporal knows no workflow of the batch."""
+    async def has_ended(self, workflow_id: str) -> bool:
+        """Return True if a workflow has ended, or if Temporal knows no such workflow.
+
+        The id of a batch's workflow is the id of the batch.
+        """
         ...
 
     async def check(self) -> None:
@@ -162,10 +165,10 @@ class TemporalClientGateway(TemporalGateway):
         except RunMissing:
             return []
 
-    async def has_ended(self, batch_id: str) -> bool:
-        handle = self._client.get_workflow_handle(batch_id)
+    async def has_ended(self, workflow_id: str) -> bool:
+        handle = self._client.get_workflow_handle(workflow_id)
         try:
-            async with self._translated(batch_id):
+            async with self._translated(workflow_id):
                 run = await handle.describe(rpc_timeout=_RPC_TIMEOUT)
         except RunMissing:
             return True

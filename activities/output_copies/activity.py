@@ -18,6 +18,7 @@ from batchwright.storage.base import ObjectMissing, ObjectRefused, Storage, Stor
 from batchwright.telemetry.metrics import Metrics
 
 _log = logging.getLogger(__name__)
+_DELETED = "The batch was deleted before its files were written there."
 _NO_WORKER = "No worker wrote the files in time."
 _NOT_FOUND = "Object storage does not find a file of the batch."
 
@@ -41,8 +42,8 @@ class OutputCopies(OutputCopyActivities):
     async def copy_output(self, order: BatchOrder) -> OutputCopyState:
         """Write the files of an ended batch to its output location, and return the final state.
 
-        The row of the batch gets the state, and the reason if an attempt fails. If the batch was deleted, or
-        has no files, nothing is written.
+        The row of the batch gets the state, and the reason if an attempt fails. If the batch was deleted, the
+        copy has failed. If it has no files, nothing is written.
 
         Raises (ApplicationError, by type):
             StorageUnavailable: the storage or the bucket does not respond, the storage does not find a file,
@@ -51,8 +52,8 @@ class OutputCopies(OutputCopyActivities):
         """
         async with heartbeating(), translated():
             row = await self._database.batches.get(order.tenant, order.batch_id)
-            if row is None:  # deleted
-                return OutputCopyState.FAILED
+            if row is None:
+                return await self._end(order, OutputCopyState.FAILED, _DELETED)
             if row.output_copy is not None and row.output_copy.state is OutputCopyState.WRITTEN:
                 return OutputCopyState.WRITTEN
             try:

@@ -141,7 +141,8 @@ class AsyncJob:
             keep_files: True to keep the output and error files.
 
         Raises:
-            openai.ConflictError: the batch has not ended.
+            openai.ConflictError: the batch has not ended, or its files are still to be written to its output
+                location.
         """
         query = {"keep_files": "true"} if keep_files else {}
         await self._client.delete(batch_path(self.id, ""), cast_to=Deleted, options={"params": query})

@@ -15,7 +15,7 @@ class MemoryGateway(TemporalGateway):
 
     A test sets the results of `state` in `states` and those of `ingested` in `ingestions`, by batch id. It
     sets the results of `pending` in `activities`, by workflow id. `has_ended` returns True except for the
-    batches in `open`. If `failing` is an exception, every call raises it.
+    workflows in `open`. If `failing` is an exception, every call raises it.
     """
 
     def __init__(self, schedules: BatchSchedules | None = None) -> None:
@@ -24,7 +24,7 @@ class MemoryGateway(TemporalGateway):
         self.states: dict[str, BatchState] = {}
         self.ingestions: dict[str, IngestResult] = {}
         self.activities: dict[str, list[PendingActivity]] = {}
-        self.open: set[str] = set()  # ids of batches whose workflows have not ended
+        self.open: set[str] = set()  # ids of workflows that have not ended
         self.on_ingested: Callable[[], None] = lambda: None  # called before `ingested` returns
         self.failing: Exception | None = None
         self.schedules: BatchSchedules = schedules or MemoryBatchSchedules()
@@ -57,9 +57,9 @@ class MemoryGateway(TemporalGateway):
         self._enter()
         return self.activities.get(workflow_id, [])
 
-    async def has_ended(self, batch_id: str) -> bool:
+    async def has_ended(self, workflow_id: str) -> bool:
         self._enter()
-        return batch_id not in self.open
+        return workflow_id not in self.open
 
     async def check(self) -> None:
         self._enter()

@@ -6,6 +6,8 @@ import logging
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, batch_not_found, conflict
 from batchwright.contracts.objects.openai import DeletedBatch
+from batchwright.contracts.payloads.output_copies import OutputCopy, OutputCopyState
+from batchwright.contracts.temporal_names import output_copy_id
 from batchwright.database.errors import ResultsInUse
 from batchwright.database.records import BatchRow
 from batchwright.rules import object_keys
@@ -40,7 +42,8 @@ class BatchDeletion:
 
         Raises:
             ApiError: the tenant has no such batch (404). Or the batch has not ended, its files are not
-                written yet, or another batch that resumes it still reads its results (409).
+                written yet, also to its output location, or another batch that resumes it still reads its
+                results (409).
         """
         row = await self._batches.get(tenant, batch_id) if is_batch_id(batch_id) else None
         if row is None:
@@ -48,6 +51,7 @@ class BatchDeletion:
                 return DeletedBatch(id=batch_id)
             raise batch_not_found(batch_id)
         await self._check_ended(row)
+        await self._check_copied(row)
         try:
             await self._deletions.begin(tenant, batch_id, keep_files=keep_files)
         except ResultsInUse as error:
@@ -93,8 +97,29 @@ class BatchDeletion:
             if await self._temporal.has_ended(batch_id):
                 return
             await asyncio.sleep(_END_CHECK_SECONDS)
-        raise ApiError(
-            409,
-            f"Cannot delete batch '{batch_id}' yet: its workflow is still ending. Try again in a moment.",
-            headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
+        raise _not_yet(
+            f"Cannot delete batch '{batch_id}' yet: its workflow is still ending. Try again in a moment."
         )
+
+    async def _check_copied(self, row: BatchRow) -> None:
+        """Check that no more files will be written to the output location of a batch that has ended.
+
+        If the workflow that writes them was terminated, they stay pending for ever. So it is asked as well.
+
+        Raises:
+            ApiError: files will still be written there (409).
+        """
+        batch_id, copy = row.order.batch_id, row.output_copy or OutputCopy()
+        if row.order.output_location is None or copy.state is not OutputCopyState.PENDING:
+            return
+        if not await self._temporal.has_ended(output_copy_id(batch_id)):
+            raise _not_yet(
+                f"Cannot delete batch '{batch_id}' yet: its files are still to be written to "
+                f"'{row.order.output_location}'. Poll it until the state of `x_batchwright.output_location` "
+                "is no longer 'pending'. If you do not need them there, delete its files first."
+            )
+
+
+def _not_yet(message: str) -> ApiError:
+    """Return a 409 error that clients may retry."""
+    return ApiError(409, message, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})

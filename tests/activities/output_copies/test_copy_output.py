@@ -127,9 +127,15 @@ async def test_a_batch_without_files_has_nothing_to_write(target: Target) -> Non
     assert target.proxy.seen == []
 
 
-async def test_the_copy_of_a_deleted_batch_ends(target: Target) -> None:
+async def test_the_copy_of_a_deleted_batch_fails_with_an_entry_in_the_log(
+    target: Target, caplog: pytest.LogCaptureFixture
+) -> None:
     target.database = MemoryDatabase()
     assert await target.copy() is OutputCopyState.FAILED
+    assert 'output_copies_total{result="failed"} 1' in target.metrics.render().decode()
+    (entry,) = (each for each in caplog.records if each.levelno == logging.ERROR)
+    assert vars(entry)["batch_id"] == "batch_1"
+    assert vars(entry)["error"] == "The batch was deleted before its files were written there."
 
 
 async def test_a_worker_killed_halfway_leaves_no_parts_and_the_next_attempt_writes_all(

@@ -9,6 +9,8 @@ import pytest
 from batchwright.api.dependencies import now
 from batchwright.api.services.batches import deletion as batch_deletion
 from batchwright.contracts.objects.openai import BatchObject, DeletedBatch
+from batchwright.contracts.payloads.output_copies import OutputCopy, OutputCopyState
+from batchwright.contracts.temporal_names import output_copy_id
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules import object_keys
@@ -17,6 +19,9 @@ from batchwright.storage.base import StorageUnavailable
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.ended_batch import INPUT, Ended
 
+LOCATIONS = {"default": {"write": ["s3://out/"]}}
+LOCATION = "s3://out/blue"
+
 
 @pytest.fixture
 async def api() -> AsyncGenerator[ApiFixture]:
@@ -24,9 +29,11 @@ async def api() -> AsyncGenerator[ApiFixture]:
         yield api
 
 
-async def an_ended_batch(api: ApiFixture, status: BatchStatus = BatchStatus.COMPLETED) -> str:
+async def an_ended_batch(
+    api: ApiFixture, status: BatchStatus = BatchStatus.COMPLETED, output_location: str | None = None
+) -> str:
     """Create a batch with an output file, an error file and a scratch object, and return its id."""
-    batch = await api.create()
+    batch = await api.create(x_batchwright={"output_location": output_location})
     order = api.order(batch.id)
     await Ended(api.database, api.storage, order).finish(status, failed=[1])
     root = object_keys.batch_root("default", batch.id)
@@ -109,6 +116,40 @@ async def test_a_batch_whose_workflow_is_still_ending_is_a_409_that_may_be_repea
     assert "still ending" in error_of(answer).message
     api.temporal.open.clear()
     assert (await delete(api, batch_id)).status_code == 200
+
+
+@pytest.mark.parametrize("copy", [None, OutputCopy(error="Refused.")], ids=["not tried", "tried"])
+@pytest.mark.parametrize("query", ["", "?keep_files=true"])
+async def test_a_batch_whose_files_are_still_copied_is_a_409_that_may_be_repeated(
+    copy: OutputCopy | None, query: str
+) -> None:
+    async with open_api(data_locations=LOCATIONS) as api:
+        batch_id = await an_ended_batch(api, output_location=LOCATION)
+        api.temporal.open.add(output_copy_id(batch_id))
+        if copy is not None:
+            await api.database.batches.record_output_copy("default", batch_id, copy)
+        objects = dict(api.storage.objects)
+        answer = await delete(api, batch_id, query)
+        assert (answer.status_code, answer.headers["retry-after"]) == (409, "5")
+        assert "x-should-retry" not in answer.headers
+        assert f"still to be written to '{LOCATION}'" in error_of(answer).message
+        assert api.storage.objects == objects
+        assert len(api.database.rows.files) == 3
+
+
+@pytest.mark.parametrize("state", [OutputCopyState.WRITTEN, OutputCopyState.FAILED])
+async def test_a_batch_whose_files_are_copied_can_be_deleted(state: OutputCopyState) -> None:
+    async with open_api(data_locations=LOCATIONS) as api:
+        batch_id = await an_ended_batch(api, output_location=LOCATION)
+        api.temporal.open.add(output_copy_id(batch_id))  # its workflow reads the state and ends
+        await api.database.batches.record_output_copy("default", batch_id, OutputCopy(state=state))
+        assert (await delete(api, batch_id)).status_code == 200
+
+
+async def test_a_copy_that_an_operator_has_terminated_prevents_no_deletion() -> None:
+    async with open_api(data_locations=LOCATIONS) as api:
+        batch_id = await an_ended_batch(api, output_location=LOCATION)
+        assert (await delete(api, batch_id)).status_code == 200
 
 
 async def test_a_batch_whose_results_a_resumption_reads_is_a_409(api: ApiFixture) -> None:
