@@ -1,6 +1,8 @@
 """Growing bytes of one activity, which are on the local disk as soon as they take too much memory."""
 
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from batchwright.activities.scratch_file import ScratchFile
@@ -14,15 +16,19 @@ _CHUNK_BYTES = 256 * 1024
 class SpillSpace:
     """Makes the growing bytes of one activity. All of them together take at most 64 MiB of memory.
 
-    Each of them takes up to 256 KiB more. Call `close` at the end to delete their files.
+    Each of them takes up to 256 KiB more. Call `close` at the end to delete their files. Several threads may
+    use the space at the same time, but only one thread at a time may use the same growing bytes.
 
     Args:
         directory: where the files are created; None for the system's temporary directory.
         purpose: what the files are for, such as "Ingestion". Error messages begin with it.
+        check_stopped: is called before each read. It raises an exception to stop the thread that reads.
     """
 
-    def __init__(self, directory: Path | None, purpose: str) -> None:
+    def __init__(self, directory: Path | None, purpose: str, check_stopped: Callable[[], None]) -> None:
         self._directory, self._purpose = directory, purpose
+        self.check_stopped = check_stopped
+        self._lock = threading.Lock()  # protects `_left`
         self._left = _MEMORY_BYTES
         self._files: list[ScratchFile] = []
 
@@ -35,18 +41,21 @@ class SpillSpace:
 
     def take(self, size: int) -> bool:
         """Reserve memory. Return False if there is not enough."""
-        if size > self._left:
-            return False
-        self._left -= size
+        with self._lock:
+            if size > self._left:
+                return False
+            self._left -= size
         return True
 
     def give_back(self, size: int) -> None:
-        self._left += size
+        with self._lock:
+            self._left += size
 
     def new_file(self) -> ScratchFile:
         """Create a file. Raises StorageUnavailable if the directory cannot be used."""
-        self._files.append(ScratchFile(self._directory, self._purpose))
-        return self._files[-1]
+        file = ScratchFile(self._directory, self._purpose)
+        self._files.append(file)
+        return file
 
 
 class _SpilledBytes(GrowingBytes):
@@ -74,6 +83,7 @@ class _SpilledBytes(GrowingBytes):
             self._make_room()
 
     def read(self, start: int, end: int) -> bytes:
+        self._space.check_stopped()
         if self._file is None or start >= self._in_file:
             return super().read(start - self._in_file, end - self._in_file)
         stored = self._read_file(start, min(end, self._in_file))

@@ -30,7 +30,7 @@ class InputSpool(ScratchFile):
     def __init__(self, directory: Path | None) -> None:
         super().__init__(directory, "Ingestion")
         self._stopped = False
-        self._space = SpillSpace(directory, "Ingestion")
+        self._space = SpillSpace(directory, "Ingestion", self._check_stopped)
         self.new_bytes = self._space.new_bytes  # makes the place for what ingestion stores of each line
 
     def __exit__(

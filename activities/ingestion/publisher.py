@@ -150,7 +150,7 @@ class Publisher:
         self._check_deadline()
         safe_model = safe_name(model)
         tables = _PlanTables(self._slicer(model, len(lines)), spool.new_bytes())
-        ordered = lines.in_order(ranks, spool.read_line)
+        ordered = await spool.off_loop(lines.in_order, ranks, spool.read_line)
         async with self._storage.writer(object_keys.shard(self._prefix, safe_model)) as shard:
             piece = await spool.off_loop(_next_piece, ordered, tables, spool)
             while piece:
@@ -169,7 +169,7 @@ class Publisher:
     async def _write_plan(self, safe_model: str, plan: GrowingBytes, spool: InputSpool) -> None:
         key = object_keys.plan(self._prefix, safe_model)
         if len(plan) <= _PIECE_BYTES:
-            await self._storage.put(key, plan.read(0, len(plan)))
+            await self._storage.put(key, await spool.off_loop(plan.read, 0, len(plan)))
             return
         pieces = plan.pieces(_PIECE_BYTES)
         async with self._storage.writer(key) as writer:

@@ -20,7 +20,7 @@ Made = Callable[[], GrowingBytes]
 def space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[SpillSpace]:
     monkeypatch.setattr(spilled_bytes, "_MEMORY_BYTES", 4_000)
     monkeypatch.setattr(spilled_bytes, "_CHUNK_BYTES", 1_000)
-    space = SpillSpace(tmp_path, "Ingestion")
+    space = SpillSpace(tmp_path, "Ingestion", lambda: None)
     yield space
     space.close()
 
@@ -68,6 +68,6 @@ def test_all_growing_bytes_of_an_activity_share_one_limit_of_memory(
 
 def test_a_directory_that_cannot_be_used_is_named(space: SpillSpace, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    unusable = SpillSpace(tmp_path / "file", "Ingestion")
+    unusable = SpillSpace(tmp_path / "file", "Ingestion", lambda: None)
     with pytest.raises(StorageUnavailable, match="BATCHWRIGHT_SPOOL_DIR"):
         filled(unusable.new_bytes)

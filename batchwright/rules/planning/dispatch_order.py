@@ -168,7 +168,9 @@ class ModelLines:
         return (_plan_line(row).entry for row in rows_of(self._rows, _ROW.size))
 
     def in_order(self, ranks: "array[int]", read_line: ReadLine) -> Iterator[PlanLine]:
-        """Yield the lines in dispatch order. Call this only once.
+        """Return an iterator of the lines in dispatch order. Call this only once.
+
+        The call sorts all lines, which takes seconds for millions of lines and reads and writes the disk.
 
         Args:
             ranks: result of `PromptPrefixes.ranks`.

@@ -17,6 +17,8 @@ from batchwright.activities.ingestion.input_spool import InputSpool
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus
+from batchwright.rules import growing_bytes
+from batchwright.rules.growing_bytes import sorted_rows
 from batchwright.storage.base import StorageUnavailable
 from tests.activities.ingestion.fresh_batch import BATCH_ID, TENANT, FreshBatch, a_batch, a_line
 from tests.fakes.storage import MemoryStorage, MemoryWriter
@@ -176,6 +178,30 @@ async def test_a_cancelled_spool_stops_its_thread(tmp_path: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await work
         assert stopped.is_set()
+
+
+async def test_a_cancel_stops_the_sorting_of_a_plan_after_the_current_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growing_bytes, "_RUN_ROWS", 10)
+    sorting, cancelled, runs = threading.Event(), threading.Event(), list[bytes]()
+
+    def sorted_run(run: bytes) -> list[bytes]:
+        runs.append(run)
+        sorting.set()
+        cancelled.wait(30)
+        return [run]
+
+    with InputSpool(tmp_path) as spool:
+        rows = spool.new_bytes()
+        rows.append(bytes(8 * 100))
+        work = asyncio.create_task(spool.off_loop(sorted_rows, rows, 8, sorted_run))
+        await asyncio.to_thread(sorting.wait, 30)
+        work.cancel()
+        asyncio.get_running_loop().call_soon(cancelled.set)  # after the task has received the cancel
+        with pytest.raises(asyncio.CancelledError):
+            await work
+    assert len(runs) == 1
 
 
 def test_a_spool_returns_lines_in_any_order_and_adds_the_last_newline(tmp_path: Path) -> None:

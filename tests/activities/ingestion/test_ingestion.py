@@ -1,6 +1,8 @@
 """Ingestion plans every line once or rejects it with a reason, whatever earlier attempts have done."""
 
-from collections.abc import AsyncGenerator
+import threading
+from array import array
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import accumulate
@@ -24,6 +26,7 @@ from batchwright.rules import growing_bytes
 from batchwright.rules.dispatch.rate_limits import Pacing
 from batchwright.rules.ids import request_id
 from batchwright.rules.input import line_ids
+from batchwright.rules.planning.dispatch_order import ModelLines, PlanLine, ReadLine
 from batchwright.rules.planning.plan_format import PlanEntry, SliceRecord
 from batchwright.rules.results.output_lines import error_line
 from batchwright.rules.results.segments import RecordKind, SegmentRecord
@@ -90,6 +93,20 @@ async def test_the_plan_is_the_same_if_its_rows_are_on_disk(
     monkeypatch.setattr(line_ids, "_MAX_IN_TABLE", 10)
     monkeypatch.setattr(publisher, "_PIECE_BYTES", 1_000)
     assert await planned() == in_memory
+
+
+async def test_lines_are_sorted_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_order, threads = ModelLines.in_order, list[threading.Thread]()
+
+    def recorded(lines: ModelLines, ranks: "array[int]", read_line: ReadLine) -> Iterator[PlanLine]:
+        threads.append(threading.current_thread())
+        return in_order(lines, ranks, read_line)
+
+    monkeypatch.setattr(ModelLines, "in_order", recorded)
+    batch = await a_batch(a_line("1"), a_line("2", "b"))
+    await batch.ingest()
+    assert len(threads) == 2
+    assert threading.current_thread() not in threads
 
 
 async def test_a_repeated_id_beyond_the_table_in_memory_fails_the_batch(
