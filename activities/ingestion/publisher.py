@@ -31,7 +31,7 @@ from batchwright.rules.input.line_checks import describe_body_problems
 from batchwright.rules.input.lines import parse_line, read_fields, read_text
 from batchwright.rules.planning.dispatch_order import ModelLines, PlanLine
 from batchwright.rules.planning.duplicates import encode_duplicates
-from batchwright.rules.planning.plan_format import SLICE_BYTES, pack_entry, pack_slice
+from batchwright.rules.planning.plan_format import SLICE_BYTES, PlanEntry, pack_entry, pack_slice
 from batchwright.rules.planning.slicing import (
     MAX_SLICE_LINES,
     MIN_LARGE_SLICE_LINES,
@@ -182,9 +182,10 @@ class Publisher:
         Return the number of lines, with 0 slices. Finalization needs the plan to know which lines exist.
         """
         safe_model = safe_name(model)
-        await self._storage.put(
-            object_keys.plan(self._prefix, safe_model), await spool.off_loop(_pack_positions, lines)
-        )
+        entries = lines.entries()
+        async with self._storage.writer(object_keys.plan(self._prefix, safe_model)) as plan:
+            while piece := await spool.off_loop(_pack_entries, entries):
+                await plan.write(piece)
         return ModelShare(model=model, safe_model=safe_model, lines=len(lines), slices=0)
 
     def _check_deadline(self) -> None:
@@ -289,8 +290,9 @@ class Publisher:
         await self._storage.put(object_keys.model_map(self._prefix), msgspec.json.encode(model_map))
 
 
-def _pack_positions(lines: ModelLines) -> bytes:
-    return b"".join(map(pack_entry, lines.entries()))
+def _pack_entries(entries: Iterator[PlanEntry]) -> bytes:
+    """Return the next part of a plan, at most 64 KiB. Return no bytes at the end."""
+    return b"".join(map(pack_entry, islice(entries, _PIECE_LINES)))
 
 
 def settled_counts(scanner: Scanner) -> dict[str, ModelCounts]:

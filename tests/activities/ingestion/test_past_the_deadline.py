@@ -3,16 +3,19 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 
 import msgspec
 import pytest
 
+from batchwright.activities.ingestion import publisher
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.rules import object_keys
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.ids import derived_file_id
+from batchwright.rules.planning.plan_format import ENTRY_BYTES, pack_entry
 from tests.activities.finalization.finalized import finalized
 from tests.activities.ingestion.fresh_batch import BATCH_ID, TENANT, FreshBatch, a_batch, a_line
 from tests.fakes.storage import MemoryStorage, MemoryWriter
@@ -74,6 +77,27 @@ async def test_every_line_expires_under_its_custom_id_and_none_is_planned() -> N
         ("3", "model_not_found"),
         ("4", "batch_expired"),
     ]
+
+
+async def test_a_large_plan_of_lines_that_expire_is_written_in_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publisher, "_PIECE_LINES", 3)
+    pieces, write = list[int](), MemoryWriter.write
+
+    async def counted(writer: MemoryWriter, data: bytes) -> None:
+        pieces.append(len(data))
+        await write(writer, data)
+
+    monkeypatch.setattr(MemoryWriter, "write", counted)
+    lines = [a_line(str(number), text="x" * number) for number in range(7)]
+    batch = await a_batch(*lines, window=OVER)
+    result = await batch.ingest()
+    offsets = accumulate((len(line) + 1 for line in lines), initial=0)
+    expected = [pack_entry((offset, len(line) + 1, 0)) for line, offset in zip(lines, offsets, strict=False)]
+    key = object_keys.plan(result.ingest_prefix, "a")
+    assert batch.storage.objects[key] == b"".join(expected)
+    assert pieces == [3 * ENTRY_BYTES, 3 * ENTRY_BYTES, ENTRY_BYTES]
 
 
 async def test_lines_expire_even_if_no_backend_has_listed_its_models() -> None:
