@@ -62,7 +62,7 @@ class _SpilledBytes(GrowingBytes):
     """Bytes whose beginning is in a file, and whose end is in memory.
 
     Raises, from all methods:
-        StorageFull: the disk does not accept the bytes.
+        StorageFull: the disk has too little free space, or does not accept the bytes.
         StorageUnavailable: the file cannot be created or read.
     """
 
@@ -108,6 +108,7 @@ class _SpilledBytes(GrowingBytes):
             self._most += _CHUNK_BYTES
             return
         self._file = self._file or self._space.new_file()
+        self._file.require(len(self._memory))
         self._file.write(memoryview(self._memory))
         self._in_file += len(self._memory)
         self._memory = bytearray()

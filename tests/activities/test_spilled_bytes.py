@@ -1,16 +1,18 @@
 """Growing bytes are the same in memory and on disk, and their memory is limited."""
 
 import random
+import shutil
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from batchwright.activities import spilled_bytes
+from batchwright.activities import scratch_file, spilled_bytes
 from batchwright.activities.spilled_bytes import SpillSpace
 from batchwright.rules import growing_bytes
 from batchwright.rules.growing_bytes import GrowingBytes, rows_of, sorted_rows
-from batchwright.storage.base import StorageUnavailable
+from batchwright.storage.base import StorageFull, StorageUnavailable
 
 ROWS = [random.Random(seed).randbytes(8) for seed in range(2_000)]
 Made = Callable[[], GrowingBytes]
@@ -64,6 +66,31 @@ def test_all_growing_bytes_of_an_activity_share_one_limit_of_memory(
     assert held <= 4_000 + 3 * 1_000
     assert [one.read(0, len(one)) for one in several] == [b"".join(ROWS)] * 3
     assert list(tmp_path.iterdir()) == []  # the files have no names
+
+
+def test_a_disk_with_too_little_space_is_named_before_each_write(
+    space: SpillSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+
+    def leave(free: int) -> None:
+        def disk_usage(_: Path) -> NamedTuple:
+            return usage._replace(free=free)
+
+        monkeypatch.setattr(shutil, "disk_usage", disk_usage)
+
+    monkeypatch.setattr(scratch_file, "_SPARE_BYTES", 0)
+    leave(0)
+    in_memory = filled(space.new_bytes, ROWS[:600])
+    assert len(in_memory) == 4_800
+    with pytest.raises(StorageFull, match=r"Ingestion needs 1000 bytes in .*, 0 are free"):
+        filled(space.new_bytes)  # before the first write
+    leave(1_000)
+    on_disk = filled(space.new_bytes)
+    leave(999)
+    with pytest.raises(StorageFull, match=r"Ingestion needs 1000 bytes in .*, 999 are free"):
+        on_disk.append(bytes(1_000))
+    assert on_disk.read(0, 8 * len(ROWS)) == b"".join(ROWS)
 
 
 def test_a_directory_that_cannot_be_used_is_named(space: SpillSpace, tmp_path: Path) -> None:
