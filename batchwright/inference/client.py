@@ -84,6 +84,8 @@ class InferenceClient:
         self._transport, self._secrets_dir = transport, settings.secrets_dir
         self._backend = backend
         self.serves_direct_first = backend is not None and backend.send_dispatch_header
+        # Only the adaptive limit holds lines back until a slot may be free. Without it, they need a backoff.
+        self._recognizes_busy = self.serves_direct_first and settings.adaptive_limits
         self._max_bytes = settings.max_response_bytes
         self._max_models = settings.max_listed_models
         self._timeout = (backend and backend.request_timeout) or settings.request_timeout_seconds
@@ -307,8 +309,11 @@ class InferenceClient:
         on_outcome(outcome)
 
     def _recognize_busy(self, outcome: Outcome) -> Outcome:
-        """Return the outcome, with the verdict BUSY if the backend refused because of its direct callers."""
-        if not self.serves_direct_first or outcome.verdict is not retry_policy.UNAVAILABLE:
+        """Return the outcome, with the verdict BUSY if the backend refused because of its direct callers.
+
+        With BATCHWRIGHT_ADAPTIVE_LIMITS=false, the verdict stays UNAVAILABLE.
+        """
+        if not self._recognizes_busy or outcome.verdict is not retry_policy.UNAVAILABLE:
             return outcome
         if outcome.status != 503:
             return outcome

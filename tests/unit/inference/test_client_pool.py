@@ -154,24 +154,25 @@ async def test_headers_of_a_backend_are_sent_with_every_request_and_batch_reques
 
 
 @pytest.mark.parametrize(
-    ("status", "is_marked", "verdict"),
+    ("status", "is_marked", "is_adaptive", "verdict"),
     [
-        (503, True, retry_policy.BUSY),
-        (503, False, retry_policy.UNAVAILABLE),
-        (502, True, retry_policy.UNAVAILABLE),
-        (429, True, retry_policy.classify(429)),
+        (503, True, True, retry_policy.BUSY),
+        (503, True, False, retry_policy.UNAVAILABLE),  # no limit would hold the line back
+        (503, False, True, retry_policy.UNAVAILABLE),
+        (502, True, True, retry_policy.UNAVAILABLE),
+        (429, True, True, retry_policy.classify(429)),
     ],
 )
 @BOTH
-async def test_only_a_backend_that_serves_direct_callers_first_can_be_busy(
-    engine: str, status: int, is_marked: bool, verdict: retry_policy.Classification
+async def test_only_a_backend_that_serves_direct_callers_first_can_be_busy_if_the_limit_adapts(
+    engine: str, status: int, is_marked: bool, is_adaptive: bool, verdict: retry_policy.Classification
 ) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 %d No\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}" % status)
         await writer.drain()
 
-    async with asking(serve, engine) as pool:
+    async with asking(serve, engine, adaptive_limits=is_adaptive) as pool:
         assert (await pool.ask(send_dispatch_header=is_marked)).verdict is verdict
 
 
