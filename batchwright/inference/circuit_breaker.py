@@ -5,6 +5,7 @@ The circuit closes when a trial succeeds. The circuit breaker also decides wheth
 the backend or of the line.
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,6 +25,10 @@ _MAX_TENANT_ERRORS = 256
 # A trial may never get a response even if the backend has recovered. Another trial is sent after the minimum,
 # and each further one after twice the time of the one before, up to the maximum.
 _MIN_TRIAL_SECONDS, _MAX_TRIAL_SECONDS = 30.0, 120.0
+# How long a response, or a request that was not refused, shows that a busy backend works: as long as so many
+# usual responses take, but at least the minimum.
+_MIN_ALIVE_SECONDS, _ALIVE_RESPONSES = 30.0, 3.0
+_NEWEST_RESPONSE = 0.1  # weight of the newest response in the usual response time
 
 
 class CircuitAttempt(Struct, eq=False):
@@ -61,6 +66,8 @@ class CircuitBreaker:
     _trial_seconds: float = _MIN_TRIAL_SECONDS  # seconds until the next trial, if this one gets no response
     _in_flight: set[CircuitAttempt] = field(default_factory=set[CircuitAttempt])
     _last_success_at: float | None = None
+    _alive_at: float = -math.inf  # last response that shows that the backend works
+    _response_seconds: float = 0.0  # moving average of the response time; 0 before the first response
     _suspects: set[str] = field(default_factory=set[str])
     _failing_since: float = 0.0  # time of the first of the failures in a row
     _failed_tenants: set[str] = field(default_factory=set[str])  # tenants of the failures in a row
@@ -135,7 +142,9 @@ class CircuitBreaker:
         """Record a normal response. If the request was a trial, the circuit closes."""
         attempt.is_recorded = True
         self._in_flight.discard(attempt)
-        self._record_response()
+        seconds = self._record_response() - attempt.sent_at
+        usual = self._response_seconds or seconds
+        self._response_seconds = usual + _NEWEST_RESPONSE * (seconds - usual)
         if self.is_open and self._is_trial(attempt):
             self._close()
 
@@ -147,7 +156,7 @@ class CircuitBreaker:
 
     def reset_failures(self) -> None:
         """Set the number of failures in a row to 0, because the backend has sent a response of any kind."""
-        self._failures = 0
+        self._failures, self._alive_at = 0, self.clock()
 
     def record_failure(
         self,
@@ -191,19 +200,28 @@ class CircuitBreaker:
     def record_busy(self, attempt: CircuitAttempt, reason: str, *, pause: float) -> None:
         """Record that the backend refused a request because other callers use its slots.
 
-        The circuit stays as it is while the backend processes other requests of this process. If it processes
-        none, the refusal counts as a failure. The pauses between trials then stay short, because a slot may
-        become free at any time.
+        The circuit stays as it is while the backend processes other requests of this process. Otherwise the
+        refusal counts as a failure. The pauses between trials then stay short, because a slot may become free
+        at any time.
+
+        Requests in flight may hang. So one must have been sent recently, or there must be a recent response.
 
         Args:
             attempt: the request that was refused.
             reason: the reason in words for tenants, who see it while the circuit is open.
             pause: seconds for which the backend asked the client to wait; 0 if it did not ask.
         """
-        if not self.is_open and len(self._in_flight) > 1:
+        if not self.is_open and self._processes_others(attempt):
             self.record_abort(attempt)
         else:
             self.record_failure(attempt, reason, pause=pause, steady=True)
+
+    def _processes_others(self, refused: CircuitAttempt) -> bool:
+        """Return True if the backend seems to process a request of this process other than `refused`."""
+        others = [one for one in self._in_flight if one is not refused]
+        longest = max(_MIN_ALIVE_SECONDS, _ALIVE_RESPONSES * self._response_seconds)
+        since = self.clock() - longest
+        return bool(others) and (self._alive_at > since or any(one.sent_at > since for one in others))
 
     def remember_error(self, tenant: str, words: str) -> None:
         """Store the backend's last error message for a tenant. Other tenants never see it.
@@ -312,10 +330,13 @@ class CircuitBreaker:
             one.tenant in self._failed_tenants or now - one.sent_at >= _SOON for one in self._in_flight
         )
 
-    def _record_response(self) -> None:
-        self._last_success_at, self._failures = self.clock(), 0
+    def _record_response(self) -> float:
+        """Record that the backend has sent a normal response. Return the current time."""
+        now = self._last_success_at = self._alive_at = self.clock()
+        self._failures = 0
         if self._suspects:
             self._suspects.clear()
+        return now
 
     def _open(self, reason: str, pause: float, *, steady: bool) -> None:
         now = self.clock()

@@ -411,6 +411,46 @@ def test_busy_refusals_do_not_open_it_while_the_backend_processes_another_reques
     assert not circuit.is_open
 
 
+def test_busy_refusals_open_it_if_the_requests_in_flight_hang(circuit: CircuitBreaker, clock: Clock) -> None:
+    circuit.begin()
+    clock.now += 10.0
+    circuit.record_success(circuit.begin())
+    for _ in range(29):
+        clock.now += 1.0
+        circuit.record_busy(circuit.begin(), "busy", pause=0.0)
+    assert not circuit.is_open
+    for _ in range(4):
+        clock.now += 1.0
+        circuit.record_busy(circuit.begin(), "busy", pause=0.0)
+    assert circuit.is_open
+
+
+def test_a_busy_backend_whose_responses_take_minutes_counts_as_working_for_three_of_them(
+    circuit: CircuitBreaker, clock: Clock
+) -> None:
+    answered, _hanging = circuit.begin(), circuit.begin()
+    clock.now += 120.0
+    circuit.record_success(answered)
+    for _ in range(5):
+        clock.now += 70.0
+        circuit.record_busy(circuit.begin(), "busy", pause=0.0)
+    assert not circuit.is_open
+    clock.now += 11.0
+    for _ in range(3):
+        circuit.record_busy(circuit.begin(), "busy", pause=0.0)
+    assert circuit.is_open
+
+
+def test_answered_polls_of_jobs_show_that_a_busy_backend_works(circuit: CircuitBreaker, clock: Clock) -> None:
+    circuit.begin()
+    for _ in range(60):
+        clock.now += 1.0
+        circuit.reset_failures()
+        for _ in range(3):
+            circuit.record_busy(circuit.begin(), "busy", pause=0.0)
+    assert not circuit.is_open
+
+
 def test_a_backend_that_is_only_busy_is_tried_every_second(circuit: CircuitBreaker, clock: Clock) -> None:
     for _ in range(3):
         circuit.record_busy(circuit.begin(), "busy", pause=0.0)
