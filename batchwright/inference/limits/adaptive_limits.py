@@ -232,7 +232,10 @@ class AdaptiveLimits:
 
 
 def load_signal(outcome: Outcome) -> LoadSignal:
-    """Return what an outcome shows about the load of its backend. NEUTRAL means that it shows nothing."""
+    """Return what an outcome shows about the load of its backend.
+
+    NEUTRAL means that it shows nothing, for example because the backend has not answered.
+    """
     if outcome.verdict is SUCCESS:
         return LoadSignal.RESPONDED
     match outcome.verdict.category:
@@ -243,4 +246,4 @@ def load_signal(outcome: Outcome) -> LoadSignal:
         case Category.TIMEOUT:
             return LoadSignal.TIMED_OUT
         case _:
-            return LoadSignal.NEUTRAL
+            return LoadSignal.ANSWERED if outcome.status else LoadSignal.NEUTRAL

@@ -147,6 +147,9 @@ class AdaptiveLimit:
             meter.record_early_end(in_flight, sent_at, now, has_response=has_response)
         if signal is LoadSignal.NEUTRAL:
             return None
+        if signal is LoadSignal.ANSWERED:
+            self._raise_to_free_slots(now)
+            return None
         if signal is LoadSignal.BUSY:
             self._free_slots.record_refusal(in_flight, now)
             self._apply(self._limit)
@@ -161,9 +164,7 @@ class AdaptiveLimit:
             meter.response_seconds = seconds
             self._settle(now)
         meter.response_seconds += 0.1 * (seconds - meter.response_seconds)
-        if self._free_slots.limit < self.bounds.ceiling:
-            self._free_slots.record_response(now, meter.response_seconds)
-            self._apply(self._limit)
+        self._raise_to_free_slots(now)
         if self._limit < self._target:
             # One step for each response, so that the target is reached after about one response per request
             # in flight. Responses until then are not measured.
@@ -171,6 +172,12 @@ class AdaptiveLimit:
             self._settle(now)
             return None
         return self._evaluate_window(now) if meter.record(kind, seconds, now) else None
+
+    def _raise_to_free_slots(self, now: float) -> None:
+        """Raise the limit of a backend that has refused requests because of direct callers."""
+        if self._free_slots.limit < self.bounds.ceiling:
+            self._free_slots.record_response(now, self._meter.response_seconds)
+            self._apply(self._limit)
 
     def on_aborted(self, sent_at: float, now: float) -> None:
         """Record the end of a request that has no outcome, for example because it was cancelled."""

@@ -42,6 +42,7 @@ class LoadSignal(StrEnum):
     REJECTED = "rejected"  # overloaded or unavailable
     BUSY = "busy"  # other callers, which the backend serves first, use its slots
     TIMED_OUT = "timed_out"
+    ANSWERED = "answered"  # with an error that does not show how busy the backend is
     NEUTRAL = "neutral"  # does not show how busy the backend is
 
 
@@ -407,11 +408,11 @@ class FreeSlots:
         self.limit, self._refused_at = float(max(in_flight - 1, 1)), now
 
     def record_response(self, now: float, response_seconds: float) -> None:
-        """Raise the limit, because a response has arrived.
+        """Raise the limit, because a response has arrived, of any kind but a refusal.
 
         Args:
             now: the current time.
-            response_seconds: usual duration of a request.
+            response_seconds: usual duration of a request; 0 if unknown.
         """
         self.limit += 1.0 if now - self._refused_at > response_seconds else _SLOTS_PER_RESPONSE
 

@@ -202,9 +202,9 @@ async def test_limits_and_requests_in_flight_are_shown_per_backend_url() -> None
         (Outcome(retry_policy.BUSY), LoadSignal.BUSY),
         (Outcome(retry_policy.RESPONSE_TIMEOUT), LoadSignal.TIMED_OUT),
         (Outcome(retry_policy.NOT_SENT), LoadSignal.NEUTRAL),
-        (Outcome(classify(400)), LoadSignal.NEUTRAL),
-        (Outcome(classify(500)), LoadSignal.NEUTRAL),
-        (Outcome(classify(401)), LoadSignal.NEUTRAL),
+        (Outcome(classify(400), 400), LoadSignal.ANSWERED),
+        (Outcome(classify(500), 500), LoadSignal.ANSWERED),
+        (Outcome(classify(401), 401), LoadSignal.ANSWERED),
     ],
     ids=lambda value: value.value if isinstance(value, LoadSignal) else value.verdict.category,
 )

@@ -166,12 +166,10 @@ def test_a_limit_that_was_not_reached_is_lowered_from_the_number_in_flight() -> 
     assert held.current == 14
 
 
-def test_outcomes_without_a_signal_change_nothing() -> None:
+@pytest.mark.parametrize("signal", [LoadSignal.NEUTRAL, LoadSignal.ANSWERED])
+def test_outcomes_without_a_signal_change_nothing(signal: LoadSignal) -> None:
     held = limit()
-    assert (
-        held.on_complete(LoadSignal.NEUTRAL, sent_at=0.0, now=500.0, in_flight=100, in_flight_when_sent=100)
-        is None
-    )
+    assert held.on_complete(signal, sent_at=0.0, now=500.0, in_flight=100, in_flight_when_sent=100) is None
     assert held.current == 100
 
 
@@ -313,6 +311,7 @@ class SharedBackend:
 
     slots: int
     direct: int
+    answer: LoadSignal = LoadSignal.RESPONDED
     limit: AdaptiveLimit = field(default_factory=limit)
     now: float = 0.0
     sent_at: list[float] = field(default_factory=list[float])
@@ -324,7 +323,7 @@ class SharedBackend:
         while len(used) < seconds / 0.05:
             self.now += 0.05
             for sent_at in [at for at in self.sent_at if self.now - at >= 1.0]:
-                self.report(LoadSignal.RESPONDED, sent_at)
+                self.report(self.answer, sent_at)
                 self.sent_at.remove(sent_at)
             while len(self.sent_at) < self.limit.current:
                 self.sent_at.append(self.now)
@@ -348,8 +347,11 @@ def test_requests_use_the_slots_that_direct_callers_leave() -> None:
     assert backend.refused < 60 * 20  # fewer than there are responses
 
 
-def test_slots_that_direct_callers_leave_again_are_found_in_the_time_of_ten_responses() -> None:
-    backend = SharedBackend(slots=64, direct=63)
+@pytest.mark.parametrize("answer", [LoadSignal.RESPONDED, LoadSignal.ANSWERED])
+def test_slots_that_direct_callers_leave_again_are_found_in_the_time_of_ten_responses(
+    answer: LoadSignal,
+) -> None:
+    backend = SharedBackend(slots=64, direct=63, answer=answer)
     backend.run(20)
     backend.direct = 0
     backend.run(10)
