@@ -20,6 +20,7 @@ from batchwright.rules.worker_stats import FRESH_AGE, is_polled, polled_queues, 
 # With `FRESH_AGE`, workers divide the limits again within ten seconds after a worker starts or stops.
 _REFRESH_SECONDS = 2.0
 _LOAD_AGE = timedelta(seconds=5)  # API processes report every second
+_BATCH_FRACTION = 0.1  # of a backend's limit, which interactive calls never take from batches
 _JOIN_SECONDS = 0.25  # pause between refreshes until this worker has read its own heartbeat
 
 
@@ -44,8 +45,8 @@ class FleetShares:
     """Divides fleet-wide limits between the live workers, and sets this worker's parts.
 
     A backend's limit on requests in flight, less the room for interactive calls, is divided between the
-    workers that can send requests to this backend. A model's rates per minute are divided between the workers
-    that run slices of the model.
+    workers that can send requests to this backend. A tenth of the limit is always left to batches. A model's
+    rates per minute are divided between the workers that run slices of the model.
 
     A worker is live if its last heartbeat is at most `FRESH_AGE` old. Until this worker has read its own
     heartbeat, its parts are 0. While the database is unavailable, the last known workers count as live.
@@ -74,6 +75,7 @@ class FleetShares:
         self._queue_of, self._set_shares = queue_of, set_shares
         self._live: Sequence[WorkerHeartbeat] = ()
         self._load: dict[str, BackendLoad] = {}  # interactive calls, by backend URL
+        self._taken = set[str]()  # URLs of the backends for which `is_taken` returns True
 
     async def run(self) -> None:
         """Read the live workers and apply the parts regularly, until cancelled."""
@@ -99,11 +101,15 @@ class FleetShares:
         queues = self._queues() if limits else {}
         polled = {worker.id: polled_queues([worker.stats]) for worker in self._live} if limits else {}
         shares: dict[str, int] = {}
+        self._taken.clear()
         for url, limit in limits.items():
             workers = [
                 id for id, served in polled.items() if any(is_polled(q, served) for q in queues.get(url, ()))
             ]
-            shares[url] = share_of(limit, self._worker_id, workers)
+            of_batches = max(limit - self._reserved(url), math.ceil(limit * _BATCH_FRACTION))
+            shares[url] = share_of(of_batches, self._worker_id, workers)
+            if not shares[url] and share_of(limit, self._worker_id, workers):
+                self._taken.add(url)
         self._set_shares(shares, self._rates())
 
     def _rates(self) -> dict[str, Rates]:
@@ -129,6 +135,13 @@ class FleetShares:
             for router in limited
         }
 
+    def is_taken(self, url: str) -> bool:
+        """Return True if this worker has no part of the backend's limit because of interactive calls.
+
+        Without these calls, it would have one.
+        """
+        return url in self._taken
+
     def count_workers(self, queue: str) -> int:
         """Return how many live workers served the task queue at the last refresh."""
         return sum(is_polled(queue, polled_queues([worker.stats])) for worker in self._live)
@@ -147,7 +160,7 @@ class FleetShares:
         for url, in_flight in found:
             if in_flight is not None:
                 limits[url] = min(in_flight, limits.get(url, in_flight))
-        return {url: max(limit - self._reserved(url), 1) for url, limit in limits.items()}
+        return limits
 
     def _reserved(self, url: str) -> int:
         """Return how many requests in flight at a backend the workers leave to interactive calls.

@@ -256,6 +256,7 @@ def _follow_registry(resources: WorkerResources, inference: InferenceWorkers) ->
         inference.context.set_fleet_shares,
     )
     inference.context.count_workers = shares.count_workers
+    inference.context.is_taken = shares.is_taken
     resources.registry.on_refresh += [
         partial(forget_removed, resources.registry, resources.metrics, stale, inference.context.retain),
         shares.apply,

@@ -29,6 +29,9 @@ _NO_SHARE_CAUSE = "capacity"
 _NO_SHARE_REASON = (
     "the limit of requests in flight for the backend is divided between the workers, and this one has no part"
 )
+_TAKEN_REASON = (
+    "interactive calls use the backend, and this worker has no part of the requests in flight that they leave"
+)
 
 
 class Execution(ExecutionActivities):
@@ -95,7 +98,8 @@ def require_share(worker: WorkerContext, request: SliceRequest) -> None:
     """Check that this worker has a part of the fleet-wide limit of a backend of the model.
 
     The limit is divided between the workers. A worker that has just started has no part yet. If the limit is
-    smaller than the number of workers, some workers get no part.
+    smaller than the number of workers, some workers get no part. While interactive calls use the backend,
+    the limit is smaller.
 
     Raises:
         Deferred: this worker has no part. The slice returns to its queue for another worker. The database and
@@ -104,10 +108,11 @@ def require_share(worker: WorkerContext, request: SliceRequest) -> None:
     if worker.has_share(request.model) or Deadline.of(request.deadline).passed(time.time()):
         return
     tenant, batch_id, model = request.tenant, request.batch_id, request.model
-    worker.waiting_reasons.report(tenant, batch_id, model, _NO_SHARE_REASON, _NO_SHARE_RETRY_SECONDS)
+    urls = worker.urls_of(model)
+    reason = _TAKEN_REASON if any(map(worker.is_taken, urls)) else _NO_SHARE_REASON
+    worker.waiting_reasons.report(tenant, batch_id, model, reason, _NO_SHARE_RETRY_SECONDS)
     worker.deferrals.record(batch_id, model, _NO_SHARE_CAUSE, _NO_SHARE_RETRY_SECONDS)
-    urls = ", ".join(worker.urls_of(request.model))
-    message = f"{_NO_SHARE_REASON}: raise `in_flight` of {urls}, or run fewer workers"
+    message = f"{reason}: raise `in_flight` of {', '.join(urls)}, or run fewer workers"
     raise next_turn_error(Failure.DEFERRED, message, _NO_SHARE_RETRY_SECONDS)
 
 

@@ -60,6 +60,8 @@ class WorkerContext:
     missing_dependencies: Callable[[], str] = lambda: ""
     # Returns how many live workers serve the given task queue; 0 if unknown.
     count_workers: Callable[[str], int] = lambda _: 0
+    # Returns True if interactive calls take this worker's part of a backend's limit. The argument is its URL.
+    is_taken: Callable[[str], bool] = lambda _: False
     permits: ConcurrencyLimiter = field(init=False)
     budget: MemoryBudget = field(init=False)
     demand: SliceDemand = field(init=False)

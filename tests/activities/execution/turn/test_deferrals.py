@@ -141,6 +141,18 @@ async def test_a_worker_without_a_part_of_the_backends_limit_returns_slices_to_t
     assert (await execution.run(request())).finished
 
 
+async def test_a_slice_whose_backend_interactive_calls_use_says_so() -> None:
+    execution = ExecutionFixture(ok)
+    await plan_slice(execution.storage, [line_of(1)])
+    execution.context.permits.backends.set_shares({"http://backend": 0})
+    execution.context.is_taken = lambda url: url == "http://backend"
+    error = await execution.failure(request())
+    await execution.context.waiting_reasons.drain()
+    [(_, reported)] = execution.reported_reasons
+    assert reported.reason.startswith("interactive calls use the backend, ")
+    assert error.message.startswith(reported.reason)
+
+
 async def test_without_a_part_of_a_limit_a_slice_whose_window_is_over_still_ends() -> None:
     execution = ExecutionFixture(ok)
     await plan_slice(execution.storage, [line_of(1)])
