@@ -17,7 +17,9 @@ from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.ids import is_file_id
 from batchwright.settings import Settings
 
-_MAX_CHECKS = 8  # uploads that are checked at once; others are checked when they are complete
+# Uploads that are checked at once, in this process and of one visitor. Others are checked when they are
+# complete.
+_MAX_CHECKS, _MAX_CHECKS_PER_VISITOR = 8, 2
 _CHECK_SECONDS = 1.0
 _SIZE = re.compile("[0-9]{1,15}")
 
@@ -27,7 +29,8 @@ class FilePages:
         self._renderer, self._settings, self._live = renderer, settings, live
         self._is_relaxed = settings.profile is Profile.RELAXED
         self._endpoints = [each.value for each in Endpoint if each.is_openais or self._is_relaxed]
-        self._checks = dict[tuple[str, str], UploadCheck]()  # by visitor, and the id of the upload
+        self._uploads = dict[tuple[str, str], UploadCheck]()  # by visitor, and the id of the upload
+        self._checking = list[str]()  # the visitor of each upload that is being checked
 
     def table(self) -> dict[str, Page]:
         return {
@@ -41,24 +44,32 @@ class FilePages:
     async def upload(self, visit: Visit) -> Response:
         """Store an uploaded file, and show its estimate. The token is in the URL, so the form can stream.
 
-        While it is uploaded, its lines are checked for `upload_events`.
+        While it is uploaded, its lines are checked for `upload_events`, unless too many uploads are checked.
         """
         visit.check_csrf(visit.argument("csrf"))
         request, key = visit.request, (visit.identity, visit.argument("upload"))
         size = request.headers.get("content-length", "")
-        check = UploadCheck(self._settings, self._endpoints, int(size) if _SIZE.fullmatch(size) else 0)
-        is_checked = len(self._checks) < _MAX_CHECKS
-        if is_checked:
-            self._checks[key] = check
+        of_visitor = self._checking.count(visit.identity)
+        check = self._uploads[key] = UploadCheck(
+            self._settings,
+            self._endpoints,
+            int(size) if _SIZE.fullmatch(size) else 0,
+            is_checked=len(self._checking) < _MAX_CHECKS and of_visitor < _MAX_CHECKS_PER_VISITOR,
+        )
+        if check.is_checked:
+            self._checking.append(visit.identity)
         try:
             file = await visit.api.upload(
                 check.counting(request.receive),
                 request.headers.get("content-type", ""),
                 FileObject,
-                check.feed if is_checked else None,
+                check.feed if check.is_checked else None,
             )
         finally:
-            self._checks.pop(key, None)
+            if check.is_checked:
+                self._checking.remove(visit.identity)
+            if self._uploads.get(key) is check:  # and not a second upload of the same page
+                del self._uploads[key]
         return RedirectResponse(link("/new", file=file.id), 303)
 
     async def upload_events(self, visit: Visit) -> Response:
@@ -70,7 +81,7 @@ class FilePages:
 
         async def progress() -> bytes:
             nonlocal shown
-            shown = self._checks.get(key, shown)
+            shown = self._uploads.get(key, shown)
             return self._renderer.fragment(visit, "upload.html", {"check": shown})
 
         return await self._live.stream(visit, progress, seconds=_CHECK_SECONDS)

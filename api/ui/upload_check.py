@@ -13,6 +13,7 @@ from batchwright.rules.input.validation import InputValidator
 from batchwright.settings import Settings
 
 FIRST_LINE_BYTES = 64 * 1024
+_MAX_LINES = 1_000_000  # the memory for their `custom_id`s is limited; the estimate checks all lines
 
 
 class _FirstLine(BaseModel):
@@ -31,20 +32,24 @@ def endpoint_of(start: bytes, endpoints: Sequence[str]) -> str:
 class UploadCheck:
     """Lines of one upload so far, checked as ingestion will check them, and the bytes that have arrived.
 
-    It keeps at most one line, a hash of each `custom_id`, and the first 1,000 problems.
+    At most a million lines are checked. Only the current line, a hash of each `custom_id` and the first 1,000
+    problems are kept.
     """
 
-    def __init__(self, settings: Settings, endpoints: Sequence[str], size: int) -> None:
+    def __init__(
+        self, settings: Settings, endpoints: Sequence[str], size: int, *, is_checked: bool = True
+    ) -> None:
         """Create the check.
 
         Args:
             endpoints: endpoints that a batch may have.
             size: number of bytes of the form that is uploaded; 0 if it is not known.
+            is_checked: False if only the bytes are counted, and `feed` is not called.
         """
-        self.received, self.size = 0, size
+        self.received, self.size, self.is_checked = 0, size, is_checked
         self._profile, self._endpoints = settings.profile, endpoints
         self._limits = InputLimits(
-            max_lines=settings.max_lines,
+            max_lines=min(settings.max_lines, _MAX_LINES),
             max_line_bytes=settings.max_line_bytes,
             max_embedding_inputs=settings.max_embedding_inputs,
             one_model=settings.one_model_per_batch,
@@ -53,7 +58,13 @@ class UploadCheck:
 
     @property
     def lines(self) -> int:
-        return self._validator.total if self._validator else 0
+        """Number of lines that have been checked."""
+        return min(self._validator.total, self._limits.max_lines) if self._validator else 0
+
+    @property
+    def is_full(self) -> bool:
+        """True if the file has more lines than are checked here."""
+        return self._validator is not None and self._validator.is_full
 
     @property
     def errors(self) -> ValidationErrors:
@@ -71,6 +82,8 @@ class UploadCheck:
 
     async def feed(self, piece: bytes) -> None:
         """Check the lines that end in `piece`, the next bytes of the file."""
+        if self.is_full:
+            return
         await asyncio.to_thread(self._check, piece)
 
     def _check(self, piece: bytes) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
+from html import unescape
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.fakes.api import ApiFixture, open_api
 from tests.fakes.event_stream import listening
 from tests.unit.api.ui.browser import Browser, text_of
 
+MULTIPART = {"Content-Type": "multipart/form-data; boundary=b"}
 HOSTILE = '<script>alert("1")</script>\u202e\' onload="x"'
 INPUT = b"".join(
     b'{"custom_id": "line-%d", "method": "POST", "url": "/v1/embeddings", ' % number
@@ -266,26 +268,13 @@ async def test_problems_are_shown_with_line_numbers_while_a_file_is_uploaded(
     api: ApiFixture, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_pages, "_CHECK_SECONDS", 0)
-    page = await browser.page("/ui/new")
-    events = page.partition('hx-sse:connect="')[2].partition('"')[0]
-    url = page.partition('<form class="stack" method="post" action="')[2].partition('"')[0]
+    url, events = upload_urls(await browser.page("/ui/new"))
     bad = b'{"custom_id": "x", "method": "<script>alert(1)</script>", "url": "/v1/embeddings", "body": {}}\n'
     arrived = asyncio.Event()
-
-    async def form() -> AsyncGenerator[bytes]:
-        """Yield the form in pieces, the last one after the page has shown the problem of the others."""
-        yield b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
-        yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n'
-        for content in (INPUT[:30], INPUT[30:], bad, INPUT[:30]):
-            yield content
-        await asyncio.wait_for(arrived.wait(), 30)
-        yield b"\r\n--b--\r\n"
-
-    async with listening(api.app, events.replace("&amp;", "&")) as stream:
+    async with listening(api.app, events) as stream:
         assert "Its lines are checked as they arrive" in (await stream.next()).decode()
-        headers = {"Content-Type": "multipart/form-data; boundary=b"}
-        sending = api.http.post(url.replace("&amp;", "&"), content=form(), headers=headers)
-        upload, shown = asyncio.create_task(sending), ""
+        form = form_until(arrived, INPUT[:30], INPUT[30:], bad, INPUT[:30])
+        upload, shown = asyncio.create_task(api.http.post(url, content=form, headers=MULTIPART)), ""
         while "Line 61" not in shown:
             shown = (await stream.next()).decode()
         arrived.set()
@@ -294,8 +283,56 @@ async def test_problems_are_shown_with_line_numbers_while_a_file_is_uploaded(
     assert "<script>alert" not in shown
     page = await browser.page(uploaded.headers["location"])  # without JavaScript, it is shown here only
     assert "Line 61:" in page
-    async with listening(api.app, events.replace("&amp;", "&")) as stream:  # nothing is kept of the upload
+    async with listening(api.app, events) as stream:  # nothing is kept of the upload
         assert "Its lines are checked as they arrive" in (await stream.next()).decode()
+
+
+@pytest.mark.parametrize("same_page", [False, True])
+async def test_two_uploads_of_a_visitor_are_checked_and_the_page_of_a_third_says_that_it_is_not(
+    api: ApiFixture, browser: Browser, monkeypatch: pytest.MonkeyPatch, *, same_page: bool
+) -> None:
+    monkeypatch.setattr(file_pages, "_CHECK_SECONDS", 0)
+    pages = [upload_urls(await browser.page("/ui/new")) for _ in range(3)]
+    first, second, third = pages[0], pages[1], pages[1 if same_page else 2]
+    arrived = asyncio.Event()
+
+    async def shown(page: tuple[str, str], text: str, uploads: asyncio.TaskGroup) -> str:
+        """Begin an upload on a page. Return what the page shows as soon as that contains `text`."""
+        url, events = page
+        uploads.create_task(api.http.post(url, content=form_until(arrived, INPUT), headers=MULTIPART))
+        async with asyncio.timeout(30), listening(api.app, events) as stream:
+            while text not in (found := text_of((await stream.next()).decode())):
+                pass
+        return found
+
+    async with asyncio.TaskGroup() as uploads:
+        for page in (first, second):
+            await shown(page, "60 lines checked", uploads)
+        unchecked = await shown(third, "because other uploads are being checked now", uploads)
+        arrived.set()
+    assert "received" in unchecked
+    assert "lines checked" not in unchecked
+    async with asyncio.TaskGroup() as uploads:
+        arrived.clear()
+        await shown(third, "60 lines checked", uploads)  # the others have ended
+        arrived.set()
+
+
+def upload_urls(page: str) -> tuple[str, str]:
+    """Return the URL to which a page uploads a file, and the URL of the events about it."""
+    action, events = '<form class="stack" method="post" action="', 'hx-sse:connect="'
+    url, stream = (page.partition(before)[2].partition('"')[0] for before in (action, events))
+    return unescape(url), unescape(stream)
+
+
+async def form_until(arrived: asyncio.Event, *contents: bytes) -> AsyncGenerator[bytes]:
+    """Yield the form of a file in pieces, the last one when `arrived` is set."""
+    yield b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+    yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n'
+    for content in contents:
+        yield content
+    await asyncio.wait_for(arrived.wait(), 30)
+    yield b"\r\n--b--\r\n"
 
 
 async def test_files_are_listed_downloaded_and_deleted(api: ApiFixture, browser: Browser) -> None:

@@ -1,5 +1,8 @@
 """The lines of an upload are checked as they arrive, for the endpoint in the first line."""
 
+import pytest
+
+from batchwright.api.ui import upload_check
 from batchwright.api.ui.upload_check import FIRST_LINE_BYTES, UploadCheck, endpoint_of
 from batchwright.contracts.terms import Endpoint
 from batchwright.settings import load
@@ -33,6 +36,24 @@ async def test_only_the_first_problems_are_kept_and_all_are_counted() -> None:
     check = UploadCheck(load(), ENDPOINTS, 0)
     await check.feed(LINE % 1 + b"{}\n" * 3000)
     assert (check.lines, check.errors.count > 3000, len(check.errors.as_list())) == (3001, True, 1000)
+
+
+async def test_only_the_first_lines_are_checked_and_the_others_are_no_problem(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(upload_check, "_MAX_LINES", 3)
+    check = UploadCheck(load(), ENDPOINTS, 0)
+    await check.feed(LINE % 1 + LINE % 2 + LINE % 3)
+    assert (check.lines, check.is_full) == (3, False)
+    for _ in range(2):
+        await check.feed(LINE % 3 + b"{}\n")
+    assert (check.lines, check.is_full, check.errors.count) == (3, True, 0)
+
+
+async def test_no_more_lines_are_checked_than_a_batch_may_have() -> None:
+    check = UploadCheck(load(max_lines=2), ENDPOINTS, 0)
+    await check.feed(LINE % 1 + LINE % 2 + LINE % 3)
+    assert (check.lines, check.is_full, check.errors.count) == (2, True, 0)
 
 
 def test_the_endpoint_of_a_file_is_chat_completions_if_its_first_line_names_none() -> None:
