@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.services.calls.interactive import client_settings
 from batchwright.api.temporal_gateway import TemporalClientGateway, log_until_ready
 from batchwright.background import BackgroundTasks
 from batchwright.database.errors import DatabaseUnavailable
@@ -39,11 +40,8 @@ async def open_dependencies(settings: Settings) -> AsyncGenerator[ApiDependencie
         storage = await opened.enter_async_context(open_storage(settings, metrics, StorageComponent.API))
         database = await open_database(settings)
         opened.push_async_callback(database.close)
-        # Only the engine `httpx` passes on an answer while it arrives.
         interactive = settings.interactive_passthrough
-        clients = ClientPool(
-            settings.model_copy(update={"http_engine": "httpx"}) if interactive else settings
-        )
+        clients = ClientPool(client_settings(settings) if interactive else settings)
         opened.push_async_callback(clients.aclose)
         registry = BackendRegistry(
             settings, database.models, database.model_changes, clients, unavailable=DatabaseUnavailable

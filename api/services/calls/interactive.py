@@ -19,7 +19,7 @@ from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.api.dependencies import ApiDependencies, ModelRouters
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, budget_used_up, model_not_found
 from batchwright.api.services.cache import CoalescingCache
-from batchwright.api.services.calls.held_calls import HeldConnections
+from batchwright.api.services.calls.held_calls import MAX_HELD, HeldConnections
 from batchwright.api.services.calls.interactive_load import InteractiveLoad
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.payloads.batch import Caller
@@ -34,6 +34,7 @@ from batchwright.rules.backends.body_rewriting import INLINE_REWRITE_BYTES, with
 from batchwright.rules.costs import AMOUNT_PER_UNIT, UnitPrices
 from batchwright.rules.dispatch.retry_policy import NOT_SENT
 from batchwright.rules.results.token_usage import Tokens
+from batchwright.settings import Settings
 
 logger = logging.getLogger(__name__)
 REPORT_SECONDS = 1.0
@@ -266,6 +267,15 @@ def error_of(outcome: Outcome) -> ApiError:
         return ApiError(503, outcome.message, code=outcome.code.value, headers=headers)
     status = 504 if outcome.code is LineCode.REQUEST_TIMEOUT else 502
     return ApiError(status, outcome.message, code=outcome.code.value)
+
+
+def client_settings(settings: Settings) -> Settings:
+    """Return the settings for the clients of backends in a process that sends interactive calls.
+
+    Only the engine `httpx` passes on an answer while it arrives. Each call that the process may hold gets a
+    connection, so that calls to a backend that hangs do not delay calls to others.
+    """
+    return settings.model_copy(update={"http_engine": "httpx", "global_in_flight": MAX_HELD})
 
 
 async def _body_for(upstream: Upstream, call: InteractiveCall) -> bytes:

@@ -16,13 +16,15 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.routes.calls import interactive as routes
 from batchwright.api.services.batches.events import BatchEvents
 from batchwright.api.services.calls import held_calls
-from batchwright.api.services.calls.interactive import InteractiveCalls
+from batchwright.api.services.calls.interactive import InteractiveCalls, client_settings
 from batchwright.contracts.registry.job_config import JobConfig
 from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
 from batchwright.database.records import BackendLoad
 from batchwright.inference.client import InferenceClient
+from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.router import ModelRouter
+from batchwright.inference.transport.base import TargetUrl
 from batchwright.inference.transport.httpx_transport import HttpxTransport
 from batchwright.inference.upstream import Backend
 from batchwright.rules.dispatch.retry_policy import RetryPolicy
@@ -31,6 +33,7 @@ from tests.fakes.api import Served, error_of, open_api
 from tests.fakes.batch_schedules import MemoryBatchSchedules
 from tests.fakes.gateway import MemoryGateway
 from tests.fakes.memory_database import MemoryDatabase
+from tests.fakes.raw_servers import HEAD, answering, read_request, served
 from tests.fakes.settings import load
 from tests.fakes.storage import MemoryStorage
 from tests.fakes.tables.rows import Rows
@@ -449,6 +452,35 @@ async def test_a_tenant_has_a_limited_number_of_connections(
     answer = await api.http.post(CHAT, json=ASK)
     assert (answer.status_code, error_of(answer).code) == (429, "resource_unavailable")
     assert api.requests == []
+
+
+async def test_calls_to_a_backend_that_hangs_leave_connections_for_calls_to_others() -> None:
+    hanging, all_hang = 0, asyncio.Event()
+
+    async def hangs(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        nonlocal hanging
+        await read_request(reader)
+        hanging += 1
+        if hanging == 150:
+            all_hang.set()
+        await reader.read()
+
+    clients = ClientPool(client_settings(load(interactive_passthrough=True)))
+
+    async def ask(url: TargetUrl) -> int:
+        client = clients.client_for(BackendConfig(url=f"http://127.0.0.1:{url.origin.port}"))
+        async with client.stream(url, b"{}", "r-1") as response:
+            return response.status
+
+    async with served(hangs) as down, served(answering(HEAD + b"content-length: 2\r\n\r\n{}")) as up:
+        waiting = [asyncio.create_task(ask(down)) for _ in range(150)]
+        async with asyncio.timeout(30):
+            await all_hang.wait()
+            assert await ask(up) == 200
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await clients.aclose()
 
 
 async def test_a_model_that_runs_jobs_is_refused(api: Fixture) -> None:
