@@ -107,8 +107,8 @@ class InferenceSettings(BaseSettings):
     )
     pre_call_hooks: list[str] = Field(
         default=[],
-        description="Hooks that may change or reject a line before it is sent, as a JSON list of "
-        "`module:attribute`.",
+        description="Hooks that may change or reject a line or an interactive call before it is sent, as a "
+        "JSON list of `module:attribute`.",
         json_schema_extra=TUNING,
     )
     hook_timeout_seconds: float = Field(

@@ -26,13 +26,14 @@ from batchwright.contracts.payloads.batch import Caller
 from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.tenants.quota_records import TenantQuotas
+from batchwright.inference.hooks import HookCall, PreCallHooks
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.router import Dispatch, ModelRouter
 from batchwright.inference.transport.base import StreamedResponse
 from batchwright.inference.upstream import Upstream
 from batchwright.rules.backends.body_rewriting import INLINE_REWRITE_BYTES, with_model
 from batchwright.rules.costs import AMOUNT_PER_UNIT, UnitPrices
-from batchwright.rules.dispatch.retry_policy import NOT_SENT
+from batchwright.rules.dispatch.retry_policy import HOOK_FAILED, HOOK_REJECTED, NOT_SENT
 from batchwright.rules.results.token_usage import Tokens
 from batchwright.settings import Settings
 
@@ -92,6 +93,11 @@ class InteractiveCalls:
     """Sends interactive calls, and counts them for the budgets of tenants and the limits of backends."""
 
     def __init__(self, deps: ApiDependencies, routers: ModelRouters) -> None:
+        """Create the sender of this process.
+
+        Raises:
+            SettingsError: a hook of the settings cannot be imported or is not callable.
+        """
         self._deps, self._routers, self._metrics = deps, routers, deps.metrics
         self._process = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
         self._budgets = DailyBudgets(
@@ -100,6 +106,7 @@ class InteractiveCalls:
             deps.settings.quotas.budget,
             worker=self._process,
         )
+        self._hooks = PreCallHooks(deps.settings)
         self._permissions = CoalescingCache(self._read_permissions, deps.recent_seconds)
         self._connections = HeldConnections()
         self._load = InteractiveLoad(deps.metrics)
@@ -144,7 +151,8 @@ class InteractiveCalls:
 
         Raises:
             ApiError: the tenant may not use the model or no backend serves it (404), a budget is used up or
-                there are too many connections (429), or no backend can be reached (502, 503, 504).
+                there are too many connections (429), a hook of the operator refuses the call (403) or fails
+                (500), or no backend can be reached (502, 503, 504).
             DatabaseUnavailable: the permissions cannot be read.
         """
         began, model = time.monotonic(), self._deps.models.canonical(call.model)
@@ -198,8 +206,14 @@ class InteractiveCalls:
         """Context manager that yields the answer of the first backend that accepts the call.
 
         Raises:
-            _NotSent: no backend has answered.
+            _NotSent: a hook refuses the call or fails, or no backend has answered.
         """
+        if self._hooks:
+            place = (call.tenant, "", call.request_id, router.model, call.endpoint.value)
+            checked = await self._hooks(HookCall(*place, call.body))
+            if isinstance(checked, Outcome):
+                raise _NotSent(checked)
+            call = call._replace(body=checked.body)
         tried = [upstream for upstream in router.upstreams if upstream.jobs is not None]
         while (dispatch := router.select(tenant=call.tenant, exclude=tried)) is not None:
             upstream = dispatch.upstream
@@ -253,7 +267,7 @@ class InteractiveCalls:
 
 
 class _NotSent(Exception):
-    """No backend has answered. `error` is the error for the client."""
+    """A hook has stopped the call, or no backend has answered. `error` is the error for the client."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.message)
@@ -262,6 +276,10 @@ class _NotSent(Exception):
 
 def error_of(outcome: Outcome) -> ApiError:
     """Return the error for a call to which no backend has given a usable answer."""
+    if outcome.verdict is HOOK_REJECTED:
+        return ApiError(403, outcome.message, code=outcome.code.value)
+    if outcome.verdict is HOOK_FAILED:
+        return ApiError(500, outcome.message, code=outcome.code.value)
     if outcome.verdict is NOT_SENT:
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
         return ApiError(503, outcome.message, code=outcome.code.value, headers=headers)

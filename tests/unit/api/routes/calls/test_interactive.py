@@ -23,6 +23,7 @@ from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
 from batchwright.database.records import BackendLoad
 from batchwright.inference.client import InferenceClient
 from batchwright.inference.client_pool import ClientPool
+from batchwright.inference.hooks import HookCall, Refused
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.transport.base import TargetUrl
 from batchwright.inference.transport.httpx_transport import HttpxTransport
@@ -102,11 +103,28 @@ def answered(_: httpx.Request) -> httpx.Response:
     return httpx.Response(200, json=ANSWER)
 
 
+def refuses_secrets(call: HookCall) -> None:
+    if b"secret" in call.body:
+        raise Refused("The request holds a secret.")
+    if b"bug" in call.body:
+        raise KeyError("sk-of-the-operator")
+
+
+async def adds_the_tenant(call: HookCall) -> dict[str, object] | None:
+    if b"who" not in call.body:
+        return None
+    assert call.batch_id == ""
+    return {**json.loads(call.body), "user": f"{call.tenant} {call.model} {call.endpoint} {call.custom_id}"}
+
+
 class Fixture:
     """The API with interactive calls, and a model `llama` whose backends `handlers` imitate."""
 
     def __init__(self) -> None:
-        self.settings = load(interactive_passthrough=True, max_response_bytes=1024 * 1024)
+        hooks = [f"{__name__}:{hook.__name__}" for hook in (refuses_secrets, adds_the_tenant)]
+        self.settings = load(
+            interactive_passthrough=True, max_response_bytes=1024 * 1024, pre_call_hooks=hooks
+        )
         self.database, self.metrics, self.served = MemoryDatabase(), Metrics(), Served("llama")
         self._deps = deps = ApiDependencies(
             self.settings,
@@ -421,6 +439,31 @@ async def test_an_error_of_the_backend_has_the_usual_shape_and_shows_no_secret(
     assert text in json.loads(answer.content)["error"]["message"]
     assert "sk-secret" not in answer.text
     assert "10.0.0.7" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "code", "text"),
+    [
+        ("my secret", 403, "policy_rejected", "The request holds a secret."),
+        ("a bug", 500, "hook_failed", "was not sent"),
+    ],
+)
+@pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
+async def test_a_call_that_a_hook_refuses_or_at_which_it_fails_is_not_sent(
+    api: Fixture, content: str, status: int, code: str, text: str, path: str
+) -> None:
+    answer = await api.http.post(path, json={"model": "llama", "input": content})
+    assert (answer.status_code, error_of(answer).code) == (status, code)
+    assert text in error_of(answer).message
+    assert "sk-of-the-operator" not in answer.text
+    assert api.requests == []
+    assert api.counted("interactive_requests_total", model="llama", result=str(status)) == 1
+
+
+async def test_the_backend_gets_the_body_that_a_hook_returns(api: Fixture) -> None:
+    answer = await api.http.post(CHAT, json={**ASK, "who": 1})
+    expected = f"default llama {CHAT} {answer.headers['x-request-id']}"
+    assert json.loads(api.requests[0].content) == {**ASK, "who": 1, "user": expected}
 
 
 async def test_an_unknown_model_and_one_that_the_tenant_may_not_use_look_alike(api: Fixture) -> None:
