@@ -31,7 +31,7 @@ from batchwright.inference.outcomes import Outcome
 from batchwright.inference.router import Dispatch, ModelRouter
 from batchwright.inference.transport.base import StreamedResponse
 from batchwright.inference.upstream import Upstream
-from batchwright.rules.backends.body_rewriting import INLINE_REWRITE_BYTES, with_model
+from batchwright.rules.backends.body_rewriting import INLINE_REWRITE_BYTES, with_model, with_priority
 from batchwright.rules.costs import AMOUNT_PER_UNIT, UnitPrices
 from batchwright.rules.dispatch.retry_policy import HOOK_FAILED, HOOK_REJECTED, NOT_SENT
 from batchwright.rules.results.token_usage import Tokens
@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 REPORT_SECONDS = 1.0
 _BYTES_PER_TOKEN = 4  # of a request, to estimate its prompt tokens
 _REFUSALS = (429, 503)  # statuses of a backend that has not processed the request
+_PRIORITY = 0  # what servers assume for requests without one; the documentation says so to operators
 _SEND_ERRORS = (httpx.TransportError, TimeoutError)
 _ALL = ""  # key of the permissions, which are read for all tenants together
 
@@ -297,10 +298,16 @@ def client_settings(settings: Settings) -> Settings:
 
 
 async def _body_for(upstream: Upstream, call: InteractiveCall) -> bytes:
-    """Return the body with the name that the model has at the backend."""
-    name = upstream.upstream_model
-    if name == call.model:
-        return call.body
-    if len(call.body) <= INLINE_REWRITE_BYTES:
-        return with_model(call.body, name)
-    return await asyncio.to_thread(with_model, call.body, name)
+    """Return the body with the name that the model has at the backend.
+
+    If batches have a priority at the backend, the call gets that of people, which no tenant can raise.
+    """
+    is_renamed, has_priority = upstream.upstream_model != call.model, upstream.priority is not None
+
+    def rewritten() -> bytes:
+        body = with_model(call.body, upstream.upstream_model) if is_renamed else call.body
+        return with_priority(body, _PRIORITY) if has_priority else body
+
+    if len(call.body) <= INLINE_REWRITE_BYTES or not (is_renamed or has_priority):
+        return rewritten()
+    return await asyncio.to_thread(rewritten)

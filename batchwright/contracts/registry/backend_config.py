@@ -96,7 +96,7 @@ class BackendConfig(RegistryEntry):
         default=None,
         ge=-(2**31),
         lt=2**31,
-        description="top-level field `priority` of every request's body, for servers that schedule by it; "
+        description="top-level field `priority` in the bodies of batches, for servers that schedule by it; "
         "it replaces the line's own; unset: bodies stay as they are",
     )
     send_dispatch_header: bool = Field(

@@ -241,6 +241,17 @@ async def test_the_backend_gets_its_own_key_and_model_name_and_no_mark_of_batche
     assert "sk-of-the-backend" not in f"{completion.headers}{completion.text}"
 
 
+@pytest.mark.parametrize("size", [1, 100_000])
+@pytest.mark.parametrize(("of_batches", "sent"), [(10, 0), (-10, 0), (None, -100)])
+async def test_no_tenant_overtakes_others_at_a_backend_that_has_priorities(
+    api: Fixture, of_batches: int | None, sent: int, size: int
+) -> None:
+    api.register(BackendConfig(url=A, priority=of_batches))
+    body = {**ASK, "priority": -100, "user": "u" * size}
+    assert (await api.http.post(CHAT, json=body)).status_code == 200
+    assert json.loads(api.requests[0].content) == {**body, "priority": sent}
+
+
 async def test_a_stream_is_passed_on_as_it_is_and_its_usage_is_counted(api: Fixture) -> None:
     content = [chunk("He"), chunk("llo")[:20], chunk("llo")[20:], LAST]
     api.handlers[A] = lambda _: httpx.Response(200, headers=EVENTS, stream=Pieces(*content))
