@@ -4,6 +4,7 @@ Without the setting `interactive_passthrough`, none of this exists.
 """
 
 import asyncio
+import logging
 import math
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import AsyncExitStack, suppress
@@ -39,6 +40,7 @@ from batchwright.rules.results.event_stream import EventStream
 from batchwright.rules.results.token_usage import NO_TOKENS, tokens_of
 from batchwright.telemetry.context import current_fields
 
+logger = logging.getLogger(__name__)
 # `/v1/responses` and `/v1/chat/completions` have routes of their own, which also accept calls that may wait.
 ONLY_INTERACTIVE = (Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS, Endpoint.MODERATIONS)
 _REPORTS_USAGE_IF_ASKED = (Endpoint.CHAT_COMPLETIONS, Endpoint.COMPLETIONS)
@@ -47,6 +49,7 @@ _UNBUFFERED = {"x-accel-buffering": "no"}  # otherwise nginx would hold events b
 _MAX_SEND_SECONDS = 60.0  # a client that does not read for so long counts as disconnected
 _CHECK_SECONDS = 0.25  # how often it is checked if the client has disconnected
 _RECEIVE_ERRORS = (httpx.TransportError, httpx.DecodingError, TimeoutError, ResponseTooLarge)
+_PAYMENT_REQUIRED = 402  # about the operator's account at the backend
 _Result = TypeVar("_Result")
 
 
@@ -231,13 +234,16 @@ def _response_of(answer: BackendAnswer, body: bytes) -> Response:
     """Return the response for the client. An answer that is not the client's concern becomes an error."""
     status, headers = answer.response.status, answer.response.headers
     outcome = parse_response(status, headers, body, answer.request)
-    is_of_client = outcome.verdict.budget is Budget.SETTLED and 400 <= outcome.status < 500
+    is_settled = outcome.verdict.budget is Budget.SETTLED
+    is_of_client = is_settled and 400 <= outcome.status < 500 and outcome.status != _PAYMENT_REQUIRED
     if outcome.verdict is SUCCESS or (is_of_client and body.lstrip()[:1] == b"{"):
         return Response(body, outcome.status, media_type="application/json")
+    message = outcome.message or f"The backend answered {status}."
+    error = outcome.operator_message or message
+    logger.warning("a backend has not given a usable answer", extra={"status": status, "error": error})
     if outcome.verdict.budget is Budget.CREDENTIALS:
         message = "The backend does not accept the credentials that the operator has configured for it."
         return error_response(ApiError(502, message))
-    message = f"{outcome.message or f'The backend answered {status}.'} {outcome.detail}".rstrip()
     retry_after = {}
     if status in (429, 503):
         seconds = RETRY_AFTER_SECONDS if outcome.retry_after is None else math.ceil(outcome.retry_after)

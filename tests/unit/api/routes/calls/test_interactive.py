@@ -85,7 +85,7 @@ class Pieces(httpx.AsyncByteStream):
 
     def __init__(self, *pieces: bytes, error: Exception | None = None, hangs: bool = False) -> None:
         self._pieces, self._error, self._hangs = pieces, error, hangs
-        self.is_closed = False
+        self.is_closed, self.is_hanging = False, asyncio.Event()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for piece in self._pieces:
@@ -93,6 +93,7 @@ class Pieces(httpx.AsyncByteStream):
         if self._error is not None:
             raise self._error
         if self._hangs:
+            self.is_hanging.set()
             await asyncio.Event().wait()
 
     async def aclose(self) -> None:
@@ -331,6 +332,7 @@ async def test_the_call_to_the_backend_ends_with_its_client(
             if is_answered:
                 return httpx.Response(200, headers=EVENTS, stream=body)
             try:
+                body.is_hanging.set()
                 await asyncio.Event().wait()
             finally:
                 is_cancelled.set()
@@ -349,6 +351,7 @@ async def test_the_call_to_the_backend_ends_with_its_client(
             return received.pop()
         while is_answered and is_stream and len(sent) < 2:  # noqa: ASYNC110 - the app's task
             await asyncio.sleep(0)
+        await body.is_hanging.wait()
         return {"type": "http.disconnect"}
 
     async def send(message: MutableMapping[str, Any]) -> None:
@@ -430,11 +433,12 @@ async def test_a_backend_that_does_not_answer_in_time_is_a_504(api: Fixture) -> 
         (404, b"<html>nginx 10.0.0.7</html>", 404, "The backend answered 404"),
         (401, b'{"error":{"message":"wrong key sk-secret"}}', 502, "credentials"),
         (403, b'{"error":{"message":"wrong key sk-secret"}}', 502, "credentials"),
+        (402, b'{"error":{"message":"the account of sk-secret has no credit"}}', 502, "answered 402"),
         (302, b"", 502, "redirects"),
         (500, b'{"error":{"message":"at 10.0.0.7"}}', 500, "The backend answered 500"),
         (503, b"", 503, "The backend answered 503"),
         (200, b"<html>10.0.0.7</html>", 502, ""),
-        (200, b'{"error":{"message":"no"}}', 502, ""),
+        (200, b'{"error":{"message":"wrong key sk-secret"}}', 502, "error"),
         (200, b"", 502, ""),
     ],
 )
