@@ -109,7 +109,7 @@ class MemoryBatches(BatchesTable):
 
     async def record_output_copy(self, tenant: str, batch_id: str, copy: OutputCopy) -> None:
         row = self._rows.enter().batches.get((tenant, batch_id))
-        if row is None or row.order.output_location is None:
+        if row is None or not row.status.is_terminal or row.order.output_location is None:
             return
         state = OutputCopyState.PENDING if row.output_copy is None else row.output_copy.state
         succeeds_late = (state, copy.state) == (OutputCopyState.FAILED, OutputCopyState.WRITTEN)

@@ -52,7 +52,8 @@ RETURNING id
 -- name: record_output_copy
 -- Of the final states, `written` replaces `failed`: an attempt that was given up may still succeed.
 UPDATE batches SET output_copy = $3
-WHERE tenant = $1 AND id = $2 AND output_location IS NOT NULL
+WHERE tenant = $1 AND id = $2 AND status IN ('completed', 'failed', 'expired', 'cancelled')
+  AND output_location IS NOT NULL
   AND (coalesce(output_copy->>'state', 'pending') = 'pending'
        OR (output_copy->>'state' = 'failed' AND $3::json->>'state' = 'written'))
 

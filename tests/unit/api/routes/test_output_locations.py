@@ -1,9 +1,12 @@
 """`x_batchwright.output_location`: what the API accepts, keeps for reruns and schedules, and shows."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from batchwright.contracts.objects.openai import BatchObject, OutputLocation
 from batchwright.contracts.payloads.output_copies import OutputCopy, OutputCopyState
+from batchwright.contracts.terms import BatchStatus
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 
 LOCATIONS = {
@@ -36,6 +39,9 @@ async def test_a_batch_may_name_where_its_files_are_also_written(url: str) -> No
 async def test_the_batch_shows_how_the_last_attempt_ended() -> None:
     async with open_api(data_locations=LOCATIONS) as api:
         id = (await create(api, "s3://out/blue")).id
+        await api.database.batches.end_without_files(
+            "default", id, BatchStatus.EXPIRED, [], datetime.now(UTC)
+        )
         copies = [OutputCopy(error="Refused."), OutputCopy(state=OutputCopyState.WRITTEN)]
         for copy in copies:
             await api.database.batches.record_output_copy("default", id, copy)

@@ -69,6 +69,9 @@ async def test_the_copy_of_the_files_has_a_state_and_only_a_success_replaces_a_f
     failed = OutputCopy(state=OutputCopyState.FAILED, error="ü")
     await batches.upsert(an_order(output_location="s3://out/"))
     await batches.upsert(an_order("batch_2"))
+    await batches.record_output_copy("t", "batch_1", written)  # it has not ended
+    for batch_id in ("batch_1", "batch_2"):
+        await batches.end_without_files("t", batch_id, BatchStatus.EXPIRED, [], after(30))
     late = [OutputCopy(error="late"), OutputCopy(state=OutputCopyState.FAILED, error="late")]
     for copies, kept in (
         ([OutputCopy(error="no"), OutputCopy(error="no \0")], OutputCopy(error="no \ufffd")),
