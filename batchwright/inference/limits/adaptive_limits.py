@@ -177,6 +177,16 @@ class AdaptiveLimits:
         if change is not None:
             self._metrics.backend_limit_changes.labels(use.url, change).inc()
 
+    def search_free_slots(self, urls: Collection[str]) -> None:
+        """Allow a further request to each of the backends `urls` that is full and may have a free slot.
+
+        Call this regularly while requests wait. It concerns only backends that serve direct callers first.
+        """
+        for url in urls:
+            use = self._usage_of(url)
+            if use.in_flight >= use.limit.current:
+                use.limit.search_free_slot(self.clock())
+
     def release(self, placed: PlacedRequest | None) -> None:
         """Stop counting a request that has ended. `placed` is None if the request never had a backend."""
         if placed is None:

@@ -294,6 +294,7 @@ class ConcurrencyLimiter:
             model.weighed_at = now
             model.shares.refresh(self._shares.weights, model.waiting, now)
             model.record_waits(self.limits, now)
+            self.backends.search_free_slots(model.urls)
         for tenant in list(model.capped):
             self._retry_capped(model, tenant)
         if not self._is_granting:

@@ -173,9 +173,18 @@ class AdaptiveLimit:
             return None
         return self._evaluate_window(now) if meter.record(kind, seconds, now) else None
 
+    def search_free_slot(self, now: float) -> None:
+        """Allow one more request if direct callers use the backend and nothing has been answered for long.
+
+        Call this regularly while the whole limit is used.
+        """
+        slots = self._free_slots
+        if slots.limit < self.bounds.ceiling and slots.search(now, self._meter.response_seconds):
+            self._apply(self._limit)
+
     def _raise_to_free_slots(self, now: float) -> None:
         """Raise the limit of a backend that has refused requests because of direct callers."""
-        if self._free_slots.limit < self.bounds.ceiling:
+        if self._free_slots.limit < math.inf:
             self._free_slots.record_response(now, self._meter.response_seconds)
             self._apply(self._limit)
 

@@ -32,6 +32,9 @@ _LOWEST, _SLIGHT = 0.7, 0.05  # fractions of the requests in flight
 _MIN_WINDOW_SECONDS, _MAX_WINDOW_SECONDS = 0.25, 2.0
 _SETTLE_FACTOR = 1.25  # multiple of the response time until a trial has an effect on responses
 _SLOTS_PER_RESPONSE = 0.5  # by which a response raises the limit of a backend that has refused requests
+# After so long without a response, and at least as long as some usual responses take, one more request may be
+# sent from time to time to a backend that has refused requests.
+_SILENT_SECONDS, _SILENT_RESPONSES, _BETWEEN_SEARCHES = 30.0, 3.0, 1.0
 _HISTORY_DECAY = 0.9  # weight of earlier windows with each new one
 
 
@@ -394,17 +397,21 @@ class FreeSlots:
     A refusal shows the number exactly, harms nobody and is quick. So requests find a slot that became free by
     asking for it: each response is an occasion for its own successor, and every second one for one more. If
     the backend has refused nothing for as long as a response takes, each response is an occasion for two.
+
+    The requests in flight may hang, so that no response comes. Then time is the occasion (`search`).
     """
 
     def __init__(self) -> None:
         self.limit = math.inf  # requests in flight
-        self._refused_at = -math.inf
+        self._refused_at = self._answered_at = self._searched_at = -math.inf
 
     def record_refusal(self, in_flight: int, now: float) -> None:
         """Lower the limit to the requests that the backend has accepted, but to no less than one.
 
         `in_flight` includes the refused request.
         """
+        if self.limit == math.inf:
+            self._answered_at = now  # responses before the first refusal are not recorded
         self.limit, self._refused_at = float(max(in_flight - 1, 1)), now
 
     def record_response(self, now: float, response_seconds: float) -> None:
@@ -415,6 +422,19 @@ class FreeSlots:
             response_seconds: usual duration of a request; 0 if unknown.
         """
         self.limit += 1.0 if now - self._refused_at > response_seconds else _SLOTS_PER_RESPONSE
+        self._answered_at = now
+
+    def search(self, now: float, response_seconds: float) -> bool:
+        """Raise the limit by one if no response has arrived for long. Return True if the limit was raised.
+
+        Call this regularly while the whole limit is used. The parameters are those of `record_response`.
+        """
+        if now - self._answered_at < max(_SILENT_SECONDS, _SILENT_RESPONSES * response_seconds):
+            return False
+        if now - max(self._refused_at, self._searched_at) < _BETWEEN_SEARCHES:
+            return False
+        self.limit, self._searched_at = self.limit + 1, now
+        return True
 
 
 def _rejected_share(outcomes: list[tuple[int, bool]]) -> float:

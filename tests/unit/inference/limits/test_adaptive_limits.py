@@ -16,6 +16,7 @@ from tests.fakes.permit_requests import PermitWaiter, taken
 
 A, B = "http://a:8000", "http://b:8000/path"
 REFUSED = Outcome(classify(429), message="no")
+BUSY = Outcome(retry_policy.BUSY, 503)
 
 
 class BackendLimitFixture:
@@ -193,13 +194,36 @@ async def test_limits_and_requests_in_flight_are_shown_per_backend_url() -> None
     assert limits.counted("backend_max_inflight_concurrency", **label) == limits.limits.limit_of(B) == 1
 
 
+async def test_a_busy_backend_is_tried_again_while_all_its_requests_hang() -> None:
+    limits = BackendLimitFixture({"m": [A]})
+    requests = limits.take("m")
+    for permit in requests:
+        permit.place(A)
+    for permit in requests[1:]:
+        permit.record_outcome(BUSY)
+        permit.release()
+    assert limits.limits.limit_of(A) == 1
+
+    def seconds_until_sent() -> float:
+        waiter, since = PermitWaiter(limits.permits, "m"), limits.now
+        while not waiter.done and limits.now < since + 60:
+            limits.now += 0.25
+            limits.permits.refresh("m")
+        waiter.permit.place(A)
+        waiter.permit.record_outcome(BUSY)
+        waiter.permit.release()
+        return limits.now - since
+
+    assert [seconds_until_sent() for _ in range(4)] == [30.0, 1.0, 1.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("outcome", "signal"),
     [
         (Outcome(retry_policy.SUCCESS, 200), LoadSignal.RESPONDED),
         (Outcome(classify(429)), LoadSignal.REJECTED),
         (Outcome(classify(503)), LoadSignal.REJECTED),
-        (Outcome(retry_policy.BUSY), LoadSignal.BUSY),
+        (BUSY, LoadSignal.BUSY),
         (Outcome(retry_policy.RESPONSE_TIMEOUT), LoadSignal.TIMED_OUT),
         (Outcome(retry_policy.NOT_SENT), LoadSignal.NEUTRAL),
         (Outcome(classify(400), 400), LoadSignal.ANSWERED),
