@@ -1,8 +1,8 @@
 """Read and check the bodies of single calls."""
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 
 import msgspec
 from fastapi import Request
@@ -22,8 +22,42 @@ from batchwright.settings import Settings
 Fields = dict[str, msgspec.Raw]
 _OBJECT = msgspec.json.Decoder(Fields)
 _TRUE, _ABSENT = b"true", (b"false", b"null")
-MAX_BODY_BYTES = 256 * 1024 * 1024  # of the calls that this process holds
-MAX_BODY_BYTES_PER_TENANT = 128 * 1024 * 1024
+MAX_HELD_BYTES = 256 * 1024 * 1024  # of the calls that this process holds, and as much of their answers
+MAX_HELD_BYTES_PER_TENANT = 128 * 1024 * 1024
+
+
+class HeldBytes:
+    """Limits the bytes that this process holds for clients, for all tenants and for each."""
+
+    def __init__(self, what: str) -> None:
+        """Create the limit of `what`, such as calls."""
+        self._what = what
+        self._held = Counter[str]()  # bytes by tenant
+
+    @contextmanager
+    def counted(self, tenant: str) -> Generator[Callable[[int], None]]:
+        """Context manager that yields a function that counts bytes. They count until the end of the block.
+
+        The function takes the number of bytes by which the held ones grow, or shrink if it is negative. If
+        they would be too many, it counts nothing and raises ApiError (429).
+        """
+        counted = 0
+
+        def count(size: int) -> None:
+            nonlocal counted
+            own, all = self._held[tenant] + size, self._held.total() + size
+            if size > 0 and (own > MAX_HELD_BYTES_PER_TENANT or all > MAX_HELD_BYTES):
+                message = f"No room: this process holds too many bytes of {self._what}. Try again later."
+                raise no_room(message)
+            self._held[tenant] += size
+            counted += size
+
+        try:
+            yield count
+        finally:
+            self._held[tenant] -= counted
+            if not self._held[tenant]:
+                del self._held[tenant]
 
 
 class CallBodies:
@@ -35,7 +69,7 @@ class CallBodies:
 
     def __init__(self, settings: Settings) -> None:
         self._most = settings.max_line_bytes - LONGEST_LINE_START
-        self._held = Counter[str]()  # bytes by tenant
+        self._held = HeldBytes("calls")
 
     @asynccontextmanager
     async def read(self, request: Request, tenant: str) -> AsyncGenerator[Fields]:
@@ -45,22 +79,8 @@ class CallBodies:
             ApiError: the body is too large (413), is not JSON or is not an object (400), or the bodies of the
                 tenant or of all tenants together have too many bytes (429).
         """
-        counted = 0
-
-        def count(size: int) -> None:
-            nonlocal counted
-            own, all = self._held[tenant] + size, self._held.total() + size
-            if own > MAX_BODY_BYTES_PER_TENANT or all > MAX_BODY_BYTES:
-                raise no_room("No room: this process holds too many bytes of calls. Try again later.")
-            self._held[tenant] += size
-            counted += size
-
-        try:
+        with self._held.counted(tenant) as count:
             yield await read_raw_object(request, self._most, count)
-        finally:
-            self._held[tenant] -= counted
-            if not self._held[tenant]:
-                del self._held[tenant]
 
 
 def nested(fields: Mapping[str, msgspec.Raw], name: str) -> Fields:

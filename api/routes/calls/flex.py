@@ -124,7 +124,7 @@ class AnswersAtOnce(Protocol):
 
         Args:
             fields: the fields of the request's body.
-            opened: what the request holds. If the response is a stream, it holds this until its end.
+            opened: what the request holds. The response holds this until it is sent.
         """
         ...
 

@@ -6,8 +6,9 @@ Without the setting `interactive_passthrough`, none of this exists.
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import TypeVar
 
 import httpx
@@ -21,7 +22,7 @@ from batchwright.api.auth.caller import caller_of, tenant_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, error_response
 from batchwright.api.openapi import error_responses
-from batchwright.api.routes.calls.bodies import CallBodies, Fields, flag, model_of, nested
+from batchwright.api.routes.calls.bodies import CallBodies, Fields, HeldBytes, flag, model_of, nested
 from batchwright.api.routes.calls.flex import disconnected_response
 from batchwright.api.schemas.json_body import json_body_spec
 from batchwright.api.services.calls.interactive import (
@@ -47,6 +48,7 @@ _REPORTS_USAGE_IF_ASKED = (Endpoint.CHAT_COMPLETIONS, Endpoint.COMPLETIONS)
 _EVENTS = "text/event-stream"
 _UNBUFFERED = {"x-accel-buffering": "no"}  # otherwise nginx would hold events back
 _MAX_SEND_SECONDS = 60.0  # a client that does not read for so long counts as disconnected
+_PIECE_BYTES = 64 * 1024  # of a whole answer; the next piece is sent when the client has room for it
 _CHECK_SECONDS = 0.25  # how often it is checked if the client has disconnected
 _RECEIVE_ERRORS = (httpx.TransportError, httpx.DecodingError, TimeoutError, ResponseTooLarge)
 _PAYMENT_REQUIRED = 402  # about the operator's account at the backend
@@ -66,6 +68,7 @@ class InteractiveForwarder:
 
     def __init__(self, deps: ApiDependencies, calls: InteractiveCalls) -> None:
         self._settings, self._calls = deps.settings, calls
+        self._answers = HeldBytes("answers")
 
     async def answer(
         self, request: Request, endpoint: Endpoint, fields: Fields, opened: AsyncExitStack
@@ -76,39 +79,55 @@ class InteractiveForwarder:
 
         Args:
             fields: the fields of the request's body.
-            opened: what the request holds. If the response is a stream, it holds this until its end.
+            opened: what the request holds. The response holds this until it is sent.
 
         Raises:
-            ApiError: as in `InteractiveCalls.answer`, or the backend's answer cannot be used (502).
+            ApiError: as in `InteractiveCalls.answer`, or the backend's answer cannot be used (502), or there
+                are too many connections or bytes of answers (429).
         """
+        tenant = tenant_of(request, self._settings)
         is_stream = flag(fields, "stream")
         hides_usage = is_stream and endpoint in _REPORTS_USAGE_IF_ASKED and not _asks_for_usage(fields)
         call = InteractiveCall(
             endpoint,
             model_of(fields, self._settings),
             _with_usage(fields) if hides_usage else edit_body(fields),
-            tenant_of(request, self._settings),
+            tenant,
             caller_of(request, self._settings),
             str(current_fields().get("request_id", "")),
         )
-        answer = await _unless_disconnected(request, opened.enter_async_context(self._calls.answer(call)))
-        if answer is None:
-            return disconnected_response()
-        head = answer.response
-        media_type = head.headers.get(b"content-type", b"").decode("latin-1")
-        is_plain = b"content-encoding" not in head.headers
-        if is_stream and is_plain and head.status == 200 and media_type.startswith(_EVENTS):
-            events = EventStream(hides_usage=hides_usage)
-            return _EventRelay(self, answer, events, opened.pop_all())
-        response = await _unless_disconnected(request, self._whole(answer))
-        return disconnected_response() if response is None else response
+        opened.enter_context(self._calls.connections.place(tenant))
+        count = opened.enter_context(self._answers.counted(tenant))
+        async with AsyncExitStack() as sending:  # a backend is free before its whole answer is passed on
+            began = sending.enter_async_context(self._calls.answer(call))
+            answer = await _unless_disconnected(request, began)
+            if answer is None:
+                return disconnected_response()
+            head = answer.response
+            media_type = head.headers.get(b"content-type", b"").decode("latin-1")
+            is_plain = b"content-encoding" not in head.headers
+            if is_stream and is_plain and head.status == 200 and media_type.startswith(_EVENTS):
+                await opened.enter_async_context(sending.pop_all())
+                relay = partial(self._relay, answer, EventStream(hides_usage=hides_usage), count)
+                return _EventRelay(relay, opened.pop_all())
+            response = await _unless_disconnected(request, self._whole(answer, count))
+        return disconnected_response() if response is None else _HeldResponse(response, opened.pop_all())
 
-    async def _whole(self, answer: BackendAnswer) -> Response:
+    async def _whole(self, answer: BackendAnswer, count: Callable[[int], None]) -> Response:
         """Receive the whole body of an answer, and return the response for the client."""
+        head, pieces = answer.response, list[bytes]()
         try:
-            head, body = answer.response, b"".join([piece async for piece in self.pieces(answer)])
+            async for piece in self._pieces(answer):
+                count(len(piece))
+                pieces.append(piece)
+            received = b"".join(pieces)
+            pieces.clear()
             most = self._settings.max_response_bytes
-            body = decode_content(BackendResponse(head.status, head.headers, body), most)
+            body = decode_content(BackendResponse(head.status, head.headers, received), most)
+            count(len(body) - len(received))
+        except ApiError as error:
+            answer.end(str(error.status), answer.estimate(0))
+            raise
         except _RECEIVE_ERRORS as error:
             answer.end("cut", NO_TOKENS)
             raise error_of(answer.failure(error)) from None
@@ -117,7 +136,7 @@ class InteractiveForwarder:
         answer.end(str(response.status_code), tokens)
         return response
 
-    async def pieces(self, answer: BackendAnswer) -> AsyncGenerator[bytes]:
+    async def _pieces(self, answer: BackendAnswer) -> AsyncGenerator[bytes]:
         """Yield the pieces of the body. Raises an error of `_RECEIVE_ERRORS` if it cannot be received."""
         size = 0
         async for piece in answer.response.pieces:
@@ -126,7 +145,9 @@ class InteractiveForwarder:
                 raise ResponseTooLarge
             yield piece
 
-    async def relay(self, answer: BackendAnswer, events: EventStream, send: Send) -> None:
+    async def _relay(
+        self, answer: BackendAnswer, events: EventStream, count: Callable[[int], None], send: Send
+    ) -> None:
         """Send the events of the backend to the client as they arrive.
 
         If the answer breaks off, send an error as the last event, because the status has been sent.
@@ -134,14 +155,20 @@ class InteractiveForwarder:
         Raises:
             ClientDisconnect: the client reads nothing, but keeps the connection open.
         """
+        held = 0
         try:
-            async for piece in self.pieces(answer):
+            async for piece in self._pieces(answer):
+                count(len(piece))
+                held += len(piece)
                 if lines := events.feed(piece):
                     await _pass_on(send, lines)
+                    count(events.held_bytes - held)
+                    held = events.held_bytes
             last, result = events.finish(), "200"
+        except ApiError as error:
+            last, result = _error_event(error), "cut"
         except _RECEIVE_ERRORS as error:
-            failed = error_of(answer.failure(error))
-            last, result = b"\n\ndata: %b\n\n" % bytes(error_response(failed).body), "cut"
+            last, result = _error_event(error_of(answer.failure(error))), "cut"
         finally:
             # A client that leaves early, or a backend that reports nothing, does not make a call free.
             tokens = events.usage or answer.estimate(events.events)
@@ -153,14 +180,9 @@ class InteractiveForwarder:
 class _EventRelay(Response):
     """Response that sends the events of a backend until the answer, the client or the backend ends."""
 
-    def __init__(
-        self,
-        forwarder: InteractiveForwarder,
-        answer: BackendAnswer,
-        events: EventStream,
-        opened: AsyncExitStack,
-    ) -> None:
-        self._forwarder, self._answer, self._events, self._opened = forwarder, answer, events, opened
+    def __init__(self, relay: Callable[[Send], Coroutine[None, None, None]], opened: AsyncExitStack) -> None:
+        """Create the response. `relay` sends the events; `opened` is what is held until their end."""
+        self._relay, self._opened = relay, opened
         super().__init__(headers=_UNBUFFERED, media_type=_EVENTS)
         del self.headers["content-length"]
 
@@ -168,7 +190,7 @@ class _EventRelay(Response):
         async with self._opened:
             head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
             await send(head)
-            relay = asyncio.create_task(self._forwarder.relay(self._answer, self._events, send))
+            relay = asyncio.create_task(self._relay(send))
             connection = asyncio.create_task(_until_disconnect(receive))
             try:
                 await asyncio.wait([relay, connection], return_when=asyncio.FIRST_COMPLETED)
@@ -180,6 +202,24 @@ class _EventRelay(Response):
             if is_complete:
                 with suppress(ClientDisconnect):
                     relay.result()
+
+
+class _HeldResponse(Response):
+    """Response that holds what its request has opened until the client has received the last piece."""
+
+    def __init__(self, shown: Response, opened: AsyncExitStack) -> None:
+        self._opened = opened
+        super().__init__(bytes(shown.body), shown.status_code, shown.headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._opened:
+            head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+            await send(head)
+            body, size = memoryview(self.body), len(self.body)
+            with suppress(ClientDisconnect):
+                for start in range(0, size, _PIECE_BYTES):
+                    end = start + _PIECE_BYTES
+                    await _pass_on(send, bytes(body[start:end]), is_last=end >= size)
 
 
 class InteractiveRoutes:
@@ -211,6 +251,11 @@ class InteractiveRoutes:
             reading = self._bodies.read(request, tenant_of(request, self._settings))
             fields = await opened.enter_async_context(reading)
             return await self._forwarder.answer(request, Endpoint(request.url.path), fields, opened)
+
+
+def _error_event(error: ApiError) -> bytes:
+    """Return the end of a stream that an error has ended. The error is always on a line of its own."""
+    return b"\n\ndata: %b\n\n" % bytes(error_response(error).body)
 
 
 def _asks_for_usage(fields: Fields) -> bool:

@@ -91,7 +91,11 @@ class BackendAnswer:
 
 
 class InteractiveCalls:
-    """Sends interactive calls, and counts them for the budgets of tenants and the limits of backends."""
+    """Sends interactive calls, and counts them for the budgets of tenants and the limits of backends.
+
+    Attributes:
+        connections: the connections of clients that are held for interactive calls.
+    """
 
     def __init__(self, deps: ApiDependencies, routers: ModelRouters) -> None:
         """Create the sender of this process.
@@ -109,7 +113,7 @@ class InteractiveCalls:
         )
         self._hooks = PreCallHooks(deps.settings)
         self._permissions = CoalescingCache(self._read_permissions, deps.recent_seconds)
-        self._connections = HeldConnections()
+        self.connections = HeldConnections()
         self._load = InteractiveLoad(deps.metrics)
         self._in_flight = Counter[str]()  # number of calls by model
         self._is_reported = True  # False while the database has a load of this process
@@ -151,14 +155,14 @@ class InteractiveCalls:
         `with` block ends early, the backend's connection is closed.
 
         Raises:
-            ApiError: the tenant may not use the model or no backend serves it (404), a budget is used up or
-                there are too many connections (429), a hook of the operator refuses the call (403) or fails
-                (500), or no backend can be reached (502, 503, 504).
+            ApiError: the tenant may not use the model or no backend serves it (404), a budget is used up
+                (429), a hook of the operator refuses the call (403) or fails (500), or no backend can be
+                reached (502, 503, 504).
             DatabaseUnavailable: the permissions cannot be read.
         """
         began, model = time.monotonic(), self._deps.models.canonical(call.model)
         router = await self._admit(call, model)
-        with self._connections.place(call.tenant), self._counted(model):
+        with self._counted(model):
             try:
                 async with self._accepted(call, router) as answer:
                     self._metrics.interactive_seconds.labels(model).observe(time.monotonic() - began)

@@ -47,6 +47,11 @@ class EventStream:
         self._rest = [piece[end:]]
         return self._read(lines)
 
+    @property
+    def held_bytes(self) -> int:
+        """Number of bytes of the line that is not complete."""
+        return sum(map(len, self._rest))
+
     def finish(self) -> bytes:
         """Return what is left at the end of the stream: a last line without a line break."""
         rest, self._rest = b"".join(self._rest), []

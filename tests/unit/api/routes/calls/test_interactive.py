@@ -13,6 +13,7 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from batchwright.api.app import build_app
 from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.routes.calls import bodies
 from batchwright.api.routes.calls import interactive as routes
 from batchwright.api.services.batches.events import BatchEvents
 from batchwright.api.services.calls import held_calls
@@ -387,6 +388,24 @@ async def test_a_client_that_does_not_read_ends_the_call_to_the_backend(
     assert api.counted("interactive_requests_total", model="llama", result="disconnected") == 1
 
 
+async def test_a_client_that_does_not_read_a_whole_answer_does_not_hold_it(
+    api: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "_MAX_SEND_SECONDS", 0.01)
+    monkeypatch.setattr(held_calls, "MAX_HELD_PER_TENANT", 1)
+    received = [{"type": "http.request", "body": json.dumps(ASK).encode()}]
+
+    async def receive() -> MutableMapping[str, Any]:
+        return received.pop() if received else await asyncio.Future()
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    await api.app({**SCOPE}, receive, send)
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 200
+
+
 @pytest.mark.parametrize("refusal", [429, 503, "unreachable"])
 async def test_a_call_that_a_backend_refuses_goes_to_the_next_one(api: Fixture, refusal: int | str) -> None:
     def refused(_: httpx.Request) -> httpx.Response:
@@ -510,6 +529,74 @@ async def test_a_tenant_has_a_limited_number_of_connections(
     answer = await api.http.post(CHAT, json=ASK)
     assert (answer.status_code, error_of(answer).code) == (429, "resource_unavailable")
     assert api.requests == []
+
+
+@pytest.mark.parametrize("of_all", [False, True])
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_the_answers_that_a_process_holds_have_a_common_limit(
+    api: Fixture, monkeypatch: pytest.MonkeyPatch, is_stream: bool, of_all: bool
+) -> None:
+    content = b'data: {"padding": "%b' % (b"x" * 5000) if is_stream else json.dumps(ANSWER).encode()
+    first, leave = Pieces(content, hangs=True), asyncio.Event()
+    backends = iter([first, Pieces(content)])
+    headers = EVENTS if is_stream else {}
+    api.handlers[A] = lambda _: httpx.Response(200, headers=headers, stream=next(backends))
+    limit = "MAX_HELD_BYTES" if of_all else "MAX_HELD_BYTES_PER_TENANT"
+    monkeypatch.setattr(bodies, limit, len(content) * 2 - 1)
+    monkeypatch.setattr(routes, "_CHECK_SECONDS", 0.01)
+    received = [{"type": "http.request", "body": json.dumps({**ASK, "stream": is_stream}).encode()}]
+
+    async def receive() -> MutableMapping[str, Any]:
+        if received:
+            return received.pop()
+        await leave.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(_: MutableMapping[str, Any]) -> None:
+        pass
+
+    holding = asyncio.create_task(api.app({**SCOPE}, receive, send))
+    await first.is_hanging.wait()
+    other = {"X-Tenant": "other" if of_all else "default"}
+    answer = await api.http.post(CHAT, json={**ASK, "stream": is_stream}, headers=other)
+    assert b"holds too many bytes of answers" in answer.content
+    assert answer.status_code == (200 if is_stream else 429)
+    assert await api.used_tokens() > 0
+    leave.set()
+    await holding
+    api.handlers[A] = lambda _: httpx.Response(200, headers=headers, stream=Pieces(content))
+    answer = await api.http.post(CHAT, json={**ASK, "stream": is_stream}, headers=other)
+    assert answer.content == content
+
+
+async def test_an_answer_is_held_until_its_client_has_received_it_but_its_backend_is_free_before(
+    api: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_calls, "MAX_HELD_PER_TENANT", 1)
+    large = {**ANSWER, "padding": "x" * 300_000}
+    api.handlers[A] = lambda _: httpx.Response(200, json=large)
+    received, sent = [{"type": "http.request", "body": json.dumps(ASK).encode()}], list[bytes]()
+    is_reading, reads = asyncio.Event(), asyncio.Event()
+
+    async def receive() -> MutableMapping[str, Any]:
+        return received.pop() if received else await asyncio.Future()
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.body":
+            is_reading.set()
+            await reads.wait()
+            sent.append(message["body"])
+
+    receiving = asyncio.create_task(api.app({**SCOPE}, receive, send))
+    await is_reading.wait()
+    assert api.router is not None
+    assert api.router.upstreams[0].outstanding == 0
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 429
+    reads.set()
+    await receiving
+    assert json.loads(b"".join(sent)) == large
+    assert len(sent) > 4
+    assert (await api.http.post(CHAT, json=ASK)).json() == large
 
 
 async def test_calls_to_a_backend_that_hangs_leave_connections_for_calls_to_others() -> None:
