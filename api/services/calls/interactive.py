@@ -66,8 +66,8 @@ class InteractiveCall(NamedTuple):
 class BackendAnswer:
     """The answer of a backend to an interactive call, whose body is still being received.
 
-    Call `succeed` when the body has arrived, or `break_off` when it broke off. Otherwise the call counts as
-    ended by the client.
+    Call `end` when the body has arrived or broken off. Otherwise the call counts as ended by the client, with
+    the estimated tokens of its prompt.
 
     Attributes:
         request: body of the request as the backend has got it.
@@ -80,14 +80,17 @@ class BackendAnswer:
     request: bytes
     failure: Callable[[Exception], Outcome]
     result: str = field(default="disconnected", init=False)
-    tokens: Tokens = field(default_factory=Tokens, init=False)
+    tokens: Tokens = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tokens = self.estimate(0)
 
     def end(self, result: str, tokens: Tokens) -> None:
         self.result, self.tokens = result, tokens
 
     def estimate(self, output_tokens: int) -> Tokens:
         """Return the tokens of a call whose backend has reported none."""
-        return Tokens(len(self.request) // _BYTES_PER_TOKEN, output_tokens=output_tokens)
+        return _estimate(self.request, output_tokens)
 
 
 class InteractiveCalls:
@@ -169,7 +172,7 @@ class InteractiveCalls:
                     try:
                         yield answer
                     finally:
-                        self._count(call, model, answer)
+                        self._count(call, model, answer.result, answer.tokens)
             except _NotSent as error:
                 self._metrics.interactive_requests.labels(model, str(error.error.status)).inc()
                 raise error.error from None
@@ -256,11 +259,15 @@ class InteractiveCalls:
                 "interactive call failed", extra={"backend": backend.url, "error": outcome.operator_message}
             )
             return outcome
+        except asyncio.CancelledError:
+            # The client has left, but the backend may have processed the prompt.
+            self._count(call, upstream.model, "disconnected", _estimate(body, 0))
+            raise
         return BackendAnswer(response, body, backend.client.failure)
 
-    def _count(self, call: InteractiveCall, model: str, answer: BackendAnswer) -> None:
-        metrics, tokens = self._metrics, answer.tokens
-        metrics.interactive_requests.labels(model, answer.result).inc()
+    def _count(self, call: InteractiveCall, model: str, result: str, tokens: Tokens) -> None:
+        metrics = self._metrics
+        metrics.interactive_requests.labels(model, result).inc()
         metrics.interactive_tokens.labels(model, "prompt").inc(tokens.input_tokens)
         metrics.interactive_tokens.labels(model, "completion").inc(tokens.output_tokens)
         prices, cost = self._deps.models.prices_of(model), 0
@@ -290,6 +297,10 @@ def error_of(outcome: Outcome) -> ApiError:
         return ApiError(503, outcome.message, code=outcome.code.value, headers=headers)
     status = 504 if outcome.code is LineCode.REQUEST_TIMEOUT else 502
     return ApiError(status, outcome.message, code=outcome.code.value)
+
+
+def _estimate(request: bytes, output_tokens: int) -> Tokens:
+    return Tokens(len(request) // _BYTES_PER_TOKEN, output_tokens=output_tokens)
 
 
 def client_settings(settings: Settings) -> Settings:
