@@ -40,7 +40,7 @@ from batchwright.settings import Settings
 logger = logging.getLogger(__name__)
 REPORT_SECONDS = 1.0
 _BYTES_PER_TOKEN = 4  # of a request, to estimate its prompt tokens
-_REFUSALS = (429, 503)  # statuses of a backend that has not processed the request
+_REFUSALS = (401, 403, 429, 503)  # statuses of a backend that has not processed the request
 _PRIORITY = 0  # what servers assume for requests without one; the documentation says so to operators
 _SEND_ERRORS = (httpx.TransportError, TimeoutError)
 _ALL = ""  # key of the permissions, which are read for all tenants together
@@ -153,9 +153,9 @@ class InteractiveCalls:
     async def answer(self, call: InteractiveCall) -> AsyncGenerator[BackendAnswer]:
         """Context manager that sends a call to a backend and yields the answer as soon as it begins.
 
-        A backend that cannot be reached or refuses the call has not processed it. The call is then sent to
-        the model's next backend. Nothing is sent again after a backend has begun to process the call. If the
-        `with` block ends early, the backend's connection is closed.
+        A backend that cannot be reached, or refuses the call or its own API key, has not processed it. The
+        call is then sent to the model's next backend. Nothing is sent again after a backend has begun to
+        process the call. If the `with` block ends early, the backend's connection is closed.
 
         Raises:
             ApiError: the tenant may not use the model or no backend serves it (404), a budget is used up
@@ -235,6 +235,9 @@ class InteractiveCalls:
                 elif is_last or body.response.status not in _REFUSALS:
                     yield body
                     return
+                else:
+                    refusal = {"backend": upstream.backend.url, "status": body.response.status}
+                    logger.warning("a backend has refused an interactive call", extra=refusal)
         raise _NotSent(Outcome(NOT_SENT, message="No backend of the model can be reached."))
 
     async def _send(
