@@ -113,6 +113,13 @@ class _ChatBody(BaseModel):
 
     model: str = Field(min_length=1, max_length=256, description="a model that a backend serves")
     messages: list[JsonValue]
+
+
+class _AnyChatBody(_ChatBody):
+    service_tier: str | None = Field(None, description="flex: the connection is held until the answer")
+
+
+class _FlexChatBody(_ChatBody):
     service_tier: str = Field(pattern="^flex$", description="flex")
 
 
@@ -143,15 +150,16 @@ class ChatRoutes:
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/chat/completions", tags=["Single calls"])
+        body, of_backends = (_FlexChatBody, ()) if self._interactive is None else (_AnyChatBody, (502, 504))
         router.add_api_route(
             "",
             self.create,
             methods=["POST"],
             response_class=Response,
-            openapi_extra=json_body_spec(_ChatBody),
+            openapi_extra=json_body_spec(body),
             responses={
                 200: {"description": "The backend's response", "content": {"application/json": {}}},
-                **error_responses(403, 404, 409, 429),
+                **error_responses(403, 404, 409, 429, *of_backends),
             },
             dependencies=[Depends(idempotency_key_parameter)],
         )

@@ -105,7 +105,8 @@ class InteractiveForwarder:
                 return disconnected_response()
             head = answer.response
             media_type = head.headers.get(b"content-type", b"").decode("latin-1")
-            is_plain = b"content-encoding" not in head.headers
+            encoding = head.headers.get(b"content-encoding", b"").strip().lower()
+            is_plain = encoding in (b"", b"identity")
             if is_stream and is_plain and head.status == 200 and media_type.startswith(_EVENTS):
                 await opened.enter_async_context(sending.pop_all())
                 relay = partial(self._relay, answer, EventStream(hides_usage=hides_usage), count)

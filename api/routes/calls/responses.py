@@ -70,14 +70,14 @@ class ResponseRoutes:
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/responses", tags=["Single calls"])
-        one = "/{response_id}"
+        one, of_backends = "/{response_id}", () if self._interactive is None else (502, 504)
         router.add_api_route(
             "",
             self.create,
             methods=["POST"],
             response_model=ResponseObject,
             openapi_extra=json_body_spec(_ResponseBody),
-            responses=error_responses(403, 404, 409, 429),
+            responses=error_responses(403, 404, 409, 429, *of_backends),
             dependencies=[Depends(idempotency_key_parameter)],
         )
         router.add_api_route(one, self.get, response_model=ResponseObject, responses=error_responses(404))

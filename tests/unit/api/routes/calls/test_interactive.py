@@ -267,6 +267,13 @@ async def test_a_stream_is_passed_on_as_it_is_and_its_usage_is_counted(api: Fixt
     assert api.counted("interactive_requests_total", model="llama", result="200") == 2
 
 
+@pytest.mark.parametrize("encoding", ["identity", " Identity", ""])
+async def test_a_stream_that_names_no_real_encoding_is_passed_on(api: Fixture, encoding: str) -> None:
+    headers = {**EVENTS, "content-encoding": encoding}
+    api.handlers[A] = lambda _: httpx.Response(200, headers=headers, stream=Pieces(chunk("Hello"), LAST))
+    assert await streamed(api) == ["Hello"]
+
+
 async def test_usage_is_requested_for_the_budgets_and_hidden_from_clients_that_did_not_ask(
     api: Fixture,
 ) -> None:
@@ -679,3 +686,14 @@ async def test_without_the_setting_calls_that_cannot_wait_are_refused(path: str,
     async with open_api() as api:
         answer = await api.http.post(path, json={**ASK, "input": "x"})
         assert answer.status_code == status
+
+
+async def test_the_description_of_the_api_follows_the_setting(api: Fixture) -> None:
+    async with open_api() as without:
+        for app, needs_tier in ((api.app, False), (without.app, True)):
+            paths = app.openapi()["paths"]
+            chat = paths[CHAT]["post"]
+            schema = chat["requestBody"]["content"]["application/json"]["schema"]
+            assert ("service_tier" in schema["required"]) == needs_tier
+            for each in (chat, paths["/v1/responses"]["post"]):
+                assert ("502" in each["responses"], "504" in each["responses"]) == (not needs_tier,) * 2
