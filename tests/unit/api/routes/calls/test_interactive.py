@@ -578,6 +578,16 @@ async def test_the_answers_that_a_process_holds_have_a_common_limit(
     assert answer.content == content
 
 
+async def test_events_that_were_passed_on_no_longer_count(
+    api: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = [piece for _ in range(20) for piece in (chunk("a")[:30], chunk("a")[30:] + chunk("b"))]
+    monkeypatch.setattr(bodies, "MAX_HELD_BYTES_PER_TENANT", 3 * len(chunk("a")))
+    api.handlers[A] = lambda _: httpx.Response(200, headers=EVENTS, stream=Pieces(*content))
+    answer = await api.http.post(CHAT, json={**ASK, "stream": True})
+    assert answer.content == b"".join(content)
+
+
 async def test_an_answer_is_held_until_its_client_has_received_it_but_its_backend_is_free_before(
     api: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
