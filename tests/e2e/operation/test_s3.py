@@ -1,5 +1,6 @@
 """Batches whose files, plans and results are stored in S3, while processes are killed."""
 
+import json
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -13,7 +14,7 @@ from batchwright.storage.base import Storage
 from batchwright.storage.factory import open_storage
 from batchwright.storage.observed import StorageComponent
 from batchwright.telemetry.metrics import Metrics
-from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
+from tests.e2e.batches import CHAT, chat_lines, check_conservation, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.fakes.s3 import S3Server, fresh_prefix
 
@@ -21,9 +22,14 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 @contextmanager
-def dev_on(server: S3Server, prefix: str) -> Generator[Stack]:
+def dev_on(server: S3Server, prefix: str, **more: str) -> Generator[Stack]:
     # A worker on a busy machine must not count as lost: its lines would be sent again.
-    settings = {"BATCHWRIGHT_HEARTBEAT_TIMEOUT_SECONDS": "30", **server.keys, **server.settings(prefix)}
+    settings = {
+        "BATCHWRIGHT_HEARTBEAT_TIMEOUT_SECONDS": "30",
+        **server.keys,
+        **server.settings(prefix),
+        **more,
+    }
     with dev("--workers", "2", data=None, **settings) as stack:
         yield stack
 
@@ -75,3 +81,38 @@ async def test_workers_killed_during_a_slice_lose_nothing_stored_in_s3(
     assert done.status == "completed"
     assert {request for request in settled_before if requests[request] != 1} == set()
     assert max(requests.values()) <= 2
+
+
+async def test_a_batch_reads_an_object_and_its_files_arrive_in_a_bucket_although_workers_are_killed(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix, data = fresh_prefix(), fresh_prefix()
+    for name, value in s3.settings(data).items():
+        monkeypatch.setenv(name, value)
+    location, lines = f"s3://{s3.bucket}/{data}/", chat_lines(MODELS, each=20)
+    locations = {"default": {"read": [location], "write": [location]}}
+    with dev_on(s3, prefix, BATCHWRIGHT_DATA_LOCATIONS=json.dumps(locations)) as stack:
+        async with (
+            stack.client() as client,
+            open_storage(load(), Metrics(), StorageComponent.WORKER) as bucket,
+        ):
+            await bucket.put("in/lines.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
+            created = await client.batches.create(
+                input_file_id=f"{location}in/lines.jsonl",
+                endpoint=CHAT,
+                completion_window="24h",
+                extra_body={"x_batchwright": {"output_location": f"{location}out"}},
+            )
+            batch = await ended(client, created.id)
+            stack.kill("worker")
+
+            async def is_written() -> bool:
+                shown = (await client.batches.retrieve(batch.id)).model_extra or {}
+                return shown["x_batchwright"]["output_location"]["state"] == "written"
+
+            await until(is_written)
+            assert batch.status == "completed"
+            assert batch.output_file_id is not None
+            output = await client.files.content(batch.output_file_id)
+            assert await bucket.get(f"out/{batch.id}_output.jsonl") == output.content
+            await bucket.delete_prefix("")
