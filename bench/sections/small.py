@@ -24,7 +24,7 @@ _SECONDS, _POLL_SECONDS, _IDLE_SECONDS = 75.0, 0.02, 3.0
 
 
 class _Counted(msgspec.Struct, frozen=True):
-    """What one batch of one line causes, as the mean of many at once.
+    """Work for one batch of one line: the mean of many that run at once.
 
     Statements of an idle stack and requests for a batch's state are not included. `cpu_ms` has the CPU time
     of each process, in ms.

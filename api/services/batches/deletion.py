@@ -104,7 +104,7 @@ class BatchDeletion:
     async def _check_copied(self, row: BatchRow) -> None:
         """Check that no more files will be written to the output location of a batch that has ended.
 
-        If the workflow that writes them was terminated, they stay pending for ever. So it is asked as well.
+        If the workflow that writes them was terminated, they stay pending. So Temporal is asked as well.
 
         Raises:
             ApiError: files will still be written there (409).

@@ -161,10 +161,7 @@ class ModelLines:
         self._rows.append(_pack_row(rank, sort_key, offset, length, prefix_hash, units))
 
     def entries(self) -> Iterator[PlanEntry]:
-        """Yield the plan entry (position and length) of each line, in no particular order.
-
-        Call this only before `in_order`.
-        """
+        """Yield the plan entry (position and length) of each line, in no particular order."""
         return (_plan_line(row).entry for row in rows_of(self._rows, _ROW.size))
 
     def in_order(self, ranks: "array[int]", read_line: ReadLine) -> Iterator[PlanLine]:

@@ -151,19 +151,9 @@ def submit(
         with _input_file(file) as content:
             parts = divided_input(client, file, content.file, max_cost)
             if len(parts) > 1:
-                given = {
-                    "endpoint": endpoint,
-                    "window": window,
-                    "metadata": pairs,
-                    "deduplicate": deduplicate,
-                    "priority": priority,
-                    "webhook": webhook,
-                    "output_location": output_location,
-                    "start_at": start_at,
-                    "headers": headers,
-                }
-                creation = {name: value for name, value in given.items() if value is not None}
-                group = group_id(content.file, [creation], idempotency_key or "")
+                # Options that are not given are left out: a new option does not change the ids of groups.
+                given = {name: value for name, value in create.keywords.items() if value is not None}
+                group = group_id(content.file, [given, pairs], idempotency_key or "")
                 submission = GroupSubmission(client, file, content.file, parts, group)
                 batches = submission.run(create, pairs, may_have_ended=idempotency_key is not None)
                 if wait:

@@ -199,8 +199,8 @@ def test_removing_a_histogram_keeps_the_values_of_the_others(gone: int) -> None:
     seconds = Histogram("took_seconds", "Took", ["a"], (0.1, 1))
     held = [seconds.labels(number) for number in range(3)]
     seconds.remove_by_labels({"a": str(gone)})
-    anew = seconds.labels(gone)
-    for number, one in enumerate([*held, anew]):
+    again = seconds.labels(gone)
+    for number, one in enumerate([*held, again]):
         one.observe_all([0.5] * number)
         one.observe(2.0)
     shown = {

@@ -18,7 +18,7 @@ _FIRST, _LAST = "act_", "act_g"  # less and greater than all ids
 
 
 class AuditActor(Message):
-    """Who performs an act (an administrative or destructive operation). Fields that do not apply are empty.
+    """The actor of an administrative or destructive operation. Fields that do not apply are empty.
 
     Attributes:
         source: `api` for a request, `cli` for a command that acts on the database itself.

@@ -244,7 +244,7 @@ def test_the_first_and_short_answers_do_not_make_later_ones_look_slow(
 
 @pytest.mark.parametrize("are_aborted", [True, False])
 def test_first_requests_without_an_outcome_do_not_keep_the_limit_from_recovering(are_aborted: bool) -> None:
-    """Of 100 first requests 40 get a response. The others are cancelled, or stay in flight for long."""
+    """40 of 100 first requests get a response. The others are cancelled, or stay in flight for long."""
     held = limit()
     backend = Backend(held)
     for _ in range(40):
