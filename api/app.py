@@ -22,9 +22,9 @@ from batchwright.api.middleware.authentication import AuthenticationMiddleware
 from batchwright.api.middleware.browser_guard import BrowserGuardMiddleware
 from batchwright.api.middleware.cors import allow_origins
 from batchwright.api.middleware.head_method import HeadMethodMiddleware
+from batchwright.api.middleware.http_hardening import RequestLimitsMiddleware
 from batchwright.api.middleware.query_parameters import QueryParametersMiddleware
 from batchwright.api.middleware.request_id import RequestIdMiddleware
-from batchwright.api.middleware.request_limits import RequestLimitsMiddleware
 from batchwright.api.openapi import DocumentedApp, auth_error_responses, error_responses
 from batchwright.api.routes.admin.audit_log import AuditLogRoutes
 from batchwright.api.routes.admin.batches import OperatorBatchRoutes
@@ -39,7 +39,7 @@ from batchwright.api.routes.admin.workers import WorkerRoutes
 from batchwright.api.routes.batch_events import BatchEventRoutes
 from batchwright.api.routes.batches import BatchRoutes
 from batchwright.api.routes.callbacks import CallbackRoutes
-from batchwright.api.routes.calls.bodies import CallBodies
+from batchwright.api.routes.calls.call_body import CallBodies
 from batchwright.api.routes.calls.flex import ChatRoutes, FlexCalls
 from batchwright.api.routes.calls.interactive import InteractiveForwarder, InteractiveRoutes
 from batchwright.api.routes.calls.queue import QueueRoutes

@@ -50,7 +50,7 @@ from batchwright.worker.dependency_checks import (
     check_storage,
     connect_temporal,
 )
-from batchwright.worker.fleet_shares import FleetShares
+from batchwright.worker.fleet_limits import FleetLimits
 from batchwright.worker.health import HealthServer
 from batchwright.worker.interceptors import register_slot_gauges
 from batchwright.worker.pollers import PollerSupervisor, QueuePollers, ReconnectingWorker, RequiredModels
@@ -209,7 +209,7 @@ async def _poll(
     shares = _follow_registry(resources, inference)
     background.start("temporal_connection", resources.connection.run)
     background.start("registry", resources.registry.run)
-    background.start("fleet_shares", shares.run)
+    background.start("fleet_limits", shares.run)
     background.start("progress", progress.run)
     background.start("dependencies", dependencies.run)
     background.start(
@@ -241,14 +241,14 @@ async def _poll(
         task.result()  # raises the error of a poller that failed, which ends the process
 
 
-def _follow_registry(resources: WorkerResources, inference: InferenceWorkers) -> FleetShares:
+def _follow_registry(resources: WorkerResources, inference: InferenceWorkers) -> FleetLimits:
     """Make changes of the registry take effect here. Return the shares, whose `run` must be called.
 
     What the process keeps about removed models and backends is deleted. Then the fleet's limits are divided
     among its workers again.
     """
     stale = StaleSeriesRemover(resources.metrics)
-    shares = FleetShares(
+    shares = FleetLimits(
         worker_id(),
         resources.database.workers,
         resources.registry,

@@ -31,8 +31,8 @@ from batchwright.activities.services.authorization import CachedPermissions
 from batchwright.activities.services.batch_costs import BatchCosts
 from batchwright.activities.services.callbacks import CallbackWatch
 from batchwright.activities.services.daily_budgets import DailyBudgets
+from batchwright.activities.services.holds_and_weights import StoredShares
 from batchwright.activities.services.progress import ProgressReporter
-from batchwright.activities.services.shares_and_holds import StoredShares
 from batchwright.activities.services.slice_demand import MAX_SLICES
 from batchwright.activities.services.waiting_reason_reports import WaitingReasons, temporal_reason_signal
 from batchwright.activities.webhooks.activity import WebhookDeliveries

@@ -13,6 +13,7 @@ from temporalio.exceptions import ApplicationError
 
 from batchwright.activities.errors import translated
 from batchwright.activities.execution.dispatch_loop import SliceDispatcher
+from batchwright.activities.execution.earlier_results import read_stored_results
 from batchwright.activities.execution.lease import HeartbeatReply, SliceLease, is_fresh_attempt
 from batchwright.activities.execution.line_queue import (
     LineQueue,
@@ -20,7 +21,7 @@ from batchwright.activities.execution.line_queue import (
     read_line_queue,
     read_slice_record,
 )
-from batchwright.activities.execution.outcome_handler import OutcomeHandler
+from batchwright.activities.execution.line_settlement import LineSettler
 from batchwright.activities.execution.quarantine import (
     MAX_LINE_CRASHES,
     CrashQuarantine,
@@ -33,8 +34,7 @@ from batchwright.activities.execution.result_writer import (
     ResultWriter,
     SegmentNames,
 )
-from batchwright.activities.execution.stored_results import read_stored_results
-from batchwright.activities.execution.turn_state import (
+from batchwright.activities.execution.slice_turn import (
     RatePacer,
     SliceTurn,
     StopReason,
@@ -207,7 +207,7 @@ class SliceAttempt:
     async def _send(self, queue: LineQueue, router: ModelRouter) -> StopReason:
         worker, request = self._worker, self._request
         self._cost = cost = await worker.costs.track(request, self._writer.usage, self._writer.completed)
-        outcomes = OutcomeHandler(worker, request, self._writer, router.retries, cost)
+        outcomes = LineSettler(worker, request, self._writer, router.retries, cost)
         self._quarantine_suspects(queue, outcomes)
         await self._drop_cancelled_calls(queue, outcomes)
         turn = SliceTurn(
@@ -229,7 +229,7 @@ class SliceAttempt:
         self._blocked_seconds, self._unsettled = queue.wait(), queue.unsettled
         return reason
 
-    async def _drop_cancelled_calls(self, queue: LineQueue, outcomes: OutcomeHandler) -> None:
+    async def _drop_cancelled_calls(self, queue: LineQueue, outcomes: LineSettler) -> None:
         """Settle the lines of a rolling batch whose calls were cancelled, so that they are not sent.
 
         Raises:
@@ -250,7 +250,7 @@ class SliceAttempt:
         for line in reversed(kept):
             queue.push_front(line)
 
-    def _quarantine_suspects(self, queue: LineQueue, outcomes: OutcomeHandler) -> None:
+    def _quarantine_suspects(self, queue: LineQueue, outcomes: LineSettler) -> None:
         """Quarantine the lines that the previous attempt was sending when its worker crashed.
 
         If a line was being sent during `MAX_LINE_CRASHES` crashes, settle it with an error instead.

@@ -8,7 +8,7 @@ from batchwright.activities.clock import SUSPEND_AWARE_CLOCK
 from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.quarantine import TRACKED_BATCH_SIZE
 from batchwright.activities.execution.request_executor import RequestExecutor
-from batchwright.activities.execution.turn_state import SliceTurn, StopReason
+from batchwright.activities.execution.slice_turn import SliceTurn, StopReason
 from batchwright.activities.services.authorization import LineAuthorizer
 from batchwright.inference.limits.concurrency_limiter import Permit, PermitRequest
 from batchwright.rules.dispatch.rate_limits import ALL_MODELS

@@ -8,9 +8,9 @@ import logging
 import time
 from collections.abc import Callable
 
+from batchwright.activities.execution.earlier_results import SubmittedJob
 from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.result_writer import ResultWriter
-from batchwright.activities.execution.stored_results import SubmittedJob
 from batchwright.contracts.payloads.execution import SliceRequest
 from batchwright.inference.outcomes import Outcome, quotable_error
 from batchwright.inference.router import Dispatch

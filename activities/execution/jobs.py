@@ -13,16 +13,16 @@ import time
 from collections.abc import Generator
 from typing import NamedTuple
 
+from batchwright.activities.execution.earlier_results import SubmittedJob
 from batchwright.activities.execution.line_queue import SliceLine
-from batchwright.activities.execution.outcome_handler import OutboundRequest
-from batchwright.activities.execution.stored_results import SubmittedJob
-from batchwright.activities.execution.turn_state import SliceTurn, StopReason
+from batchwright.activities.execution.line_settlement import OutboundRequest
+from batchwright.activities.execution.slice_turn import SliceTurn, StopReason
 from batchwright.activities.services.backend_jobs import cancel_job, forwarded_headers, kind_label
 from batchwright.activities.services.callbacks import CallbackFuture
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.registry.job_config import JobConfig
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.inference import job_outcomes
+from batchwright.inference import job_messages
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.router import Dispatch
 from batchwright.inference.transport.base import TargetUrl
@@ -87,11 +87,11 @@ class JobRunner:
         outcome = await self._submit(call, submitted_at)
         if outcome.verdict is not retry_policy.SUCCESS:
             return outcome
-        report = job_outcomes.from_submit(outcome, call.config, calls_back=upstream.calls_back)
+        report = job_messages.from_submit(outcome, call.config, calls_back=upstream.calls_back)
         if isinstance(report, Outcome):
             return report
         if report.state is not JobState.RUNNING:
-            ended = job_outcomes.from_finished_job(report, backend_request_id=outcome.backend_request_id)
+            ended = job_messages.from_finished_job(report, backend_request_id=outcome.backend_request_id)
             return self._finalize(call, ended)
         self._metrics.jobs_submitted.labels(*self._labels(upstream)).inc()
         job = SubmittedJob(id=report.job_id, upstream=upstream.key, since=submitted_at)
@@ -198,34 +198,34 @@ class JobRunner:
             found = await self._poll(call, job)
             if isinstance(found, JobReport):
                 if found.state is not JobState.RUNNING:
-                    return job_outcomes.from_finished_job(found, job.id)
+                    return job_messages.from_finished_job(found, job.id)
                 inconclusive, wait = 0, config.poll_interval
             elif found.verdict is retry_policy.RESPONSE_TOO_LARGE:
                 return found
             else:
                 inconclusive, wait = inconclusive + 1, max(config.poll_interval, found.retry_after or 0.0)
                 if inconclusive >= _MAX_INCONCLUSIVE_POLLS:
-                    return job_outcomes.from_failed_polls(found, job.id)
+                    return job_messages.from_failed_polls(found, job.id)
                 if found.verdict.budget in DEFERRED:
                     if not call.dispatch.attempt.is_trial:  # a trial fails once, at its end
                         self._outcomes.attribution.record_backend_failure(call.dispatch, found)
                     continue
             if time.time() >= until:
                 await self._cancel_at_backend(call, job)
-                return job_outcomes.poll_timeout(config, job.id)
+                return job_messages.poll_timeout(config, job.id)
         assert callback is not None
         received = callback.result()
         if received.body is None:
-            return job_outcomes.callback_too_large(received.size, self._max_bytes)
-        report = job_outcomes.from_callback(received.body, config)
-        return report if isinstance(report, Outcome) else job_outcomes.from_finished_job(report, job.id)
+            return job_messages.callback_too_large(received.size, self._max_bytes)
+        report = job_messages.from_callback(received.body, config)
+        return report if isinstance(report, Outcome) else job_messages.from_finished_job(report, job.id)
 
     async def _poll(self, call: _LineJob, job: SubmittedJob) -> JobReport | Outcome:
         upstream, config = call.upstream, call.config
         if not config.poll_endpoint_template or not job.id:
-            return job_outcomes.JOB_RUNNING
+            return job_messages.JOB_RUNNING
         target = TargetUrl.of(upstream.backend.url + job_path(config.poll_endpoint_template, job.id))
-        found = job_outcomes.from_poll(
+        found = job_messages.from_poll(
             await upstream.backend.client.poll_job(b"GET", target, call.request.request_id, self._headers),
             config,
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from batchwright.activities.execution.due_lines import DueLines
-from batchwright.activities.execution.stored_results import LineAttempt, StoredResults
+from batchwright.activities.execution.earlier_results import LineAttempt, StoredResults
 from batchwright.contracts.payloads.execution import SliceRequest
 from batchwright.inference.limits.prefix_groups import PrefixGroups
 from batchwright.inference.upstream import Upstream

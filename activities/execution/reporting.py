@@ -5,7 +5,7 @@ import time
 from temporalio.exceptions import ApplicationError
 
 from batchwright.activities.execution.result_writer import LAST_FLUSH_SECONDS, ResultWriter
-from batchwright.activities.execution.turn_state import next_turn_error
+from batchwright.activities.execution.slice_turn import next_turn_error
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.waiting_reason_reports import (
     deferral_cause,

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from batchwright.activities.execution.jobs import JobRunner
 from batchwright.activities.execution.line_queue import SliceLine
-from batchwright.activities.execution.outcome_handler import InFlightRequest, OutboundRequest
+from batchwright.activities.execution.line_settlement import InFlightRequest, OutboundRequest
+from batchwright.activities.execution.slice_turn import SliceTurn
 from batchwright.activities.execution.task_pool import TaskPool
-from batchwright.activities.execution.turn_state import SliceTurn
 from batchwright.activities.services.backend_jobs import forwarded_headers
 from batchwright.contracts.registry.schema import LimitConfig
 from batchwright.contracts.terms import Endpoint

@@ -15,7 +15,7 @@ from batchwright.activities.services.slice_demand import SliceDemand
 from batchwright.activities.services.waiting_reason_reports import DeferralMetrics, WaitingReasons
 from batchwright.database.tables.calls import CallsTable
 from batchwright.inference.hooks import PreCallHooks
-from batchwright.inference.limits.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
+from batchwright.inference.limits.backend_limits import AdaptiveLimitPolicy, BackendLimits
 from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter
 from batchwright.inference.limits.fleet_rates import EffectiveRates, NoRates
 from batchwright.inference.limits.memory_budget import MemoryBudget
@@ -84,7 +84,7 @@ class WorkerContext:
         self.permits = ConcurrencyLimiter(
             total=settings.global_in_flight,
             model_limit=self._model_limit,
-            backends=AdaptiveLimits(policy, self.urls_of, metrics),
+            backends=BackendLimits(policy, self.urls_of, metrics),
             has_room=self.budget.has_room,
             limits=SendLimits(self.shares, self._record_wait),
         )

@@ -22,8 +22,8 @@ from batchwright.activities.completion import (
 )
 from batchwright.activities.errors import failure, translated
 from batchwright.activities.finalization.duplicates import DuplicateSettler
-from batchwright.activities.finalization.leftover_calls import answer_calls
 from batchwright.activities.finalization.missing_lines import MissingLines, MissingLineSettler, find_missing
+from batchwright.activities.finalization.unanswered_calls import answer_calls
 from batchwright.activities.heartbeat import heartbeating
 from batchwright.activities.results.output_files import OutputFiles
 from batchwright.activities.results.result_index import ResultIndex, SegmentUsage, SelectedResults

@@ -9,7 +9,7 @@ from batchwright.contracts.terms import AdmissionPolicy, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.tables.operations.forecasts import ForecastsTable
 from batchwright.rules.dispatch.start_forecast import start_time
-from batchwright.rules.dispatch.work_shares import UnsettledWork
+from batchwright.rules.dispatch.work_ahead import UnsettledWork
 from batchwright.rules.input.errors import window_too_short
 from batchwright.telemetry.metrics import Metrics
 

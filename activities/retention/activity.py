@@ -8,7 +8,7 @@ from temporalio import activity
 
 from batchwright.activities.errors import translated
 from batchwright.activities.heartbeat import heartbeating
-from batchwright.activities.retention import expired, leftovers
+from batchwright.activities.retention import expired, orphans
 from batchwright.activities.retention.sweep_turn import TURN_SECONDS, RetentionTurn
 from batchwright.contracts.payloads.retention import (
     RetentionActivities,
@@ -37,9 +37,9 @@ SWEEPS: Mapping[RetentionKind, Sweep] = {
     RetentionKind.CALLS: expired.calls,
     RetentionKind.WEBHOOKS: expired.webhooks,
     RetentionKind.AUDIT_LOG: expired.audit_log,
-    RetentionKind.UNFINISHED: leftovers.unfinished_objects,
-    RetentionKind.ORPHANS: leftovers.orphaned_objects,
-    RetentionKind.LOST: leftovers.files_without_object,
+    RetentionKind.UNFINISHED: orphans.unfinished_objects,
+    RetentionKind.ORPHANS: orphans.orphaned_objects,
+    RetentionKind.LOST: orphans.files_without_object,
 }
 
 

@@ -16,7 +16,7 @@ from batchwright.api.openapi import FILE_RESPONSES, enum_schema, error_responses
 from batchwright.api.schemas.file_create import FILE_BODY, SCOPE_OBSERVER, file_size_limit
 from batchwright.api.schemas.responses import file_object, file_page, json_response
 from batchwright.api.services.files.download import conditional_headers, file_response
-from batchwright.api.services.files.request_body import stream_body
+from batchwright.api.services.files.streamed_body import stream_body
 from batchwright.api.services.files.upload import FileUpload, discard_object, store_file
 from batchwright.api.services.idempotency import idempotency_key_of, idempotency_key_parameter
 from batchwright.contracts.objects.audit_log import AuditAction

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Response
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.schemas.responses import json_response
-from batchwright.api.services.cache import CoalescingCache
+from batchwright.api.services.read_cache import CoalescingCache
 from batchwright.contracts.objects.operator import (
     BackendStats,
     ModelStats,

@@ -23,7 +23,7 @@ from batchwright.api.schemas.upload_create import (
     parse_completion,
     parse_upload_create,
 )
-from batchwright.api.services.files.request_body import stream_body
+from batchwright.api.services.files.streamed_body import stream_body
 from batchwright.api.services.files.upload_assembly import MAX_PART_BYTES, assemble, store_part
 from batchwright.api.services.idempotency import (
     IdempotencyKeys,
@@ -32,7 +32,7 @@ from batchwright.api.services.idempotency import (
     idempotency_key_parameter,
 )
 from batchwright.api.services.quota_checks import QuotaChecks
-from batchwright.api.services.tenant_limiter import TenantLimiter
+from batchwright.api.services.task_limiter import TaskLimiter
 from batchwright.contracts.objects.audit_log import AuditAction
 from batchwright.contracts.objects.openai import PartObject, UploadObject
 from batchwright.database.errors import UnknownUpload, UploadClosed, UploadFull
@@ -50,7 +50,7 @@ class UploadRoutes:
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
         self._uploads = deps.database.uploads
-        self._limiter = TenantLimiter(_ASSEMBLIES, _ASSEMBLY_WAIT_SECONDS)
+        self._limiter = TaskLimiter(_ASSEMBLIES, _ASSEMBLY_WAIT_SECONDS)
         self._audit_log = AuditLog(deps)
 
     def router(self) -> APIRouter:

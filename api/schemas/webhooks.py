@@ -25,7 +25,7 @@ from batchwright.contracts.objects.webhooks import (
 )
 from batchwright.database.tables.webhooks.webhook_deliveries import ListedDelivery
 from batchwright.database.tables.webhooks.webhook_endpoints import WebhookEndpoint
-from batchwright.rules.webhooks.addresses import MAX_URL_CHARACTERS
+from batchwright.rules.webhooks.forbidden_addresses import MAX_URL_CHARACTERS
 from batchwright.rules.webhooks.signatures import check_secret
 
 MAX_DESCRIPTION_CHARACTERS = 256

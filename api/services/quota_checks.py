@@ -17,7 +17,7 @@ from batchwright.api.errors import (
     storage_quota_exceeded,
     webhook_quota_exceeded,
 )
-from batchwright.api.services.cache import CoalescingCache
+from batchwright.api.services.read_cache import CoalescingCache
 from batchwright.contracts.terms import Quota
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.tenants.quota_records import TenantQuotas

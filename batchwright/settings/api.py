@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings
 
-from batchwright.rules.dispatch.fair_share import MAX_WEIGHT, MIN_WEIGHT
+from batchwright.rules.dispatch.fair_queue import MAX_WEIGHT, MIN_WEIGHT
 from batchwright.settings.formats import check_tenant, http_url, issuer_url
 from batchwright.settings.levels import START, TUNING
 

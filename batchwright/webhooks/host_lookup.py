@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 
-from batchwright.rules.webhooks.addresses import Address, Network, check_address
+from batchwright.rules.webhooks.forbidden_addresses import Address, Network, check_address
 
 # A worker makes 50 attempts at once, each for at most 15 s. A silent name server occupies a thread for up to
 # 30 s.

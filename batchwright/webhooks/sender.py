@@ -15,7 +15,7 @@ from typing import NamedTuple
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from batchwright.rules.webhooks.addresses import Network, check_address, check_url
+from batchwright.rules.webhooks.forbidden_addresses import Network, check_address, check_url
 from batchwright.webhooks.host_lookup import HostLookup
 
 TIMEOUT_SECONDS = 15.0

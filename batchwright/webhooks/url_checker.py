@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from batchwright.rules.failure_limiter import FailureLimiter
-from batchwright.rules.webhooks.addresses import Network, check_url
+from batchwright.rules.webhooks.forbidden_addresses import Network, check_url
 from batchwright.webhooks.host_lookup import HostLookup
 
 # URLs of a tenant that are not allowed. The lookup of a host occupies a thread, for long if nothing answers.

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from batchwright.contracts.payloads.batch import StartFit
 from batchwright.rules.dispatch.batch_forecast import Forecaster
-from batchwright.rules.dispatch.fair_share import FairShare
+from batchwright.rules.dispatch.fair_queue import FairShare
 from batchwright.rules.dispatch.queue_forecast import ModelSpeed, RemainingTime
 from batchwright.rules.dispatch.start_forecast import StartTime, start_time
-from batchwright.rules.dispatch.work_shares import FOR_OTHERS, UnsettledWork
+from batchwright.rules.dispatch.work_ahead import FOR_OTHERS, UnsettledWork
 from batchwright.rules.worker_stats import UpstreamTraffic
 from bench.forecast.scenarios import Batch, Scenario
 from bench.limits.backend import Clock

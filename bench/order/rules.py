@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from batchwright.rules.dispatch.batch_ranking import BatchSchedule, WaitingBatch
-from batchwright.rules.dispatch.fair_share import FairQueue
-from batchwright.rules.dispatch.fair_share import FairShare as Shares
+from batchwright.rules.dispatch.fair_queue import FairQueue
+from batchwright.rules.dispatch.fair_queue import FairShare as Shares
 
 MODEL = "m"
 _UPDATE_SECONDS = 2.0  # how often workers read which batches have lines left

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from batchwright.rules.dispatch.fair_share import FairShare
+from batchwright.rules.dispatch.fair_queue import FairShare
 
 _FIRST_ESTIMATE = 1.0  # seconds, until a request has ended
 _SMOOTHING = 0.05

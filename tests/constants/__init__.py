@@ -41,10 +41,10 @@ def python_path(*folders: str) -> str:
 
 # Each constant as `module:attribute`.
 CONSTANTS = {
-    "body_seconds": ["batchwright.api.middleware.request_limits:BODY_SECONDS"],
+    "body_seconds": ["batchwright.api.middleware.http_hardening:BODY_SECONDS"],
     "continue_as_new_events": ["batchwright.temporal.batch_order:_CONTINUE_AS_NEW_EVENTS"],
     "event_poll_seconds": ["batchwright.api.services.batches.events:POLL_SECONDS"],
-    "fleet_fresh_age": ["batchwright.worker.fleet_shares:FRESH_AGE"],
+    "fleet_fresh_age": ["batchwright.worker.fleet_limits:FRESH_AGE"],
     "header_seconds": ["batchwright.api.http_protocol:BoundedProtocol.seconds_for_headers"],
     "linger_seconds": ["batchwright.api.http_protocol:BoundedProtocol.seconds_lingering"],
     "max_part_bytes": ["batchwright.api.services.files.upload_assembly:MAX_PART_BYTES"],

@@ -26,7 +26,7 @@ from batchwright.database.tables.batches.waiting_reasons import WaitingRow
 from batchwright.rules.batch_filters import NO_FILTERS, BatchFilters
 from batchwright.rules.batch_states import LIVE_STATES, cancel_takes_precedence, visible_status
 from batchwright.rules.costs import amount_of, total_cost
-from batchwright.rules.dispatch.fair_share import fresh_fairness_key
+from batchwright.rules.dispatch.fair_queue import fresh_fairness_key
 from batchwright.rules.planning.estimate import OutputHistory
 from tests.fakes.tables.batches.batch_deletions import MemoryBatchDeletions
 from tests.fakes.tables.batches.dead_letters import MemoryDeadLetters

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from itertools import count
 
-from batchwright.inference.limits.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
+from batchwright.inference.limits.backend_limits import AdaptiveLimitPolicy, BackendLimits
 from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
 from batchwright.inference.limits.send_limits import Limit, SendLimits, TenantShares
 from batchwright.telemetry.metrics import Metrics
@@ -36,7 +36,7 @@ class PermitTraffic:
         self.limiter = ConcurrencyLimiter(
             total=10_000,
             model_limit=lambda _: in_flight,
-            backends=AdaptiveLimits(AdaptiveLimitPolicy(), lambda _: (), Metrics(), lambda: self.now),
+            backends=BackendLimits(AdaptiveLimitPolicy(), lambda _: (), Metrics(), lambda: self.now),
             limits=self.limits,
         )
         self.grants: list[tuple[str, float]] = []

@@ -13,7 +13,7 @@ from temporalio.worker import Worker
 
 from batchwright.contracts.payloads.execution import ModelRunResult, SliceRequest, SliceResult
 from batchwright.contracts.temporal_names import CONTROL_QUEUE, inference_queue
-from batchwright.rules.dispatch.fair_share import fresh_fairness_key
+from batchwright.rules.dispatch.fair_queue import fresh_fairness_key
 from batchwright.temporal import DATA_CONVERTER
 from batchwright.workflows.model_run import ModelRunWorkflow
 from tests.integration.temporal.clusters import started

@@ -31,7 +31,7 @@ from batchwright.contracts.temporal_names import (
     output_copy_id,
 )
 from batchwright.contracts.terms import Endpoint
-from batchwright.starter.stack.ports import free_port
+from batchwright.starter.local_stack.ports import free_port
 from batchwright.temporal import DATA_CONVERTER
 from batchwright.workflows.batch import BatchWorkflow
 from batchwright.workflows.consistency_check import ConsistencyCheckWorkflow

@@ -30,7 +30,7 @@ from batchwright.contracts.objects.operator import DefaultQuotas, LimitsObject, 
 from batchwright.contracts.payloads.batch import MAX_PRIORITY, MIN_PRIORITY
 from batchwright.contracts.registry.prices import DecimalText
 from batchwright.contracts.terms import AdmissionPolicy, OverQuota, Quota
-from batchwright.rules.dispatch.fair_share import MAX_WEIGHT, MIN_WEIGHT
+from batchwright.rules.dispatch.fair_queue import MAX_WEIGHT, MIN_WEIGHT
 from batchwright.rules.quotas import MAX_QUOTA
 
 logger = logging.getLogger(__name__)

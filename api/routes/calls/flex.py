@@ -20,7 +20,7 @@ from batchwright.api.errors import (
     invalid_value,
 )
 from batchwright.api.openapi import error_responses
-from batchwright.api.routes.calls.bodies import (
+from batchwright.api.routes.calls.call_body import (
     CallBodies,
     Fields,
     check_body,

@@ -22,7 +22,7 @@ from batchwright.api.auth.caller import caller_of, tenant_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, error_response
 from batchwright.api.openapi import error_responses
-from batchwright.api.routes.calls.bodies import CallBodies, Fields, HeldBytes, flag, model_of, nested
+from batchwright.api.routes.calls.call_body import CallBodies, Fields, HeldBytes, flag, model_of, nested
 from batchwright.api.routes.calls.flex import disconnected_response
 from batchwright.api.schemas.json_body import json_body_spec
 from batchwright.api.services.calls.interactive import (

@@ -7,7 +7,7 @@ from batchwright.api.auth.caller import caller_of, tenant_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import call_not_found, invalid_value, missing_parameter, one_of
 from batchwright.api.openapi import error_responses
-from batchwright.api.routes.calls.bodies import (
+from batchwright.api.routes.calls.call_body import (
     CallBodies,
     Fields,
     check_body,
@@ -28,7 +28,7 @@ from batchwright.contracts.terms import Endpoint
 from batchwright.rules.call_lines import edit_body
 from batchwright.rules.call_results import job_body
 from batchwright.rules.ids import is_call_id
-from batchwright.rules.webhooks.addresses import MAX_URL_CHARACTERS
+from batchwright.rules.webhooks.forbidden_addresses import MAX_URL_CHARACTERS
 
 _PREFIX = "job_"
 _JSON = "application/json"

@@ -11,7 +11,7 @@ from batchwright.api.auth.caller import caller_of, tenant_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import call_not_found, invalid_value
 from batchwright.api.openapi import error_responses
-from batchwright.api.routes.calls.bodies import (
+from batchwright.api.routes.calls.call_body import (
     CallBodies,
     Fields,
     check_body,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from batchwright.api.errors import ApiError, invalid_value, payload_too_large
-from batchwright.api.services.files.multipart import FormField, FormFile, FormPiece
+from batchwright.api.services.files.multipart_form import FormField, FormFile, FormPiece
 from batchwright.contracts.terms import Endpoint
 from batchwright.rules.input.digest_set import DigestSet
 from batchwright.rules.input.lines import DECODE_ERRORS, read_fields_with_margin

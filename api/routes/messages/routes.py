@@ -41,7 +41,7 @@ from batchwright.api.services.batches.creation import BatchCreator
 from batchwright.api.services.batches.deletion import BatchDeletion
 from batchwright.api.services.batches.live_results import JSONL
 from batchwright.api.services.compressed_response import accepted_compression, encoded, encoding_headers
-from batchwright.api.services.files.request_body import stream_body
+from batchwright.api.services.files.streamed_body import stream_body
 from batchwright.api.services.files.upload import FileUpload, discard_object, store_form
 from batchwright.api.services.idempotency import idempotency_key_of, idempotency_key_parameter
 from batchwright.contracts.objects.anthropic import (

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, file_not_found, invalid_value
 from batchwright.api.schemas.batch_create import parse_estimate
-from batchwright.api.services.tenant_limiter import TenantLimiter
+from batchwright.api.services.task_limiter import TaskLimiter
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.objects.openai import EstimatedTime, EstimateObject
 from batchwright.database.records import FileRow
 from batchwright.rules.dispatch.start_forecast import start_time
-from batchwright.rules.dispatch.work_shares import UnsettledWork
+from batchwright.rules.dispatch.work_ahead import UnsettledWork
 from batchwright.rules.ids import is_file_id
 from batchwright.rules.input.line_checks import InputLimits
 from batchwright.rules.planning.estimate import InputEstimator, estimate_object
@@ -25,7 +25,7 @@ _DEFAULT_WEIGHT = 1.0
 class BatchEstimates:
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
-        self._limiter = TenantLimiter(_AT_ONCE, _WAIT_SECONDS, work="estimates are being made")
+        self._limiter = TaskLimiter(_AT_ONCE, _WAIT_SECONDS, work="estimates are being made")
 
     async def estimate(self, tenant: str, fields: Mapping[str, object]) -> EstimateObject:
         """Read the input file of a batch, and return the estimated lines, tokens and cost of the batch.

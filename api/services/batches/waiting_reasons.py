@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.services.cache import CoalescingCache
+from batchwright.api.services.read_cache import CoalescingCache
 from batchwright.contracts.objects.openai import WaitingObject
 from batchwright.contracts.payloads.batch import SCHEDULED
 from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE

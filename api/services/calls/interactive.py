@@ -18,9 +18,9 @@ from batchwright.activities.services.backend_jobs import forwarded_headers
 from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.api.dependencies import ApiDependencies, ModelRouters
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, budget_used_up, model_not_found
-from batchwright.api.services.cache import CoalescingCache
 from batchwright.api.services.calls.held_calls import MAX_HELD, HeldConnections
 from batchwright.api.services.calls.interactive_load import InteractiveLoad
+from batchwright.api.services.read_cache import CoalescingCache
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.payloads.batch import Caller
 from batchwright.contracts.terms import Endpoint

@@ -32,7 +32,7 @@ from batchwright.api.schemas.file_create import (
     file_expiry,
     file_size_limit,
 )
-from batchwright.api.services.files.multipart import FormField, FormFile, FormPiece, read_multipart
+from batchwright.api.services.files.multipart_form import FormField, FormFile, FormPiece, read_multipart
 from batchwright.api.services.idempotency import IdempotencyKeys
 from batchwright.api.services.quota_checks import QuotaChecks, StorageQuota
 from batchwright.contracts.terms import Profile

@@ -13,11 +13,11 @@ from typing import NoReturn
 from msgspec import Struct
 
 from batchwright.contracts.payloads.batch import DEFAULT_PRIORITY
-from batchwright.inference.limits.adaptive_limits import AdaptiveLimits, PlacedRequest
+from batchwright.inference.limits.backend_limits import BackendLimits, PlacedRequest
 from batchwright.inference.limits.model_permits import ModelPermits
 from batchwright.inference.limits.send_limits import Charge, Limit, SendLimits
 from batchwright.inference.outcomes import Outcome
-from batchwright.rules.dispatch.fair_share import FairQueue, FairShare
+from batchwright.rules.dispatch.fair_queue import FairQueue, FairShare
 from batchwright.rules.dispatch.retry_policy import SUCCESS
 
 _REFRESH_SECONDS = 0.02  # time after which a model's limit and backends are looked up again
@@ -130,7 +130,7 @@ class ConcurrencyLimiter:
         *,
         total: int,
         model_limit: Callable[[str], int],
-        backends: AdaptiveLimits,
+        backends: BackendLimits,
         has_room: Callable[[], bool] = lambda: True,
         limits: SendLimits | None = None,
     ) -> None:

@@ -5,10 +5,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Generic
 
-from batchwright.inference.limits.adaptive_limits import AdaptiveLimits
+from batchwright.inference.limits.backend_limits import BackendLimits
 from batchwright.inference.limits.send_limits import Limit, SendLimits
 from batchwright.rules.dispatch.batch_ranking import BatchRanks
-from batchwright.rules.dispatch.fair_share import FairQueue, FairShare, Request
+from batchwright.rules.dispatch.fair_queue import FairQueue, FairShare, Request
 
 _STARVED_SECONDS = 10.0  # after so long, a model with full backends may still send one request
 _MAX_SAMPLE_SECONDS = 1.0  # if samples are farther apart, the time between them is no wait
@@ -65,7 +65,7 @@ class ModelPermits(Generic[Request]):
             self.capped_by[tenant] = limit or Limit.KEY_IN_FLIGHT
         return weight
 
-    def is_starved(self, backends: AdaptiveLimits, now: float) -> bool:
+    def is_starved(self, backends: BackendLimits, now: float) -> bool:
         """Return True if the model may send one request although its backends are full.
 
         Call this for a model that uses no permit. Its backends may be full of another model's requests that

@@ -19,7 +19,7 @@ from batchwright.rules.dispatch.queue_forecast import (
 )
 from batchwright.rules.dispatch.request_durations import RequestDurations
 from batchwright.rules.dispatch.steady_rate import SteadyRate
-from batchwright.rules.dispatch.work_shares import ModelOfBatch, UnsettledWork, present_shares
+from batchwright.rules.dispatch.work_ahead import ModelOfBatch, UnsettledWork, present_shares
 from batchwright.rules.worker_stats import UpstreamTraffic
 
 _RATE_SECONDS = 120.0  # a measurement so old counts about a third as much as a new one

@@ -12,8 +12,8 @@ from batchwright.settings import Settings
 from batchwright.storage.base import ObjectRefused, ObjectWriter, StorageError, StorageUnavailable
 from batchwright.storage.retries import StorageOperation
 from batchwright.storage.s3.errors import write_refusal_of
+from batchwright.storage.s3.multipart_upload import S3Upload, sweep_uploads
 from batchwright.storage.s3.storage import open_bucket
-from batchwright.storage.s3.upload import S3Upload, sweep_uploads
 
 logger = logging.getLogger(__name__)
 

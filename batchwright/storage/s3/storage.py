@@ -29,7 +29,7 @@ from batchwright.storage.retries import OperationRetries, StorageOperation
 from batchwright.storage.s3.bucket import S3Bucket, S3Encryption
 from batchwright.storage.s3.download import S3Download
 from batchwright.storage.s3.errors import is_transient, to_storage_error
-from batchwright.storage.s3.upload import S3Upload, put_object, sweep_uploads
+from batchwright.storage.s3.multipart_upload import S3Upload, put_object, sweep_uploads
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3 import S3Client

@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from batchwright.settings import Settings, SettingsError, load
+from batchwright.starter.local_stack.errors import StackError
+from batchwright.starter.local_stack.terminal import (
+    address_panel,
+    print_error,
+    print_next_commands,
+    until_signal,
+)
 from batchwright.starter.output import stderr, stdout
-from batchwright.starter.stack.errors import StackError
-from batchwright.starter.stack.terminal import address_panel, print_error, print_next_commands, until_signal
 
 if TYPE_CHECKING:
-    from batchwright.starter.stack.directory import StackInfo
-    from batchwright.starter.stack.service_commands import DevOptions
+    from batchwright.starter.local_stack.directory import StackInfo
+    from batchwright.starter.local_stack.service_commands import DevOptions
 
 _WRONG_SETTING = 2
 _FAILED = 1
@@ -45,7 +50,7 @@ def dev(
     BATCHWRIGHT_REGISTRY or --backend, these backends are used and none is simulated.
     """
     # Imported here because it loads Temporal's client, which takes a second.
-    from batchwright.starter.stack.service_commands import DevOptions
+    from batchwright.starter.local_stack.service_commands import DevOptions
 
     settings = settings_or_exit(backend)
     options = DevOptions(
@@ -82,7 +87,7 @@ def settings_or_exit(backends: list[str] | None = None) -> Settings:
 
 
 async def _run(options: "DevOptions", json: bool) -> None:
-    from batchwright.starter.stack.supervisor import Supervisor
+    from batchwright.starter.local_stack.supervisor import Supervisor
 
     errors = stderr()
 

@@ -19,8 +19,8 @@ from batchwright.activities.execution.activity import Execution
 from batchwright.activities.execution.lease import Heartbeat, HeartbeatReply
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_costs import BatchCosts
+from batchwright.activities.services.holds_and_weights import StoredShares
 from batchwright.activities.services.progress import ProgressReporter
-from batchwright.activities.services.shares_and_holds import StoredShares
 from batchwright.activities.services.slice_demand import MAX_SLICES
 from batchwright.activities.services.waiting_reason_reports import WaitingReasons
 from batchwright.contracts.errors import Failure

@@ -16,7 +16,7 @@ from batchwright.activities.output_copies.activity import OutputCopies
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.payloads.output_copies import OutputCopy, OutputCopyState
 from batchwright.storage.base import StorageUnavailable
-from batchwright.storage.s3 import upload
+from batchwright.storage.s3 import multipart_upload
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.memory_database import MemoryDatabase
 from tests.fakes.s3 import S3Server
@@ -152,7 +152,7 @@ async def test_a_worker_killed_halfway_leaves_no_parts_and_the_next_attempt_writ
 
     target.proxy.on_request = on_request
     with monkeypatch.context() as killed:
-        killed.setattr(upload, "abort_upload", no_more)
+        killed.setattr(multipart_upload, "abort_upload", no_more)
         attempt = asyncio.create_task(target.copy())
         await sent.wait()
         attempt.cancel()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from batchwright.activities.services.slice_demand import MAX_SLICES, HeldSlice, SliceDemand
-from batchwright.inference.limits.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
+from batchwright.inference.limits.backend_limits import AdaptiveLimitPolicy, BackendLimits
 from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
 from batchwright.inference.limits.memory_budget import MemoryBudget
 from batchwright.inference.limits.send_limits import BatchWeights, Limit, SendLimits
@@ -42,7 +42,7 @@ class Worker:
     def __post_init__(self) -> None:
         self.slices, self.caps, self.order = ExitStack(), dict[str, int](), BatchRanks()
         policy = AdaptiveLimitPolicy(adaptive=False, ceiling=100, shared=False)
-        backends = AdaptiveLimits(policy, lambda model: [], Metrics())
+        backends = BackendLimits(policy, lambda model: [], Metrics())
         shares = Shares(self.caps, self.order)
         self.limiter = ConcurrencyLimiter(
             total=100, model_limit=lambda _: PERMITS, backends=backends, limits=SendLimits(shares)

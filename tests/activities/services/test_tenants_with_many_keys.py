@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from batchwright.activities.services.slice_demand import HeldSlice, SliceDemand
-from batchwright.inference.limits.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
+from batchwright.inference.limits.backend_limits import AdaptiveLimitPolicy, BackendLimits
 from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
 from batchwright.inference.limits.memory_budget import MemoryBudget
 from batchwright.telemetry.metrics import Metrics
@@ -66,7 +66,7 @@ class Worker:
     def __init__(self, batches: list[Batch]) -> None:
         self._now, self._random, self._batches = 0.0, random.Random(1), batches
         policy = AdaptiveLimitPolicy(adaptive=False, ceiling=100, shared=False)
-        backends = AdaptiveLimits(policy, lambda model: [], Metrics(), lambda: self._now)
+        backends = BackendLimits(policy, lambda model: [], Metrics(), lambda: self._now)
         self._limiter = ConcurrencyLimiter(
             total=PERMITS + 1, model_limit=lambda _: PERMITS, backends=backends
         )

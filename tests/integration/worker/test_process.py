@@ -14,7 +14,7 @@ import httpx
 import pytest
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from batchwright.starter.stack.ports import free_port
+from batchwright.starter.local_stack.ports import free_port
 from batchwright.worker.shutdown import FORCED_EXIT_CODE
 from tests.clients import http_client
 from tests.constants import with_constants
@@ -180,7 +180,7 @@ async def test_a_worker_whose_storage_is_unavailable_accepts_no_slices_and_repor
 
 LOOPS = {
     "temporal_connection": "batchwright.temporal:TemporalConnection.run",
-    "fleet_shares": "batchwright.worker.fleet_shares:FleetShares.run",
+    "fleet_limits": "batchwright.worker.fleet_limits:FleetLimits.run",
     "registry": "batchwright.inference.backend_registry:BackendRegistry.run",
     "progress": "batchwright.activities.services.progress:ProgressReporter.run",
     "dependencies": "batchwright.worker.dependency_checks:DependencyMonitor.run",

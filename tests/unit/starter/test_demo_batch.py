@@ -18,8 +18,13 @@ from batchwright.contracts.objects.openai import (
 )
 from batchwright.contracts.payloads.batch import ModelCounts
 from batchwright.contracts.terms import BatchStatus
-from batchwright.starter.stack import demo_batch
-from batchwright.starter.stack.demo_output import LastingReasons, ProgressBars, print_next_steps, print_result
+from batchwright.starter.local_stack import demo_batch
+from batchwright.starter.local_stack.demo_output import (
+    LastingReasons,
+    ProgressBars,
+    print_next_steps,
+    print_result,
+)
 
 
 def a_batch(status: BatchStatus, *parts: ModelCounts, completed: int = 985, failed: int = 15) -> BatchObject:

@@ -14,18 +14,17 @@ import pytest
 from rich.console import Console
 
 from batchwright.settings import SettingsError, load
-from batchwright.starter.output import program_name
-from batchwright.starter.stack import ports, temporal_server
-from batchwright.starter.stack.directory import (
+from batchwright.starter.local_stack import ports, temporal_server
+from batchwright.starter.local_stack.directory import (
     ProcessIds,
     StackDirectory,
     StackInfo,
     end_leftovers,
     record_processes,
 )
-from batchwright.starter.stack.errors import StackError
-from batchwright.starter.stack.ports import claim_ports, free_port, is_free
-from batchwright.starter.stack.service_commands import (
+from batchwright.starter.local_stack.errors import StackError
+from batchwright.starter.local_stack.ports import claim_ports, free_port, is_free
+from batchwright.starter.local_stack.service_commands import (
     Addresses,
     DevOptions,
     choose_addresses,
@@ -34,8 +33,14 @@ from batchwright.starter.stack.service_commands import (
     temporal_service,
     worker_services,
 )
-from batchwright.starter.stack.service_process import ServiceProcess, ServiceSpec, exit_description, log_tail
-from batchwright.starter.stack.terminal import address_panel, print_next_commands
+from batchwright.starter.local_stack.service_process import (
+    ServiceProcess,
+    ServiceSpec,
+    exit_description,
+    log_tail,
+)
+from batchwright.starter.local_stack.terminal import address_panel, print_next_commands
+from batchwright.starter.output import program_name
 
 PIDS = ProcessIds(dev=1, temporal=2, postgres=3, simulator=4, api=[5], worker=[6, 7])
 INFO = StackInfo(
@@ -90,7 +95,9 @@ def test_a_free_port_can_be_listened_on() -> None:
 
 
 def test_a_port_chosen_by_a_live_process_is_not_chosen_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    choose = "from batchwright.starter.stack.ports import free_port; print(free_port(), flush=True); input()"
+    choose = (
+        "from batchwright.starter.local_stack.ports import free_port; print(free_port(), flush=True); input()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", choose], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as another:

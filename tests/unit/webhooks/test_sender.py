@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trustme
 
-from batchwright.rules.webhooks.addresses import Network
+from batchwright.rules.webhooks.forbidden_addresses import Network
 from batchwright.webhooks.host_lookup import HostLookup
 from batchwright.webhooks.sender import MAX_RESPONSE_BYTES, SendResult, WebhookSender
 from tests.fakes.raw_servers import Serve, read_request, served

@@ -19,7 +19,7 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference.backend_registry import BackendRegistry
 from batchwright.inference.client import RequestSender
 from batchwright.inference.client_pool import ClientPool
-from batchwright.inference.limits.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
+from batchwright.inference.limits.backend_limits import AdaptiveLimitPolicy, BackendLimits
 from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter
 from batchwright.inference.microbatch_sender import MicrobatchSenders
 from batchwright.inference.outcomes import Outcome
@@ -73,7 +73,7 @@ class Worker:
         tables = (self._database.models, self._database.model_changes)
         self.registry = BackendRegistry(settings, *tables, self.clients, unavailable=DatabaseUnavailable)
         self._senders, self.traffic = MicrobatchSenders(settings, self.metrics), BackendTraffic(self.metrics)
-        backends = AdaptiveLimits(AdaptiveLimitPolicy(), lambda model: self._route(model).urls, self.metrics)
+        backends = BackendLimits(AdaptiveLimitPolicy(), lambda model: self._route(model).urls, self.metrics)
         self.permits = ConcurrencyLimiter(total=10, model_limit=lambda _: 5, backends=backends)
         self.created: WeakSet[object] = WeakSet()
         gone = StaleSeriesRemover(self.metrics)

@@ -13,7 +13,7 @@ from batchwright.database.sql import queries
 from batchwright.database.tables.batches.batch_records import parse_batch
 from batchwright.database.tables.files import FIRST_POSITION, LAST_POSITION, position_of
 from batchwright.rules.batch_filters import NO_FILTERS, BatchFilters
-from batchwright.rules.dispatch.fair_share import fresh_fairness_key
+from batchwright.rules.dispatch.fair_queue import fresh_fairness_key
 from batchwright.rules.planning.estimate import OutputHistory
 
 

@@ -10,7 +10,7 @@ from batchwright.database.pool import ConnectionPool
 from batchwright.database.sql import queries
 from batchwright.database.tables.batches.waiting_reasons import WaitingSource
 from batchwright.rules.dispatch.queue_forecast import ModelSpeed
-from batchwright.rules.dispatch.work_shares import UnsettledWork
+from batchwright.rules.dispatch.work_ahead import UnsettledWork
 
 SPEED_AGE = timedelta(hours=1)  # an older speed of a model is not used
 

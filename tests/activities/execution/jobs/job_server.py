@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import httpx
 from temporalio.activity import ActivityCancellationDetails
 
-from batchwright.activities.execution.stored_results import LineAttempt
+from batchwright.activities.execution.earlier_results import LineAttempt
 from batchwright.activities.services.callbacks import CallbackWatch
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.payloads.execution import SliceResult

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from batchwright.activities.execution.stored_results import LineAttempt
+from batchwright.activities.execution.earlier_results import LineAttempt
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.payloads.execution import SliceResult
 from batchwright.rules.results.segments import RecordKind, SegmentRecord

@@ -7,7 +7,7 @@ from collections import Counter
 import httpx
 import pytest
 
-from batchwright.activities.execution.stored_results import LineAttempt
+from batchwright.activities.execution.earlier_results import LineAttempt
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.payloads.execution import SliceResult
 from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig, RetryConfig

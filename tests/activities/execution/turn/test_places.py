@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from batchwright.activities.services.shares_and_holds import StoredShares
+from batchwright.activities.services.holds_and_weights import StoredShares
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE
 from batchwright.rules.dispatch.rate_limits import ALL_MODELS

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from batchwright.inference.limits.adaptive_limits import AdaptiveLimitPolicy, AdaptiveLimits
+from batchwright.inference.limits.backend_limits import AdaptiveLimitPolicy, BackendLimits
 from batchwright.inference.limits.concurrency_limiter import (
     ConcurrencyLimiter,
     Permit,
@@ -14,7 +14,7 @@ from batchwright.inference.limits.concurrency_limiter import (
 )
 from batchwright.inference.limits.send_limits import BatchWeights, SendLimits, TenantShares
 from batchwright.rules.dispatch.batch_ranking import BatchRanks, Rank
-from batchwright.rules.dispatch.fair_share import fresh_fairness_key
+from batchwright.rules.dispatch.fair_queue import fresh_fairness_key
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.permit_requests import PermitWaiter, taken
 
@@ -28,7 +28,7 @@ def permits_of(
     shares: TenantShares | None = None,
 ) -> ConcurrencyLimiter:
     """Return a limiter whose models have no backend limits."""
-    backends = AdaptiveLimits(AdaptiveLimitPolicy(), lambda model: (), Metrics(), clock)
+    backends = BackendLimits(AdaptiveLimitPolicy(), lambda model: (), Metrics(), clock)
     limits = own or {}
     return ConcurrencyLimiter(
         total=total,
@@ -84,7 +84,7 @@ async def test_a_single_permit_serves_every_model() -> None:
 async def test_models_take_turns_at_a_backend_that_takes_fewer_requests_than_it_serves_models(
     least: int,
 ) -> None:
-    backends = AdaptiveLimits(
+    backends = BackendLimits(
         AdaptiveLimitPolicy(adaptive=False, ceiling=least), lambda model: ("http://one",), Metrics()
     )
     permits = ConcurrencyLimiter(total=100, model_limit=lambda _: 10, backends=backends)
@@ -266,7 +266,7 @@ async def test_an_idle_tenant_accumulates_no_credit() -> None:
 
 async def test_without_room_no_permit_is_granted_and_new_room_goes_to_the_next_in_the_queue() -> None:
     has_room = True
-    backends = AdaptiveLimits(AdaptiveLimitPolicy(), lambda model: (), Metrics())
+    backends = BackendLimits(AdaptiveLimitPolicy(), lambda model: (), Metrics())
     permits = ConcurrencyLimiter(
         total=10, model_limit=lambda _: 9, backends=backends, has_room=lambda: has_room
     )

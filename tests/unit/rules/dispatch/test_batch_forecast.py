@@ -11,7 +11,7 @@ from batchwright.rules.dispatch.batch_forecast import (
     window_fit,
 )
 from batchwright.rules.dispatch.queue_forecast import RemainingTime
-from batchwright.rules.dispatch.work_shares import UnsettledWork
+from batchwright.rules.dispatch.work_ahead import UnsettledWork
 from batchwright.rules.worker_stats import UpstreamTraffic
 from tests.integration.database.rows import after
 

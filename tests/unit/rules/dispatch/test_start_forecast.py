@@ -5,7 +5,7 @@ import pytest
 from batchwright.contracts.payloads.batch import StartFit
 from batchwright.rules.dispatch.queue_forecast import ModelSpeed
 from batchwright.rules.dispatch.start_forecast import StartTime, start_time
-from batchwright.rules.dispatch.work_shares import UnsettledWork
+from batchwright.rules.dispatch.work_ahead import UnsettledWork
 
 
 def speed(rate: float = 10.0, variation: float = 0.0) -> ModelSpeed:

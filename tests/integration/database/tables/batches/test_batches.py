@@ -12,7 +12,7 @@ from batchwright.database.database import Database
 from batchwright.database.errors import UnknownBatch, UnknownCursor
 from batchwright.database.records import BatchRow
 from batchwright.rules.batch_filters import BatchFilters
-from batchwright.rules.dispatch.fair_share import fresh_fairness_key
+from batchwright.rules.dispatch.fair_queue import fresh_fairness_key
 from tests.integration.database.rows import MODELS, START, a_running_batch, after, an_order
 
 ERRORS = [

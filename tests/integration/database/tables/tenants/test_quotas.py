@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.activities.services.shares_and_holds import StoredShares
+from batchwright.activities.services.holds_and_weights import StoredShares
 from batchwright.contracts.payloads.batch import BatchPolicy, Caller
 from batchwright.contracts.terms import BatchStatus, OverQuota, Quota
 from batchwright.database.database import Database

@@ -13,7 +13,7 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from batchwright.api.app import build_app
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.routes.calls import bodies
+from batchwright.api.routes.calls import call_body
 from batchwright.api.routes.calls import interactive as routes
 from batchwright.api.services.batches.events import BatchEvents
 from batchwright.api.services.calls import held_calls
@@ -551,7 +551,7 @@ async def test_the_answers_that_a_process_holds_have_a_common_limit(
     headers = EVENTS if is_stream else {}
     api.handlers[A] = lambda _: httpx.Response(200, headers=headers, stream=next(backends))
     limit = "MAX_HELD_BYTES" if of_all else "MAX_HELD_BYTES_PER_TENANT"
-    monkeypatch.setattr(bodies, limit, len(content) * 2 - 1)
+    monkeypatch.setattr(call_body, limit, len(content) * 2 - 1)
     monkeypatch.setattr(routes, "_CHECK_SECONDS", 0.01)
     received = [{"type": "http.request", "body": json.dumps({**ASK, "stream": is_stream}).encode()}]
 
@@ -582,7 +582,7 @@ async def test_events_that_were_passed_on_no_longer_count(
     api: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = [piece for _ in range(20) for piece in (chunk("a")[:30], chunk("a")[30:] + chunk("b"))]
-    monkeypatch.setattr(bodies, "MAX_HELD_BYTES_PER_TENANT", 3 * len(chunk("a")))
+    monkeypatch.setattr(call_body, "MAX_HELD_BYTES_PER_TENANT", 3 * len(chunk("a")))
     api.handlers[A] = lambda _: httpx.Response(200, headers=EVENTS, stream=Pieces(*content))
     answer = await api.http.post(CHAT, json={**ASK, "stream": True})
     assert answer.content == b"".join(content)

@@ -1,0 +1,360 @@
+"""Apply the outcomes of requests to their lines: settle a line, or schedule its retry."""
+
+import logging
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from msgspec import Struct
+
+from batchwright.activities.execution.failure_attribution import FailureAttribution, LineAttempts
+from batchwright.activities.execution.line_queue import SliceLine
+from batchwright.activities.execution.result_writer import ResultWriter
+from batchwright.activities.execution.worker_context import WorkerContext
+from batchwright.activities.services.batch_costs import SliceCost
+from batchwright.contracts.errors import LINE_MESSAGES, LineCode
+from batchwright.contracts.payloads.execution import SliceRequest
+from batchwright.inference.limits.concurrency_limiter import Permit
+from batchwright.inference.outcomes import Outcome
+from batchwright.inference.router import Dispatch
+from batchwright.inference.transport.base import Exchange
+from batchwright.rules.costs import AMOUNT_PER_UNIT
+from batchwright.rules.dispatch.retry_policy import (
+    DEFERRED,
+    RESPONSE_INTERRUPTED,
+    SUCCESS,
+    Budget,
+    Category,
+    RetryPolicy,
+)
+from batchwright.rules.input.lines import LineDamaged, read_request
+from batchwright.rules.planning.plan_format import PlanDamaged
+from batchwright.rules.results import output_lines
+from batchwright.rules.results.dead_letters import FinalAttempt, error_summary
+from batchwright.rules.results.segments import RecordKind, SegmentRecord
+from batchwright.rules.results.token_usage import Tokens, tokens_of
+from batchwright.telemetry.prometheus.metric_series import CounterSeries
+
+logger = logging.getLogger(__name__)
+
+
+class OutboundRequest(Struct, eq=False):
+    request_id: str
+    custom_id: str
+    body: bytes
+
+
+class InFlightRequest(Struct, eq=False):
+    """A request in flight for one line, with the permit and the memory that it holds.
+
+    Attributes:
+        permit: the right to have one request in flight.
+        dispatch: the backend that has the request now. If another backend gets the request, this is replaced.
+    """
+
+    line: SliceLine
+    request: OutboundRequest
+    permit: Permit
+    dispatch: Dispatch  # changes when another backend gets the request
+    held: int  # bytes of the memory budget that are reserved for the response
+    job_since: float | None = None  # Unix seconds at which the line's running job was submitted
+    exchange: Exchange | None = None  # set while no task awaits the response
+    outcome: Outcome | None = None  # outcome of `exchange`, if a task has to handle it
+    seconds: float = 0.0  # duration of `exchange`
+
+
+# Requests with the same values are counted together: backend URL, HTTP status, failure, kind of chat.
+_RequestKind = tuple[str, int, Category, str]
+
+
+class SliceMetrics:
+    """Buffers the metrics of the lines of one slice, and adds them to the process's metrics together.
+
+    An update of the metrics for each line would be slow.
+    """
+
+    def __init__(self, worker: WorkerContext, request: SliceRequest, cost: SliceCost) -> None:
+        metrics, model = worker.metrics, request.model
+        self._model, self._traffic, self._permissions = model, worker.traffic, worker.permissions
+        self._record_usage = partial(worker.permissions.record_usage, request.tenant, request.caller.key_id)
+        self._seconds = metrics.request_seconds.labels(model)
+        self._request_errors = metrics.request_errors.labels(model)
+        self._prompt = metrics.prompt_tokens.labels(model)
+        self._generated = metrics.generation_tokens.labels(model)
+        self._cost, prices = cost, request.prices
+        self._spent = None if prices is None else metrics.request_cost.labels(model, prices.currency)
+        tenant = metrics.tenants(request.tenant)
+        self._errors, self._successes = (
+            (metrics.results.labels(model, result), metrics.tenant_results.labels(tenant, result))
+            for result in ("error", "success")
+        )
+        self._retries, self._fallbacks, self._dead = metrics.retries, metrics.fallbacks, metrics.dead_letters
+        # Not flushed yet:
+        self._requests: dict[_RequestKind, list[float]] = {}  # durations in seconds
+        self.durations: list[float] = []  # seconds of each request whose outcome was applied to its line
+        self._responses: dict[str, list[Tokens]] = {}  # tokens of each success, by backend URL
+        self._failed, self._tokens, self._amount = 0, 0, 0
+
+    def request_ended(self, url: str, outcome: Outcome, seconds: float, chat: str) -> None:
+        """Count a request that has ended.
+
+        Args:
+            url: URL of the backend.
+            seconds: duration of the request.
+            chat: how a chat was sent, CHAT or GROUPED_CHAT; empty for other requests.
+        """
+        kind = url, outcome.status, outcome.verdict.category, chat
+        durations = self._requests.get(kind)
+        if durations is None:
+            durations = self._requests[kind] = []
+        durations.append(seconds)
+
+    def succeeded(self, url: str, usage: Tokens) -> None:
+        """Count a line that succeeded at the backend `url`, and the tokens that it used."""
+        responses = self._responses.get(url)
+        if responses is None:
+            responses = self._responses[url] = []
+        responses.append(usage)
+        self._tokens += usage.input_tokens + usage.output_tokens
+        self._amount += self._cost.add(usage)
+        if self._permissions.version is None:  # a budget may run out with this line
+            self._flush_usage()
+
+    def failed(self) -> None:
+        """Count a line that failed and will be in the error file."""
+        self._failed += 1
+        self._request_errors.inc()
+
+    def rejected(self) -> None:
+        """Count a line that was settled with an error because it was not allowed to be sent."""
+        self._request_errors.inc()
+
+    def retried(self, category: Category) -> None:
+        self._retries.labels(self._model, category).inc()
+
+    def fell_back(self, model: str) -> None:
+        """Count a line that was answered by the fallback model `model`."""
+        self._fallbacks.labels(self._model, model).inc()
+
+    def dead_letter(self, code: str) -> None:
+        self._dead.labels(self._model, code).inc()
+
+    def flush(self) -> None:
+        """Add the buffered counts to the metrics that /metrics shows."""
+        if self.durations:
+            self._seconds.observe_all(self.durations)
+            self.durations.clear()
+        for (url, status, category, chat), durations in self._requests.items():
+            self._traffic.record(self._model, url, durations, status=status, category=category, chat=chat)
+        self._requests.clear()
+        _increase(self._errors, self._failed)
+        self._failed = 0
+        for url, responses in self._responses.items():
+            _increase(self._successes, len(responses))
+            self._prompt.inc(sum(usage.input_tokens for usage in responses))
+            self._generated.inc(sum(usage.output_tokens for usage in responses))
+            self._traffic.record_usage(self._model, url, responses)
+        self._responses.clear()
+        self._flush_usage()
+
+    def _flush_usage(self) -> None:
+        tokens, self._tokens = self._tokens, 0
+        amount, self._amount = self._amount, 0
+        if amount and self._spent is not None:
+            self._spent.inc(amount / AMOUNT_PER_UNIT)
+        if tokens or amount:
+            self._record_usage(tokens, amount)
+
+
+def _increase(counters: Sequence[CounterSeries], lines: int) -> None:
+    if lines:
+        for counter in counters:
+            counter.inc(lines)
+
+
+class LineSettler:
+    """Creates the requests of one slice, and applies their outcomes.
+
+    Depending on the outcome, a line is settled, or its retry is scheduled.
+    """
+
+    def __init__(
+        self,
+        worker: WorkerContext,
+        request: SliceRequest,
+        writer: ResultWriter,
+        policy: RetryPolicy,
+        cost: SliceCost,
+    ) -> None:
+        self._batch_id, self._model = request.batch_id, request.model
+        self._writer = writer
+        self.metrics = SliceMetrics(worker, request, cost)
+        self.attribution = FailureAttribution(
+            request, others_wait=partial(worker.permits.others_wait, request.model, request.tenant)
+        )
+        self.attempts = LineAttempts(request, writer, policy)
+
+    def request(self, line: SliceLine) -> OutboundRequest:
+        """Return the request that sends the line.
+
+        Raises:
+            PlanDamaged: the line is not a request that ingestion would have accepted.
+        """
+        try:
+            custom_id, body = read_request(line.data)
+        except LineDamaged as error:
+            raise PlanDamaged(f"{self._batch_id}: the line at {line.offset}: {error}") from error
+        return OutboundRequest(line.request_id, custom_id, body)
+
+    # Settling
+
+    def reject(self, line: SliceLine, reason: str, code: LineCode = LineCode.POLICY_REJECTED) -> None:
+        """Settle a line that is not allowed to be sent, with an error as its result.
+
+        Args:
+            reason: the error message for the client.
+            code: the error code of the line.
+
+        Raises:
+            PlanDamaged: the line is not a request.
+        """
+        request = self.request(line)
+        payload = output_lines.error_line(request.request_id, request.custom_id, code, reason)
+        self.metrics.rejected()
+        self._writer.add(SegmentRecord(RecordKind.SETTLED, line.offset, payload))
+
+    def fail_crashed(self, line: SliceLine) -> None:
+        """Settle a line with an error, because several workers have crashed while they were sending it.
+
+        Raises:
+            PlanDamaged: the line is not a request.
+        """
+        request, code = self.request(line), LineCode.WORKER_CRASHED
+        outcome = Outcome(RESPONSE_INTERRUPTED, code=code, message=LINE_MESSAGES[code])
+        logger.warning("line failed: it crashed its workers", extra={"offset": line.offset})
+        payload = output_lines.error_line(request.request_id, request.custom_id, code, LINE_MESSAGES[code])
+        self.metrics.failed()
+        self._add_dead_letter(line, request, outcome, line.attempt.crashes)
+        self._writer.add(SegmentRecord(RecordKind.SETTLED, line.offset, payload))
+
+    def apply(self, sent: InFlightRequest, outcome: Outcome) -> bool:
+        """Settle the line and return True, or schedule its next attempt and return False.
+
+        The decision depends on the outcome and on the number of earlier attempts.
+        """
+        circuit, begun = sent.dispatch.upstream.circuit, sent.dispatch.attempt
+        since_sent = circuit.clock() - begun.sent_at
+        seconds = since_sent if sent.job_since is None else max(time.time() - sent.job_since, 0.0)
+        if outcome.verdict is SUCCESS:
+            self.settle_success(sent, outcome, seconds)
+            return True
+        if outcome.verdict.category is Category.POLICY:
+            return self._apply_hook_result(sent, outcome)
+        return self._apply_failure(sent, outcome, seconds)
+
+    def settle_success(self, sent: InFlightRequest, outcome: Outcome, seconds: float) -> None:
+        """Settle the line with the backend's response. `seconds` is the duration of the request."""
+        upstream, usage = sent.dispatch.upstream, outcome.usage or tokens_of(outcome.body)
+        if tokens := usage.input_tokens + usage.output_tokens:  # if no usage was reported, the estimate stays
+            sent.permit.correct_charge(tokens)
+        self.metrics.durations.append(seconds)
+        if upstream.circuit.is_open:
+            self.attribution.record_success(sent.dispatch)
+        else:
+            upstream.circuit.record_success(sent.dispatch.attempt)
+        if upstream.model != self._model:
+            self.metrics.fell_back(upstream.model)
+        self.metrics.succeeded(upstream.backend.url, usage)
+        payload = _response_line(sent.request, outcome)
+        self._writer.add(SegmentRecord(RecordKind.SETTLED, sent.line.offset, payload, True, usage))
+
+    def _apply_hook_result(self, sent: InFlightRequest, outcome: Outcome) -> bool:
+        """Apply an outcome that a hook (the operator's own function) has produced.
+
+        Return True if the line is settled, False if it will be retried. The circuit breaker is not changed,
+        because no request was sent to the backend.
+        """
+        line = sent.line
+        sent.dispatch.upstream.circuit.record_abort(sent.dispatch.attempt)
+        if outcome.verdict.budget is Budget.ATTEMPT:
+            self.attribution.record_error(sent.dispatch, outcome)
+            self.attempts.use(line, outcome)
+            if not self.attempts.are_exhausted(line):
+                self.metrics.retried(outcome.verdict.category)
+                return False
+            self._add_dead_letter(line, sent.request, outcome, line.attempt.count)
+        self._settle_error(sent, outcome)
+        return True
+
+    def _apply_failure(self, sent: InFlightRequest, outcome: Outcome, seconds: float) -> bool:
+        line, dispatch, attribution = sent.line, sent.dispatch, self.attribution
+        circuit, begun = dispatch.upstream.circuit, dispatch.attempt
+        is_job_running = line.attempt.job is not None and outcome.verdict.budget in DEFERRED
+        if not is_job_running:
+            self.metrics.durations.append(seconds)
+        budget = attribution.charged_budget(line, sent.request.request_id, outcome, dispatch)
+        line.tried_at = begun.sent_at
+        if budget is Budget.SETTLED:
+            attribution.record_success(dispatch)
+        elif budget is Budget.ATTEMPT:
+            if line.is_backend_alive and circuit.is_open:  # the next trial is not due at once
+                attribution.record_backend_failure(dispatch, outcome, steady=True)
+            circuit.record_abort(begun)
+            self.attribution.record_error(sent.dispatch, outcome)
+            self.attempts.use(line, outcome)
+        else:
+            attribution.record_backend_failure(dispatch, outcome, steady=line.is_backend_alive)
+            self.attempts.wait_for_capacity(line, outcome)
+        if budget is not Budget.SETTLED:
+            if not self.attempts.are_exhausted(line):
+                self.metrics.retried(outcome.verdict.category)
+                if line.attempt.sending_attempt:
+                    self.attempts.mark_sending(line, "")  # no worker crash: the line is not suspect
+                return False
+            self._add_dead_letter(line, sent.request, outcome, line.attempt.count)
+        self._settle_error(sent, outcome)
+        return True
+
+    def _settle_error(self, sent: InFlightRequest, outcome: Outcome) -> None:
+        self.metrics.failed()
+        request = sent.request
+        if outcome.status:
+            payload = _response_line(request, outcome)
+        else:
+            message = f"{outcome.message} {outcome.detail}".rstrip()
+            payload = output_lines.error_line(request.request_id, request.custom_id, outcome.code, message)
+        self._writer.add(SegmentRecord(RecordKind.SETTLED, sent.line.offset, payload))
+
+    def _add_dead_letter(
+        self, line: SliceLine, request: OutboundRequest, outcome: Outcome, attempts: int
+    ) -> None:
+        """Add a dead letter, the record of a line's final failure.
+
+        The caller must add the line's result right afterwards, so that both are stored in the same segment.
+
+        Args:
+            attempts: number of attempts that the line has used.
+        """
+        last = FinalAttempt(
+            count=attempts,
+            failed_at=time.time(),
+            custom_id=request.custom_id,
+            model=self._model,
+            status=outcome.status,
+            code="" if outcome.status else outcome.code,
+            error=error_summary(outcome.status, outcome.body) if outcome.status else outcome.operator_message,
+        )
+        self.metrics.dead_letter(last.code or "http_error")
+        payload = last.model_dump_json().encode()
+        self._writer.add(SegmentRecord(RecordKind.ATTEMPT, line.offset, payload, final=True))
+
+
+def _response_line(request: OutboundRequest, outcome: Outcome) -> bytes:
+    return output_lines.result_line(
+        request.request_id,
+        request.custom_id,
+        status_code=outcome.status,
+        backend_request_id=outcome.backend_request_id,
+        body=outcome.body,
+        known_json=outcome.verdict is SUCCESS,
+    )

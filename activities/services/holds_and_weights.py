@@ -1,0 +1,139 @@
+"""Read weights, caps and rates of tenants, caps of API keys, holds, and the order of batches."""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from batchwright.contracts.terms import HoldKind
+from batchwright.database.database import Database
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.tables.tenants.quota_records import TenantShare
+from batchwright.inference.limits.send_limits import NO_RATES, FleetRate, Rates, TenantShares
+from batchwright.rules.dispatch.batch_ranking import BatchRanks, BatchSchedule, WaitingBatch
+from batchwright.rules.dispatch.limit_split import share_of, share_of_rate
+from batchwright.rules.worker_stats import FRESH_AGE
+from batchwright.telemetry.outage_log import OutageLog
+
+logger = logging.getLogger(__name__)
+_REFRESH_SECONDS = 2.0
+
+
+class StoredShares(TenantShares):
+    """Weights, caps and rates of tenants, caps of API keys, holds, and the order of batches.
+
+    Everything is read from the database every two seconds.
+
+    The cap of a tenant is divided between the workers that run slices of the tenant. The cap of an API key is
+    divided between the workers that run slices of the key's batches. A worker learns of other workers from
+    their heartbeats. Therefore, when another worker begins its first such slice, the parts of all workers
+    together may exceed the cap for a few seconds.
+
+    The rates of a tenant are divided in the same way, but the new worker sends nothing until the other
+    workers know of it.
+    """
+
+    def __init__(self, database: Database, worker_id: str) -> None:
+        """Create the reader. Before the first `refresh`, it knows no weight, no cap and no hold of any
+        tenant.
+
+        Args:
+            worker_id: id with which this process stores its heartbeats. Each cap is divided among the workers
+                that store heartbeats.
+        """
+        self._table, self._fleet, self._holds = database.quotas, database.fleet, database.holds
+        self._worker_id = worker_id
+        self._schedule = BatchSchedule()
+        self.weights: Mapping[str, float] = {}
+        self.max_in_flight: Mapping[str, int] = {}
+        self.key_max_in_flight: Mapping[str, int] = {}
+        self.rates: Mapping[str, Rates] = {}
+        message = "weights and caps cannot be read: the last known ones stay in effect"
+        self._outages = OutageLog(logger, message)
+        self._is_read = asyncio.Event()
+
+    def ranks(self, model: str) -> BatchRanks:
+        """Return the order of the batches with lines of the model, within each tenant and priority."""
+        return self._schedule.ranks(model)
+
+    async def refresh(self) -> None:
+        """Read the weights, the caps, the holds, and the remaining lines of batches again.
+
+        Raises:
+            DatabaseUnavailable: the database does not respond. The last values stay in effect.
+        """
+        now = datetime.now(UTC)
+        rows, keys = await self._table.shares(FRESH_AGE), await self._table.key_caps(FRESH_AGE)
+        self.weights = {row.tenant: row.weight for row in rows if row.weight is not None}
+        self.max_in_flight = {
+            row.tenant: part_of_cap(row.max_in_flight, row.workers, self._worker_id)
+            for row in rows
+            if row.max_in_flight is not None
+        }
+        self.key_max_in_flight = {
+            row.key_id: part_of_cap(row.max_in_flight, row.workers, self._worker_id) for row in keys
+        }
+        rates = {row.tenant: self._rates_of(row) for row in rows}
+        self.rates = {tenant: found for tenant, found in rates.items() if found is not NO_RATES}
+        holds = await self._holds.all()
+        self.held_tenants = frozenset(hold.name for hold in holds if hold.kind is HoldKind.TENANT)
+        self.held_models = frozenset(hold.name for hold in holds if hold.kind is HoldKind.MODEL)
+        self._is_read.set()
+        backlogs = await self._fleet.backlogs(now)
+        batches = [
+            WaitingBatch(
+                model=each.model,
+                tenant=each.tenant,
+                batch_id=each.batch_id,
+                priority=each.priority,
+                lines=each.lines_left,
+                created_at=each.created_at.timestamp(),
+                deadline=each.deadline.timestamp(),
+            )
+            for each in backlogs
+            if not each.is_paused and each.held is None and each.deadline > now
+        ]
+        paused = {each.batch_id for each in backlogs if each.is_paused or each.held is not None}
+        self._schedule.update(batches, now.timestamp(), paused)
+
+    def _rates_of(self, row: TenantShare) -> Rates:
+        def part(per_minute: int | None) -> FleetRate | None:
+            if per_minute is None:
+                return None
+            share = share_of_rate(per_minute, self._worker_id, row.workers, row.live_workers)
+            return FleetRate(per_minute, share)
+
+        if row.requests_per_minute is None and row.tokens_per_minute is None:
+            return NO_RATES
+        return Rates(part(row.requests_per_minute), part(row.tokens_per_minute))
+
+    async def wait_until_read(self) -> None:
+        """Wait for the first successful `refresh`. Before that, no cap is known."""
+        await self._is_read.wait()
+
+    async def run(self) -> None:
+        """Call `refresh` every two seconds until cancelled.
+
+        While the database is unavailable, the last values stay in effect. This is logged once per outage.
+        """
+        while True:
+            try:
+                await self.refresh()
+                self._outages.succeeded()
+            except DatabaseUnavailable as error:
+                self._outages.failed(error)
+            await asyncio.sleep(_REFRESH_SECONDS)
+
+
+def part_of_cap(cap: int, workers: Sequence[str], worker_id: str) -> int:
+    """Return how much of a tenant's or an API key's cap one worker may use.
+
+    The parts of all workers add up to the cap. But if the cap is lower than the number of workers, each
+    worker gets 1, because its slices would otherwise never end.
+
+    Args:
+        cap: number of requests that may be in flight in the whole fleet.
+        workers: ids of the workers that run slices of the tenant or key. This worker may be missing.
+        worker_id: id of this worker.
+    """
+    return max(share_of(cap, worker_id, {*workers, worker_id}), 1)

@@ -1,0 +1,92 @@
+"""Limits concurrent expensive tasks: per process, per tenant (at most half), and one task per object."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from batchwright.api.errors import rate_limited
+
+
+class _Waiter(NamedTuple):
+    tenant: str
+    task: str
+    granted: asyncio.Future[None]
+
+
+class TaskLimiter:
+    """Grants at most `most` slots at a time. Callers wait for a slot in order, each for at most `seconds`.
+
+    A caller must wait longer than later callers while its tenant has half of the slots, or while its object
+    has a slot. `work` describes the task in error messages.
+    """
+
+    def __init__(self, most: int, seconds: float, work: str = "uploads are being completed") -> None:
+        self._work = work
+        self._most, self._most_per_tenant, self._seconds = most, max(most // 2, 1), seconds
+        self._held: Counter[str] = Counter()
+        self._active: set[str] = set()
+        self._queue: list[_Waiter] = []
+
+    @asynccontextmanager
+    async def slot(self, tenant: str, task: str) -> AsyncGenerator[bool]:
+        """Context manager that holds a slot. It yields True if the caller had to wait for the slot.
+
+        After a wait, the caller should check if another caller has already done the same work.
+
+        Args:
+            tenant: tenant of the caller. A tenant gets at most half of the slots.
+            task: id of the object to work on. An object gets at most one slot.
+
+        Raises:
+            ApiError: no slot became free in time (429).
+        """
+        waited = not self._try_acquire(tenant, task)
+        if waited:
+            await self._wait(tenant, task)
+        try:
+            yield waited
+        finally:
+            self._release(tenant, task)
+
+    def _try_acquire(self, tenant: str, task: str) -> bool:
+        held = self._held[tenant]
+        if len(self._active) >= self._most or held >= self._most_per_tenant or task in self._active:
+            return False
+        self._held[tenant] += 1
+        self._active.add(task)
+        return True
+
+    async def _wait(self, tenant: str, task: str) -> None:
+        waiter = _Waiter(tenant, task, asyncio.get_running_loop().create_future())
+        self._queue.append(waiter)
+        try:
+            async with asyncio.timeout(self._seconds):
+                await waiter.granted
+        except TimeoutError:
+            self._cancel(waiter)
+            message = (
+                f"Too many {self._work}: none of {self._most} places was free within "
+                f"{self._seconds:g} s. Try again."
+            )
+            raise rate_limited(message, self._most) from None
+        except asyncio.CancelledError:
+            self._cancel(waiter)
+            raise
+
+    def _cancel(self, waiter: _Waiter) -> None:
+        if waiter in self._queue:
+            self._queue.remove(waiter)
+        else:  # a slot was granted at the last moment
+            self._release(waiter.tenant, waiter.task)
+
+    def _release(self, tenant: str, task: str) -> None:
+        self._active.discard(task)
+        self._held[tenant] -= 1
+        if not self._held[tenant]:
+            del self._held[tenant]
+        for waiter in list(self._queue):
+            if not waiter.granted.done() and self._try_acquire(waiter.tenant, waiter.task):
+                self._queue.remove(waiter)
+                waiter.granted.set_result(None)

@@ -1,0 +1,259 @@
+"""Adaptive concurrency limit of each backend in this process, shared by all models it serves."""
+
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from batchwright.inference.outcomes import Outcome
+from batchwright.rules.dispatch.adaptive_limit import AdaptiveLimit, LimitBounds
+from batchwright.rules.dispatch.backend_load import LoadSignal
+from batchwright.rules.dispatch.retry_policy import SUCCESS, Category
+from batchwright.telemetry.metrics import Metrics
+
+# Latency that is tolerated, relative to the baseline. Less is tolerated with interactive traffic.
+_TOLERANCE, _SHARED_TOLERANCE = 1.5, 1.25
+
+
+class AdaptiveLimitPolicy(NamedTuple):
+    """Rules for all adaptive limits of a process.
+
+    A limit is at most `ceiling` requests in flight at one backend. If `adaptive` is False, it stays at
+    `ceiling`.
+    """
+
+    adaptive: bool = True
+    ceiling: int = 100
+    shared: bool = False  # True if every backend also serves interactive traffic
+
+
+@dataclass(slots=True, eq=False)
+class BackendUsage:
+    """Limits of one backend, and its number of requests in flight, over all models.
+
+    `limit` is the adaptive limit. `share` is how many requests of the backend's fleet-wide limit this process
+    may have in flight; `sys.maxsize` if the backend has no fleet-wide limit.
+    """
+
+    url: str
+    limit: AdaptiveLimit
+    share: int = sys.maxsize
+    in_flight: int = 0
+
+    @property
+    def most(self) -> int:
+        """Maximum number of requests that this process may have in flight at the backend."""
+        return min(self.limit.current, self.share)
+
+
+class PlacedRequest(Struct, eq=False):
+    """A request that is counted as in flight at its backend.
+
+    Attributes:
+        sent_at: when the request was sent, in seconds of the limits' clock.
+        in_flight_when_sent: number of requests that the backend then had in flight, including this request.
+        has_outcome: True if the adaptive limit knows how the request ended.
+    """
+
+    use: BackendUsage
+    model: str
+    sent_at: float
+    in_flight_when_sent: int
+    has_outcome: bool = False
+
+
+class BackendLimits:
+    """Counts the requests in flight at each backend, and adapts each backend's limit to its responses.
+
+    A permit is the right to have one request in flight. It is granted before a backend is chosen for the
+    request. Until a backend is chosen, the permit counts at each backend that may be chosen.
+    """
+
+    def __init__(
+        self,
+        policy: AdaptiveLimitPolicy,
+        backends_of: Callable[[str], Collection[str]],
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Create the limits of one process.
+
+        Args:
+            policy: bounds of the limits.
+            backends_of: returns the URLs of the backends that may get requests for the given model now.
+            metrics: receives the limits and the requests in flight of each backend.
+            clock: returns the current time in seconds.
+        """
+        self._policy, self.clock = policy, clock
+        self.backends_of = backends_of
+        self._uses: dict[str, BackendUsage] = {}
+        self.shared: frozenset[str] = frozenset()  # URLs that also serve interactive traffic
+        self._shares: Mapping[str, int] = {}
+        self.unplaced = 0  # number of permits, over all models, without a backend yet
+        self._metrics = metrics
+
+    def has_room(self, urls: Collection[str]) -> bool:
+        """Return True if at least one of the backends `urls` may get another request, or if `urls` is empty.
+
+        A permit that has no backend yet is counted at these backends.
+        """
+        if not urls:
+            return True
+        free = -self.unplaced
+        for url in urls:
+            use = self._uses.get(url) or self._usage_of(url)
+            most = use.limit.current
+            if most > use.share:  # faster than the property `most`
+                most = use.share
+            if use.in_flight < most:
+                free += most - use.in_flight
+        return free > 0
+
+    def is_full(self, url: str) -> bool:
+        use = self._usage_of(url)
+        return use.in_flight >= use.most
+
+    def has_used_share(self, url: str) -> bool:
+        """Return True if this process has used up its part of the backend's fleet-wide limit.
+
+        This process may then send no further request to the backend until one of its requests ends.
+        """
+        use = self._uses.get(url) or self._usage_of(url)
+        return use.in_flight >= use.share
+
+    def has_share(self, url: str) -> bool:
+        """Return True if this process may ever send a request to the backend.
+
+        Return False if the backend has a fleet-wide limit, and the part of this process is 0.
+        """
+        return self._shares.get(url, 1) > 0
+
+    def limit_of(self, url: str) -> int:
+        return self._usage_of(url).most
+
+    def limit_of_model(self, model: str) -> int | None:
+        """Return the sum of the limits of the model's backends in this process; None without a backend."""
+        urls = self.backends_of(model)
+        return sum(self.limit_of(url) for url in urls) if urls else None
+
+    def in_flight(self, url: str) -> int:
+        use = self._uses.get(url)
+        return 0 if use is None else use.in_flight
+
+    def place(self, model: str, url: str, before: PlacedRequest | None = None) -> PlacedRequest:
+        """Count a request at the backend `url`. Return its record, which the caller must pass to `release`.
+
+        Args:
+            model: the model of the request.
+            url: the backend that gets the request.
+            before: record of the same request at another backend, from which the request moves. The request
+                is no longer counted there. None if the request had no backend yet.
+        """
+        if before is None:
+            self.unplaced -= 1
+        else:
+            before.use.in_flight -= 1
+        use = self._uses.get(url) or self._usage_of(url)
+        use.in_flight += 1
+        return PlacedRequest(use, model, self.clock(), use.in_flight)
+
+    def record_outcome(self, placed: PlacedRequest, outcome: Outcome) -> None:
+        """Adapt the backend's limit to the outcome of a request. Call this before `release`."""
+        if not self._policy.adaptive:
+            return
+        use, placed.has_outcome = placed.use, True
+        change = use.limit.on_complete(
+            LoadSignal.RESPONDED if outcome.verdict is SUCCESS else load_signal(outcome),
+            sent_at=placed.sent_at,
+            now=self.clock(),
+            in_flight=use.in_flight,
+            in_flight_when_sent=placed.in_flight_when_sent,
+            # A response that is twice as long takes about twice as much time to generate.
+            kind=(placed.model, len(outcome.body).bit_length()),
+        )
+        if change is not None:
+            self._metrics.backend_limit_changes.labels(use.url, change).inc()
+
+    def search_free_slots(self, urls: Collection[str]) -> None:
+        """Allow a further request to each of the backends `urls` that is full and may have a free slot.
+
+        Call this regularly while requests wait. It concerns only backends that serve direct callers first.
+        """
+        for url in urls:
+            use = self._usage_of(url)
+            if use.in_flight >= use.limit.current:
+                use.limit.search_free_slot(self.clock())
+
+    def release(self, placed: PlacedRequest | None) -> None:
+        """Stop counting a request that has ended. `placed` is None if the request never had a backend."""
+        if placed is None:
+            self.unplaced -= 1
+        else:
+            placed.use.in_flight -= 1
+            if not placed.has_outcome:
+                placed.use.limit.on_aborted(placed.sent_at, self.clock())
+
+    def retain_only(self, urls: Collection[str]) -> None:
+        """Drop the limits of all backends that are not in `urls` and have no request in flight."""
+        for url in [url for url, use in self._uses.items() if url not in urls and not use.in_flight]:
+            del self._uses[url]
+            for family in (self._metrics.backend_in_flight, self._metrics.backend_in_flight_max):
+                family.remove_by_labels({"backend": url})
+
+    def share(self, urls: Collection[str]) -> None:
+        """Set which backends also serve interactive traffic. `urls` has their URLs.
+
+        The limits of these backends are lowered sooner if responses get slower. If `policy.shared` is True,
+        this applies to all backends.
+        """
+        self.shared = frozenset(urls)
+        for url, use in self._uses.items():
+            use.limit.bounds = self._bounds(url)
+
+    def set_shares(self, shares: Mapping[str, int]) -> None:
+        """Set how many requests of each backend's fleet-wide limit this process may have in flight.
+
+        The keys of `shares` are URLs of backends. A value may be 0. A backend that is not in `shares` has no
+        fleet-wide limit.
+        """
+        self._shares = shares
+        for url, use in self._uses.items():
+            use.share = shares.get(url, sys.maxsize)
+
+    def _bounds(self, url: str) -> LimitBounds:
+        policy = self._policy
+        tolerance = _SHARED_TOLERANCE if policy.shared or url in self.shared else _TOLERANCE
+        return LimitBounds(1, policy.ceiling, tolerance)
+
+    def _usage_of(self, url: str) -> BackendUsage:
+        found = self._uses.get(url)
+        if found is not None:
+            return found
+        metrics = self._metrics
+        use = self._uses[url] = BackendUsage(
+            url, AdaptiveLimit(self._bounds(url), self.clock()), self._shares.get(url, sys.maxsize)
+        )
+        metrics.backend_in_flight.labels(url).set_function(lambda: use.in_flight)
+        metrics.backend_in_flight_max.labels(url).set_function(lambda: use.most)
+        return use
+
+
+def load_signal(outcome: Outcome) -> LoadSignal:
+    """Return what an outcome shows about the load of its backend.
+
+    NEUTRAL means that it shows nothing, for example because the backend has not answered.
+    """
+    if outcome.verdict is SUCCESS:
+        return LoadSignal.RESPONDED
+    match outcome.verdict.category:
+        case Category.RATE_LIMIT | Category.SERVICE_UNAVAILABLE:
+            return LoadSignal.REJECTED
+        case Category.BUSY:
+            return LoadSignal.BUSY
+        case Category.TIMEOUT:
+            return LoadSignal.TIMED_OUT
+        case _:
+            return LoadSignal.ANSWERED if outcome.status else LoadSignal.NEUTRAL

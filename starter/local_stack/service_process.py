@@ -1,0 +1,223 @@
+"""One service of the local stack: a child process with a health check, a log and restarts."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Never, Protocol
+
+from batchwright.starter.local_stack.directory import UMASK, open_private
+from batchwright.starter.local_stack.errors import StackError
+
+POLL_SECONDS = 0.05
+_LOG_TAIL_LINES = 15
+_LOG_BYTES = 16 * 1024 * 1024
+Say = Callable[[str], None]
+_STEADY_SECONDS = 10.0
+_REPORTED_FAILURES = 3
+_FIRST_BACKOFF_SECONDS = 0.25
+_MAX_BACKOFF_SECONDS = 10.0
+
+
+class ManagedService(Protocol):
+    """A service that the supervisor starts, watches, restarts and stops."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def log(self) -> Path: ...
+
+    @property
+    def pid(self) -> int | None:
+        """Id of the process that was started last; None before the first start."""
+        ...
+
+    async def start(self) -> None:
+        """Start the service, and return when its health check succeeds.
+
+        Raises:
+            StackError: the process ended during the start, or the health check did not succeed in time.
+        """
+        ...
+
+    async def ended(self) -> str:
+        """Wait until the process has ended. Return how it ended, such as "ended with exit status 1"."""
+        ...
+
+    async def stop(self, patience_seconds: float) -> None:
+        """Terminate the process and wait for its end. If it still runs after `patience_seconds`, kill it.
+
+        If it has already ended, do nothing.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class ServiceSpec:
+    name: str
+    command: list[str]
+    environment: Mapping[str, str]
+    is_healthy: Callable[[], Awaitable[bool]]
+    start_seconds: float = 180.0
+    working_directory: Path | None = None  # None keeps the directory of this process
+
+
+class ServiceProcess:
+    """A service that runs as a child process.
+
+    Args:
+        log: file to which the service's output is appended.
+        on_spawn: called after each start of the process.
+    """
+
+    def __init__(self, spec: ServiceSpec, log: Path, on_spawn: Callable[[], None]) -> None:
+        self.name = spec.name
+        self.log = log
+        self._spec = spec
+        self._on_spawn = on_spawn
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_offset = 0  # position in the log at which the latest process began
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    async def start(self) -> None:
+        process = self._spawn()
+        self._on_spawn()
+        end = asyncio.get_running_loop().time() + self._spec.start_seconds
+        while process.poll() is None:
+            if await self._spec.is_healthy():
+                return
+            if asyncio.get_running_loop().time() > end:
+                await self.stop(0)
+                raise self._failure(f"was not ready within {self._spec.start_seconds:g} s")
+            await asyncio.sleep(POLL_SECONDS)
+        raise self._failure(exit_description(process.returncode))
+
+    async def ended(self) -> str:
+        while True:
+            code = self._process.poll() if self._process else 0
+            if code is not None:
+                return exit_description(code)
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def stop(self, patience_seconds: float) -> None:
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.terminate()
+        end = asyncio.get_running_loop().time() + patience_seconds
+        while process.poll() is None:
+            if asyncio.get_running_loop().time() > end:
+                self.kill()
+            await asyncio.sleep(POLL_SECONDS)
+
+    def kill(self) -> None:
+        """Kill the process and all processes that it started."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        try:
+            if self.log.exists() and self.log.stat().st_size > _LOG_BYTES:
+                self.log.replace(self.log.with_suffix(".log.1"))
+            with open(self.log, "ab", opener=open_private) as out:
+                self._log_offset = out.tell()
+                # A session of its own, so that Ctrl-C reaches only `dev`, which stops its services in order.
+                self._process = subprocess.Popen(
+                    self._spec.command,
+                    env=self._spec.environment,
+                    cwd=self._spec.working_directory,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                    umask=UMASK,
+                )
+        except OSError as error:
+            raise StackError(f"{self.name} cannot be started: {error.filename}: {error.strerror}.") from error
+        return self._process
+
+    def _failure(self, how: str) -> StackError:
+        return StackError(f"{self.name} {how} (log: {self.log}).", log_tail(self.log, self._log_offset))
+
+
+def exit_description(code: int) -> str:
+    """Return how a child process ended, such as "ended with exit status 1" or "was ended by SIGKILL".
+
+    Args:
+        code: exit code; a negative code means that the signal with this number ended the process.
+    """
+    return f"ended with exit status {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+
+
+def log_tail(log: Path, since: int = 0) -> str:
+    """Return the last 15 lines of the file `log`; empty if the file cannot be read.
+
+    Args:
+        since: byte position in the file at which the output of the current process begins.
+    """
+    try:
+        text = log.read_bytes()[since:][-16_384:].decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-_LOG_TAIL_LINES:])
+
+
+class RestartLoop:
+    """Restarts a service each time it ends.
+
+    The first restart follows at once, the next restarts after increasing delays of up to 10 seconds. If the
+    service has run for more than 10 seconds, the delays begin again from zero.
+
+    Args:
+        say: called with one sentence for the user at each end and restart.
+    """
+
+    def __init__(self, service: ManagedService, say: Say) -> None:
+        self._service = service
+        self._say = say
+        self._failures = 0
+
+    async def run(self) -> Never:
+        while True:
+            since = time.monotonic()
+            how = await self._service.ended()
+            if time.monotonic() - since > _STEADY_SECONDS:
+                self._failures = 0
+            self._say(f"{self._service.name} (pid {self._service.pid}) {how}; restarting it.")
+            await self._restart()
+
+    async def _restart(self) -> None:
+        while True:
+            backoff = min(_FIRST_BACKOFF_SECONDS * 2 ** min(self._failures, 10), _MAX_BACKOFF_SECONDS)
+            await asyncio.sleep(backoff if self._failures else 0)
+            self._failures += 1
+            try:
+                await self._service.start()
+            except StackError as error:
+                self._report_failures(str(error), error.detail)
+            else:
+                self._say(f"{self._service.name} is running again (pid {self._service.pid}).")
+                self._report_failures("", log_tail(self._service.log))
+                return
+
+    def _report_failures(self, why: str, detail: str) -> None:
+        """If this was the third restart in a row, report to the user that the service ends again and again.
+
+        Args:
+            why: error of the last start; empty if the start succeeded.
+            detail: last lines of the service's log.
+        """
+        if self._failures == _REPORTED_FAILURES:
+            self._say(
+                f"{self._service.name} keeps ending; it is restarted every {_MAX_BACKOFF_SECONDS:g} s. "
+                f"{why}\nThe last lines of {self._service.log}:\n{detail}"
+            )

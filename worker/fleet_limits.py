@@ -1,0 +1,196 @@
+"""Divides fleet-wide limits of backends and models between the workers. Each worker computes its own part."""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Protocol
+
+from batchwright.contracts.registry.backend_config import BackendConfig
+from batchwright.contracts.temporal_names import inference_queue
+from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.records import BackendLoad, WorkerHeartbeat
+from batchwright.inference.limits.send_limits import FleetRate, Rates
+from batchwright.inference.router import ModelRouter
+from batchwright.rules.dispatch.limit_split import share_of, share_of_rate
+from batchwright.rules.ids import safe_name
+from batchwright.rules.worker_stats import FRESH_AGE, is_polled, polled_queues, running_models
+
+# With `FRESH_AGE`, workers divide the limits again within ten seconds after a worker starts or stops.
+_REFRESH_SECONDS = 2.0
+_LOAD_AGE = timedelta(seconds=5)  # API processes report every second
+_BATCH_FRACTION = 0.1  # of a backend's limit, which interactive calls never take from batches
+_JOIN_SECONDS = 0.25  # pause between refreshes until this worker has read its own heartbeat
+
+
+class Heartbeats(Protocol):
+    async def heartbeats(self, max_age: timedelta) -> Sequence[WorkerHeartbeat]: ...
+    async def interactive_load(self, max_age: timedelta) -> Sequence[BackendLoad]: ...
+
+
+class Backends(Protocol):
+    @property
+    def gateways(self) -> Sequence[BackendConfig]:
+        """The backends whose models are taken from their own model lists."""
+        ...
+
+    @property
+    def routers(self) -> Sequence[ModelRouter]:
+        """The routers of all models."""
+        ...
+
+
+class FleetLimits:
+    """Divides fleet-wide limits between the live workers, and sets this worker's parts.
+
+    A backend's limit on requests in flight, less the room for interactive calls, is divided between the
+    workers that can send requests to this backend. A tenth of the limit is always left to batches. A model's
+    rates per minute are divided between the workers that run slices of the model.
+
+    A worker is live if its last heartbeat is at most `FRESH_AGE` old. Until this worker has read its own
+    heartbeat, its parts are 0. While the database is unavailable, the last known workers count as live.
+    """
+
+    def __init__(
+        self,
+        worker_id: str,
+        workers: Heartbeats,
+        backends: Backends,
+        queue_of: Callable[[str], str],
+        set_shares: Callable[[Mapping[str, int], Mapping[str, Rates]], None],
+    ) -> None:
+        """Create the object that computes the parts of one worker.
+
+        Args:
+            worker_id: id of this worker in its heartbeats.
+            workers: heartbeats of all workers.
+            backends: models and backends that this worker knows.
+            queue_of: returns the task queue that a model shares with other models; empty if the model has its
+                own queue.
+            set_shares: called with two maps: this worker's part of each backend's limit, by URL, and its part
+                of each model's rates per minute, by model.
+        """
+        self._worker_id, self._workers, self._backends = worker_id, workers, backends
+        self._queue_of, self._set_shares = queue_of, set_shares
+        self._live: Sequence[WorkerHeartbeat] = ()
+        self._load: dict[str, BackendLoad] = {}  # interactive calls, by backend URL
+        self._taken = set[str]()  # URLs of the backends for which `is_taken` returns True
+
+    async def run(self) -> None:
+        """Read the live workers and apply the parts regularly, until cancelled."""
+        while True:
+            with contextlib.suppress(DatabaseUnavailable):  # DependencyMonitor reports it
+                await self.refresh()
+            has_joined = any(worker.id == self._worker_id for worker in self._live)
+            await asyncio.sleep(_REFRESH_SECONDS if has_joined else _JOIN_SECONDS)
+
+    async def refresh(self) -> None:
+        """Read the live workers and the interactive load, and apply this worker's parts.
+
+        Raises:
+            DatabaseUnavailable: the database does not respond. The last known load stays in effect.
+        """
+        self._live = await self._workers.heartbeats(FRESH_AGE)
+        self._load = {load.backend: load for load in await self._workers.interactive_load(_LOAD_AGE)}
+        self.apply()
+
+    def apply(self) -> None:
+        """Compute this worker's parts from the registry and the last known workers. Call `set_shares`."""
+        limits = self._limits()
+        queues = self._queues() if limits else {}
+        polled = {worker.id: polled_queues([worker.stats]) for worker in self._live} if limits else {}
+        shares: dict[str, int] = {}
+        self._taken.clear()
+        for url, limit in limits.items():
+            workers = [
+                id for id, served in polled.items() if any(is_polled(q, served) for q in queues.get(url, ()))
+            ]
+            of_batches = max(limit - self._reserved(url), math.ceil(limit * _BATCH_FRACTION))
+            shares[url] = share_of(of_batches, self._worker_id, workers)
+            if not shares[url] and share_of(limit, self._worker_id, workers):
+                self._taken.add(url)
+        self._set_shares(shares, self._rates())
+
+    def _rates(self) -> dict[str, Rates]:
+        """Return this worker's parts of the rates per minute, by model. Models without rates are left out."""
+        limited = [router for router in self._backends.routers if _has_rate(router)]
+        if not limited:
+            return {}
+        running = {worker.id: {m for _, m in running_models([worker.stats])} for worker in self._live}
+
+        def part(per_minute: int | None, model: str) -> FleetRate | None:
+            if per_minute is None:
+                return None
+            if self._worker_id not in running:
+                return FleetRate(per_minute, 0.0)
+            users = [id for id, models in running.items() if model in models]
+            return FleetRate(per_minute, share_of_rate(per_minute, self._worker_id, users, len(running)))
+
+        return {
+            router.model: Rates(
+                part(router.limits.requests_per_minute, router.model),
+                part(router.limits.tokens_per_minute, router.model),
+            )
+            for router in limited
+        }
+
+    def is_taken(self, url: str) -> bool:
+        """Return True if this worker has no part of the backend's limit because of interactive calls.
+
+        Without these calls, it would have one.
+        """
+        return url in self._taken
+
+    def count_workers(self, queue: str) -> int:
+        """Return how many live workers served the task queue at the last refresh."""
+        return sum(is_polled(queue, polled_queues([worker.stats])) for worker in self._live)
+
+    def _limits(self) -> dict[str, int]:
+        """Return the fleet-wide limits on requests in flight, by URL. Backends without a limit are left out.
+
+        If a URL has several limits, the lowest one counts. Some backends are gateways, which list their own
+        models. They are included before any of their models is known, so that their first requests are
+        limited, too.
+        """
+        found = [(gateway.url, gateway.in_flight) for gateway in self._backends.gateways]
+        for router in self._backends.routers:
+            found += [(upstream.backend.url, upstream.in_flight) for upstream in router.upstreams]
+        limits: dict[str, int] = {}
+        for url, in_flight in found:
+            if in_flight is not None:
+                limits[url] = min(in_flight, limits.get(url, in_flight))
+        return limits
+
+    def _reserved(self, url: str) -> int:
+        """Return how many requests in flight at a backend the workers leave to interactive calls.
+
+        The number of interactive calls varies around its mean by about the square root of the mean. Half of
+        that is kept free beyond the mean: a call that finds no slot only waits for the next line to end. If
+        more are in flight than chance explains, their number has grown, and the mean follows later. A backend
+        that serves direct callers first needs no reservation: it refuses lines of batches itself.
+        """
+        load = self._load.get(url)
+        if load is None or url in self._direct_first():
+            return 0
+        spread = math.sqrt(load.mean)
+        return round(max(load.mean + spread / 2, load.in_flight - spread))
+
+    def _direct_first(self) -> set[str]:
+        """Return the URLs of the backends that distinguish lines of batches and serve other callers first."""
+        upstreams = (upstream for router in self._backends.routers for upstream in router.upstreams)
+        return {upstream.backend.url for upstream in upstreams if upstream.backend.client.serves_direct_first}
+
+    def _queues(self) -> dict[str, set[str]]:
+        """Return, by backend URL, the task queues of the models whose requests may go to the backend."""
+        queues: dict[str, set[str]] = {}
+        for router in self._backends.routers:
+            queue = self._queue_of(router.model) or inference_queue(safe_name(router.model))
+            for reached in (router, *router.fallbacks):
+                for upstream in reached.upstreams:
+                    queues.setdefault(upstream.backend.url, set()).add(queue)
+        return queues
+
+
+def _has_rate(router: ModelRouter) -> bool:
+    return (router.limits.requests_per_minute, router.limits.tokens_per_minute) != (None, None)
