@@ -26,7 +26,7 @@ _UNITS = {"h": "hours", "d": "days"}
 
 
 class Scope(StrEnum):
-    """Permission that an API key grants to its owner.
+    """Permission that an API key gives to the caller who sends it.
 
     `read` and `write` are for the data of the key's tenant. The other scopes are roles of operators.
     """
@@ -45,7 +45,10 @@ _OPERATOR_AREAS = frozenset({"batches", "dlq", "holds", "rates"})
 
 
 class ApiKey(NamedTuple):
-    """A complete API key, as its owner holds it."""
+    """A complete API key with its id and its secret, as the client holds it.
+
+    The database stores only a hash of the secret (`SecretHash`).
+    """
 
     prefix: str
     secret: str
@@ -84,7 +87,7 @@ def new_key_id() -> str:
 
 
 def parse_key(text: str) -> ApiKey | None:
-    """Return the API key, or None if the text does not have the format of a key."""
+    """Parse an API key. Return None if the text does not have the format of a key."""
     found = _KEY.fullmatch(text)
     return None if found is None else ApiKey(found[1], found[2])
 
@@ -99,8 +102,8 @@ def secret_matches(key: ApiKey, stored_hash: SecretHash | None) -> bool:
     """Return True if the key's secret has the hash `stored_hash`.
 
     Args:
-        stored_hash: hash in the database; None if no such key exists. The result is then False, but only
-            after an equally long check, so that the response time does not reveal which keys exist.
+        stored_hash: hash in the database; None if no such key exists. The check then takes equally long and
+            returns False. So the response time does not reveal which keys exist.
     """
     salt, expected = stored_hash or _DUMMY_HASH
     return hmac.compare_digest(_hash(salt, key.secret), expected)
@@ -134,7 +137,7 @@ def is_granted(required: Scope, scopes: Collection[str]) -> bool:
 
 
 def parse_lifetime(text: str) -> timedelta:
-    """Return the duration that a text such as `12h` or `90d` means.
+    """Parse a duration such as `12h` or `90d`.
 
     Raises:
         ValueError: the text does not have this form.

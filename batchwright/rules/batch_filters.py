@@ -37,7 +37,7 @@ class BatchFilters(NamedTuple):
 
     @property
     def tags(self) -> list[bytes]:
-        """Tags that a batch must have to meet the conditions.
+        """Tags that a batch must have to match these filters. The database finds batches by their tags.
 
         Tags of metadata come first, because fewer batches have them.
         """
@@ -51,17 +51,17 @@ NO_FILTERS = BatchFilters()
 
 
 def metadata_tags(pairs: Iterable[tuple[str, str]]) -> list[bytes]:
-    """Return the tags of a batch whose metadata has these (key, value) pairs, one tag per pair."""
+    """Return the tags that the database stores for a batch with these metadata pairs, one tag per pair."""
     return [_tag(b"metadata", f"{key}\0{value}") for key, value in dict.fromkeys(pairs)]
 
 
 def model_tags(models: Iterable[str]) -> list[bytes]:
-    """Return the tags of a batch with these models, one tag per model."""
+    """Return the tags that the database stores for a batch with these models, one tag per model."""
     return [_tag(b"model", model) for model in dict.fromkeys(models)]
 
 
 def endpoint_tag(endpoint: Endpoint) -> bytes:
-    """Return the tag of a batch with this endpoint."""
+    """Return the tag that the database stores for a batch with this endpoint."""
     return _tag(b"endpoint", endpoint)
 
 

@@ -12,7 +12,7 @@ LIVE_STATES = frozenset({BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS, BatchS
 
 
 class CancelEffect(Enum):
-    """The effect of a cancel request on a batch."""
+    """What a cancel request does to a batch."""
 
     STOPS = "stops"  # the batch's workflow has to be signalled
     NOTHING = "nothing"  # the batch is already cancelling or cancelled, and is returned unchanged
@@ -20,9 +20,9 @@ class CancelEffect(Enum):
 
 
 def visible_status(stored: BatchStatus, *, cancel_requested: bool) -> BatchStatus:
-    """Return the status that clients see. A live batch with a cancel request is `cancelling`.
+    """Return the status that clients see.
 
-    All other batches have their stored status.
+    This is the stored status, except for a live batch with a cancel request, which is `cancelling`.
     """
     return BatchStatus.CANCELLING if cancel_requested and stored in LIVE_STATES else stored
 
@@ -38,7 +38,7 @@ def cancel_effect(shown: BatchStatus) -> CancelEffect:
 
 
 def cancel_takes_precedence(end: BatchStatus, cancel_requested_at: datetime | None, at: datetime) -> bool:
-    """Return True if a batch must not end as completed, because a client has just requested a cancel.
+    """Return True if a batch must end as cancelled instead of completed, because of a recent cancel request.
 
     A request that is older than ten minutes does not count. The workflow has probably lost such a request,
     for example because Temporal was restored from a backup.

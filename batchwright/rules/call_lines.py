@@ -18,7 +18,10 @@ _BREAKS = b"\r\n"
 
 
 def call_line(call_id: str, endpoint: Endpoint, body: bytes) -> bytes:
-    """Return the line of a batch's input for a call, with a newline."""
+    """Return the input line for a call, with a newline.
+
+    A call is a single request that runs as a line of a batch.
+    """
     return _LINE % (call_id.encode(), endpoint.encode(), body.translate(None, _BREAKS))
 
 

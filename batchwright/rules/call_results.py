@@ -30,7 +30,7 @@ class ResultError(msgspec.Struct):
 
 
 class CallResult(msgspec.Struct):
-    """A line of an output or error file. One of `response` and `error` is None."""
+    """One line of an output or error file, parsed. Either `response` or `error` is None."""
 
     custom_id: str = ""
     response: Response | None = None
@@ -38,7 +38,10 @@ class CallResult(msgspec.Struct):
 
 
 class CallError(NamedTuple):
-    """Reason why a call failed. `status` is the status of the backend's response; 0 without a response."""
+    """Reason why a call (single request of a client) failed.
+
+    `status` is the status of the backend's response; 0 without a response.
+    """
 
     status: int
     code: str
@@ -65,9 +68,9 @@ _ERROR_BODY = msgspec.json.Decoder(_ErrorBody)
 
 
 def read_result(line: bytes) -> CallResult:
-    """Return the result in a line of an output or error file.
+    """Parse one line of an output or error file.
 
-    If the response in it is nested too deeply to be read, return an error in its place.
+    If the response is nested too deeply to be read, the result has an error in its place.
 
     Raises:
         msgspec.MsgspecError: the line is not valid.
@@ -83,7 +86,10 @@ def read_result(line: bytes) -> CallResult:
 
 
 def answers_of(lines: Iterable[bytes]) -> list[CallAnswer]:
-    """Return the answers for calls that these lines of an output or error file contain."""
+    """Return the answers for calls from the lines of an output or error file.
+
+    A call is a single request that runs as a line of a batch.
+    """
     answers = list[CallAnswer]()
     for line in lines:
         result = read_result(line)
@@ -105,13 +111,13 @@ def _status_of(result: CallResult) -> CallStatus:
 
 
 def success_of(call: Call) -> Response | None:
-    """Return the successful response that the backend gave to a call; None if there is none."""
+    """Return the successful response to a call (single request of a client); None if there is none."""
     response = None if call.answer is None else read_result(call.answer).response
     return response if response is not None and response.is_success else None
 
 
 def error_of(call: Call) -> CallError:
-    """Return the reason why a call has failed or was cancelled."""
+    """Return the reason why a call (single request of a client) has failed or was cancelled."""
     if call.answer is None:
         if call.status is CallStatus.CANCELLED:
             return CallError(0, "cancelled", "The call was cancelled.")
@@ -127,7 +133,7 @@ def error_of(call: Call) -> CallError:
 
 
 def job_body(call: Call, max_bytes: int | None = None, **more: str | None) -> bytes:
-    """Return a `JobObject` as JSON.
+    """Return the JSON with which the API describes a call as an asynchronous job (`JobObject`).
 
     Args:
         max_bytes: the result is left out if it is larger; None for no limit.

@@ -19,7 +19,7 @@ _TOKENS_PER_PRICE = 10**MAX_PLACES
 
 
 class UnitPrices(NamedTuple):
-    """Prices of a single token and a single request of one model."""
+    """Prices of one token and of one request of a model, as exact integer amounts (`amount_of`)."""
 
     input: int
     cached_input: int
@@ -37,7 +37,12 @@ class UnitPrices(NamedTuple):
         )
 
     def cost(self, usage: TokenUsage, requests: int = 1) -> int:
-        """Return the cost of `requests` successful requests, which together have used the tokens `usage`."""
+        """Return the cost of successful requests as an integer amount.
+
+        Args:
+            usage: all tokens that these requests have used together.
+            requests: number of the requests.
+        """
         return (
             (usage.input_tokens - usage.cached_tokens) * self.input
             + usage.cached_tokens * self.cached_input
@@ -47,24 +52,30 @@ class UnitPrices(NamedTuple):
 
 
 def amount_of(number: str | Decimal) -> int:
-    """Return a decimal number or text as an amount. It has at most 12 decimal places."""
+    """Convert a decimal number of the currency's unit to an exact integer amount.
+
+    An amount counts millionths of a millionth of the unit. The number must have at most 12 decimal places.
+    """
     return int(Decimal(number).scaleb(_UNIT_PLACES))
 
 
 def amount_text(amount: int) -> str:
-    """Return an amount as decimal text in the currency's unit, such as `0.00125`. No digit is rounded."""
+    """Convert an integer amount to exact decimal text in the currency's unit, such as `0.00125`."""
     whole, fraction = divmod(amount, AMOUNT_PER_UNIT)
     return f"{whole}.{fraction:0{_UNIT_PLACES}}".rstrip("0").rstrip(".")
 
 
 def model_cost(usage: ModelUsage, prices: Mapping[str, PriceConfig]) -> int | None:
-    """Return the amount that the requests of one model cost; None if the model has no price."""
+    """Return the cost of all requests of one model as an integer amount; None if the model has no price."""
     own = prices.get(usage.model)
     return None if own is None else UnitPrices.of(own).cost(usage, usage.requests)
 
 
 def total_cost(usages: Iterable[ModelUsage], prices: Mapping[str, PriceConfig]) -> int:
-    """Return the amount that requests of several models cost. Models without a price cost nothing."""
+    """Return the cost of requests of several models as an integer amount.
+
+    Models without a price cost nothing.
+    """
     return sum(model_cost(usage, prices) or 0 for usage in usages)
 
 

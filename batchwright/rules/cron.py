@@ -29,13 +29,14 @@ _ITEM = re.compile(r"(\*|(\w+)(?:-(\w+))?)(?:/([0-9]{1,4}))?", re.ASCII)
 
 
 def check_cron(text: str) -> str:
-    """Return the cron form with single spaces between its fields.
+    """Check a cron expression, and return it with single spaces between its fields.
 
-    Each field is `*` or a list of numbers and ranges, each with a step if wanted: `*/15`, `1-5`, `8,12,18`.
+    Each field is `*` or a list of numbers and ranges, each with an optional step: `*/15`, `1-5`, `8,12,18`.
     Months and days of the week may be names, such as `mon-fri`.
 
     Raises:
-        ValueError: the text is no cron form, or has no time. The message is a clause for the client.
+        ValueError: the text is not a cron expression, or it never matches a time. The message is a clause for
+            the client.
     """
     if len(text) > MAX_CRON_CHARACTERS:
         raise ValueError(f"it has over {MAX_CRON_CHARACTERS} characters")

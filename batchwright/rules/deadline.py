@@ -16,7 +16,7 @@ _WINDOW = re.compile(r"([1-9][0-9]{0,8})([smhd])", re.ASCII)
 
 
 def window_seconds(text: str | None, profile: Profile, shortest: int, longest: int) -> int:
-    """Return a batch's completion window, the time that it may take, in seconds.
+    """Return a batch's completion window in seconds. The window is the time that the batch may take.
 
     `24h` is always allowed, and is the default if `text` is None. The profile `relaxed` also allows windows
     from `shortest` to `longest` seconds.

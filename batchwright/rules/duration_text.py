@@ -2,7 +2,7 @@
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration in seconds, in minutes, or in hours and minutes, such as `4 min` or `3 h 20 min`."""
+    """Return a duration as text, such as `4 min` or `3 h 20 min`. Short durations are in seconds."""
     if seconds < 120:
         return f"{round(seconds)} s"
     minutes = round(seconds / 60)

@@ -41,15 +41,14 @@ class FailureLimiter:
         return math.ceil(too_many * 60 / self._per_minute)
 
     def acquire(self, address: str) -> None:
-        """Count a failure of this address.
+        """Count a failure of this address, before it is known if the attempt fails.
 
-        Call this before the lookup of the key, so that concurrent lookups cannot exceed the limit. If the key
-        is valid, call `release` afterwards.
+        So concurrent attempts cannot exceed the limit. If the attempt succeeds, call `release` afterwards.
         """
         self._change(address, 1)
 
     def release(self, address: str) -> None:
-        """Remove a failure that `acquire` counted, because the key was valid or could not be looked up."""
+        """Remove the failure that `acquire` counted, because the attempt did not fail."""
         self._change(address, -1)
 
     def _change(self, address: str, by: int) -> None:

@@ -29,7 +29,7 @@ class GrowingBytes:
         return bytes(memoryview(self._memory)[start:end])
 
     def replace(self, start: int, data: bytes) -> None:
-        """Replace the bytes at `start` by as many other bytes."""
+        """Replace the bytes at `start` by `data`. The length of the sequence stays the same."""
         self._memory[start : start + len(data)] = data
 
     def pieces(self, size: int) -> Iterator[bytes]:
@@ -47,11 +47,12 @@ def rows_of(stored: GrowingBytes, row_bytes: int) -> Iterator[bytes]:
 def sorted_rows(
     stored: GrowingBytes, row_bytes: int, prepared: Callable[[bytes], list[bytes]]
 ) -> Iterable[bytes]:
-    """Return all rows in ascending order. The stored rows are changed, so call this only once.
+    """Return all rows in ascending order. This changes the stored rows, so call it only once.
 
     Many rows are sorted in groups (runs), which are then merged.
 
     Args:
+        stored: the rows, one after the other.
         row_bytes: size of a row.
         prepared: returns the rows of a run, in ascending order. It may change each row, but not its size.
     """

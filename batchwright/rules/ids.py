@@ -28,7 +28,10 @@ def new_batch_id() -> str:
 
 
 def batch_id_of_run(run_id: str) -> str:
-    """Return the id of the batch that a schedule creates in the run `run_id` of its workflow."""
+    """Return the id of the batch that one run of a schedule creates.
+
+    `run_id` is the id of Temporal's workflow run.
+    """
     return "batch_" + _digest(run_id, 16)
 
 
@@ -56,7 +59,7 @@ def new_part_id() -> str:
 
 
 def derived_file_id(batch_id: str, kind: str) -> str:
-    """Return the id of a file that Batchwright writes for a batch. It is the same at each attempt.
+    """Return the id of a file that Batchwright writes for a batch. Every attempt gets the same id.
 
     `kind` is `output` or `error`, or `input` for the input of a rolling batch.
     """
@@ -81,7 +84,10 @@ def new_delivery_id() -> str:
 
 
 def new_call_id(prefix: str) -> str:
-    """Return the id of a new call. `prefix` is `resp_`, `chatcmpl-` or `job_`, depending on its route."""
+    """Return the id of a new call, a single request that the client sends without a file.
+
+    `prefix` is `resp_`, `chatcmpl-` or `job_`, depending on the call's route.
+    """
     return prefix + uuid_utils.uuid7().hex
 
 
@@ -91,7 +97,10 @@ def webhook_id_of_call(call_id: str) -> str:
 
 
 def call_group(*parts: str) -> str:
-    """Return a name for the calls that have these properties in common, and may be in the same batch."""
+    """Return the name of a group of calls. Calls with the same properties may run in the same batch.
+
+    `parts` are the properties that they must have in common.
+    """
     return _digest("\0".join(parts), 16)
 
 
@@ -100,7 +109,7 @@ def new_event_id() -> str:
 
 
 def request_id(batch_id: str, offset: int) -> str:
-    """Return the `batch_req_...` id of a line. It is the same at each attempt.
+    """Return the `batch_req_...` id of a line. Every attempt gets the same id.
 
     `offset` is the position of the line in the input, in bytes.
     """
@@ -120,12 +129,12 @@ class RequestIds:
 
 
 def tenant_hash(tenant: str) -> str:
-    """Return the hash that represents a tenant in the keys of stored objects."""
+    """Return the hash of a tenant's name. Keys of stored objects contain it instead of the name."""
     return _digest(tenant, 8)
 
 
 def safe_name(model: str) -> str:
-    """Return a name for a model that is safe in queue names, keys and workflow ids, and unique.
+    """Return a unique name for a model that is safe in queue names, object keys and workflow ids.
 
     `org/model-A:1` becomes `org_model_A_1-` and 16 hex digits of a hash. A short name of letters, digits and
     underscores stays unchanged.
@@ -167,12 +176,12 @@ def is_audit_entry_id(text: str) -> bool:
 
 
 def audit_entry_position(entry_id: str) -> int:
-    """Return the position of an entry in the audit log, from its id. The first entry has position 1."""
+    """Return the position of an entry in the audit log, read from the entry's id. The first position is 1."""
     return int(entry_id[4:20], 16)
 
 
 def audit_entry_prefix(position: int) -> str:
-    """Return the beginning of the id that the entry at a position of the audit log has."""
+    """Return the beginning of the id of an audit log entry. It contains the entry's position in the log."""
     return f"act_{position:016x}"
 
 
@@ -183,8 +192,8 @@ def is_tenant(text: str) -> bool:
 def is_model_name(text: str) -> bool:
     """Return True if the text is a valid name of a model: 1 to 256 printable characters without U+FFFD.
 
-    U+FFFD is not allowed, because it replaces characters that cannot be stored. With it, two different names
-    could become equal.
+    U+FFFD replaces characters that cannot be stored. If it were allowed, two different names could become
+    equal.
     """
     return 0 < len(text) <= MAX_MODEL_NAME_CHARACTERS and text.isprintable() and _REPLACEMENT not in text
 

@@ -91,7 +91,7 @@ def object_members(text: bytes) -> Iterator[JsonMember]:
     """Yield the members (keys and values) of a JSON object.
 
     If `text` is not an object, nothing is yielded. If it is not valid JSON, the iteration ends at the error.
-    The time and memory grow only in proportion to the number of members.
+    Time and memory are proportional to the number of members.
     """
     at = len(text) - len(text.lstrip())
     if text[at : at + 1] != b"{":
@@ -129,7 +129,9 @@ class RepeatedKey(ValueError):
 
 
 def unique_keys(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
-    """Return the members of a JSON object as a dict. Use this as `object_pairs_hook` of `json.loads`.
+    """Build the dict of a JSON object, and reject repeated keys.
+
+    Use this as `object_pairs_hook` of `json.loads`.
 
     Raises:
         RepeatedKey: a key occurs twice.
@@ -158,9 +160,8 @@ def check_unique_keys(text: bytes) -> None:
 def decode_with_margin(decode: Callable[[bytes], T], text: bytes) -> T:
     """Return `decode(text)`, but reject a JSON text that is nested almost too deeply.
 
-    How deeply nested a text can be depends on the free part of the call stack when it is parsed. This
-    function parses with less free stack than later readers have. So later readers can parse every text that
-    this function accepts.
+    The nesting that a parser accepts depends on the free part of the call stack. This function parses with
+    less free stack than later readers have. So later readers can parse every text that this function accepts.
 
     Raises:
         RecursionError: the text is nested too deeply.
@@ -171,14 +172,14 @@ def decode_with_margin(decode: Callable[[bytes], T], text: bytes) -> T:
 
 
 def call_deep_down(function: Callable[[S], T], argument: S, frames: int = _SPARE_FRAMES) -> T:
-    """Return `function(argument)`, called with a call stack that has `frames` fewer free frames."""
+    """Call `function(argument)` with less free call stack: `frames` fewer frames. Return its result."""
     return call_deep_down(function, argument, frames - 1) if frames else function(argument)
 
 
 def is_json(body: bytes) -> bool:
     """Return True if `body` is one JSON value in UTF-8 that later readers can parse, too.
 
-    Escapes of lone surrogates are allowed. A value that is nested too deeply is not.
+    Escapes of lone surrogates are allowed. A value that is nested too deeply is not allowed.
     """
     try:
         body.decode()

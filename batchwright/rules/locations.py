@@ -13,7 +13,10 @@ MAX_URL_CHARACTERS = len(SCHEME) + 63 + 1 + _MAX_KEY_BYTES
 
 
 class ObjectLocation(NamedTuple):
-    """An object in a bucket, or a prefix of objects. The key of a prefix is empty or ends with a slash."""
+    """Location of an object in a bucket, or of a prefix under which objects are stored.
+
+    The key of a prefix is empty or ends with a slash.
+    """
 
     bucket: str
     key: str
@@ -25,10 +28,10 @@ class ObjectLocation(NamedTuple):
 
 
 def parse_object(url: str) -> ObjectLocation:
-    """Return the object that a URL `s3://bucket/key` names.
+    """Parse the URL of an object, `s3://bucket/key`.
 
     Raises:
-        ValueError: the URL has another form. The message says which.
+        ValueError: the URL has another form. The message shows the right form.
     """
     bucket, _, key = url.removeprefix(SCHEME).partition("/")
     if not url.startswith(SCHEME) or _BUCKET.fullmatch(bucket) is None:
@@ -42,7 +45,7 @@ def parse_object(url: str) -> ObjectLocation:
 
 
 def parse_prefix(url: str) -> ObjectLocation:
-    """Return the prefix that a URL names: `s3://bucket` or `s3://bucket/prefix`, maybe with a last slash.
+    """Parse the URL of a prefix: `s3://bucket` or `s3://bucket/prefix`, with or without a slash at the end.
 
     Raises:
         ValueError: the URL has another form.
@@ -56,10 +59,10 @@ def parse_prefix(url: str) -> ObjectLocation:
 
 
 def parse_output_location(url: str) -> ObjectLocation:
-    """Return the prefix under which the files of a batch are written.
+    """Parse the URL of the prefix under which a batch's files are written: `s3://bucket/prefix`.
 
     Raises:
-        ValueError: the URL has another form than `s3://bucket/prefix`, or leaves no room for a file name.
+        ValueError: the URL has another form, or leaves no room for a file name.
     """
     prefix = parse_prefix(url)
     if len(prefix.key.encode()) + _MAX_OUTPUT_NAME_BYTES > _MAX_KEY_BYTES:

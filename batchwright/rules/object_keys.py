@@ -12,7 +12,7 @@ DATABASE_MARK = "database-mark"
 
 
 def tenant_root(tenant: str) -> str:
-    """Return the common prefix of the keys of all objects of a tenant."""
+    """Return the prefix with which the keys of all objects of a tenant begin."""
     return f"{tenant_hash(tenant)}/"
 
 
@@ -21,7 +21,7 @@ def upload_key(tenant: str, file_id: str, nonce: str) -> str:
 
 
 def parts_root(tenant: str, upload_id: str) -> str:
-    """Return the common prefix of the keys of all parts of an upload."""
+    """Return the prefix with which the keys of all parts of an upload begin."""
     return f"{tenant_hash(tenant)}/uploads/{upload_id}/"
 
 
@@ -30,7 +30,7 @@ def part_key(tenant: str, upload_id: str, part_id: str) -> str:
 
 
 def batch_root(tenant: str, batch_id: str) -> str:
-    """Return the common prefix of the keys of a batch's objects, except its output and error files."""
+    """Return the prefix with which the keys of a batch's objects begin, except output and error files."""
     return f"{tenant_hash(tenant)}/batches/{batch_id}"
 
 
@@ -75,15 +75,16 @@ def duplicates(prefix: str, safe_model: str) -> str:
 
 
 def unserved_segment(prefix: str) -> str:
-    """Return the key of the object with the results of lines that failed in ingestion.
+    """Return the key of the object with the results of lines that failed during ingestion.
 
-    The object does not exist if there are no such lines. `prefix` is from `ingest_prefix`.
+    Ingestion is the validation of the input. The object does not exist if there are no such lines. `prefix`
+    is from `ingest_prefix`.
     """
     return f"{prefix}/unserved.segment"
 
 
 def resumed_root(prefix: str) -> str:
-    """Return the common prefix of the keys of results that a batch has copied from its source batch.
+    """Return the prefix of the keys of results that a resumed batch has copied from its source batch.
 
     `prefix` is the prefix of an ingestion attempt, from `ingest_prefix`.
     """
@@ -99,7 +100,7 @@ def resumed_segment(prefix: str, number: int) -> str:
 
 
 def ingest_root(tenant: str, batch_id: str) -> str:
-    """Return the common prefix of all keys that ingestion writes for a batch.
+    """Return the prefix with which the keys of everything that ingestion writes for a batch begin.
 
     Each attempt of ingestion has its own, longer prefix.
     """
@@ -115,7 +116,7 @@ def slice_results(tenant: str, batch_id: str, safe_model: str, number: int) -> s
 
 
 def number_of_slice(key: str) -> int:
-    """Return the number of the slice to which a segment belongs.
+    """Return the number of the slice that wrote a segment (a stored object with many results).
 
     `key` is the segment's key. It begins with the prefix of the slice, from `slice_results`.
     """
@@ -123,7 +124,7 @@ def number_of_slice(key: str) -> int:
 
 
 def segment(folder: str, generation: int, attempt: int, nonce: str, sequence: int) -> str:
-    """Return the unique key of a segment, an object with many results of a slice.
+    """Return a unique key for a segment, a stored object with many results of a slice.
 
     The keys of the segments of a slice sort by generation, then attempt, then sequence.
 
@@ -138,7 +139,7 @@ def segment(folder: str, generation: int, attempt: int, nonce: str, sequence: in
 
 
 def output_key(tenant: str, file_id: str, nonce: str) -> str:
-    """Return the key of an output or error file. Each attempt of finalization passes another `nonce`."""
+    """Return the key of an output or error file. Each attempt to write the files passes another `nonce`."""
     return upload_key(tenant, file_id, nonce)
 
 
@@ -166,7 +167,7 @@ class Bucket:
 
 
 def parse_location(url: str) -> LocalDirectory | Bucket:
-    """Return the storage that a URL names: `file:///directory` or `s3://bucket/prefix`.
+    """Parse the URL of an object storage: `file:///directory` or `s3://bucket/prefix`.
 
     Raises:
         ValueError: the URL has another form, or it contains a user, a query or a fragment.

@@ -6,7 +6,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 
 class BadParameter(ValueError):
-    """A query parameter is invalid. The client sees the message, `code` and `param`."""
+    """Raised if a query parameter is invalid. The client sees the message, `code` and `param`."""
 
     def __init__(self, message: str, *, code: str, param: str) -> None:
         super().__init__(message)
@@ -15,7 +15,7 @@ class BadParameter(ValueError):
 
 
 def page_limit(text: str | None, *, default: int, most: int) -> int:
-    """Return the requested page size; `default` if the client requested none.
+    """Parse the requested page size; `default` if the client requested none.
 
     Raises:
         BadParameter: the text is not an integer from 1 to `most`.

@@ -13,7 +13,7 @@ BUDGETS = (
 
 
 class DailyAmounts(NamedTuple):
-    """Tokens and cost of one day (UTC): the amounts that were used, or the amounts of a budget.
+    """Tokens and cost of one day (UTC), either the amounts that were used or the amounts of a budget.
 
     In a budget, 0 means no limit. `cost` is an amount as in `rules/costs.py`.
     """
@@ -61,17 +61,17 @@ class QuotaLimits(NamedTuple):
 
 
 class EnqueuedWork(NamedTuple):
-    """Amount of work: lines that have no result yet, and the estimated number of their prompt tokens."""
+    """Amount of waiting work: the lines without a result, and the estimated tokens of their prompts."""
 
     lines: int
     tokens: int
 
 
 class QuotaExcess(NamedTuple):
-    """The quota that keeps a batch from being enqueued now, and the amounts of work that count towards it.
+    """The quota because of which a batch cannot be enqueued now, and the amounts of work that count.
 
-    There are two cases. If `before` is 0, the batch would exceed the quota: `used` plus `requested` is more
-    than `limit`. Otherwise `before` earlier batches wait for the quota, and the batch must wait for them,
+    If `before` is 0, the batch would exceed the quota: `used` plus `requested` is more than `limit`. If
+    `before` is greater than 0, so many earlier batches wait for the quota. The batch then waits for them,
     even if it would not exceed the quota.
     """
 
@@ -103,8 +103,8 @@ class QuotaExcess(NamedTuple):
 def find_excess(limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork) -> QuotaExcess | None:
     """Return the quota that the `requested` work would exceed; None if this work may be enqueued.
 
-    If the work would exceed both quotas (of lines and of tokens), the result is usually the quota of lines.
-    But if the requested work alone exceeds only the quota of tokens, the result is the quota of tokens.
+    There are two quotas: of lines and of tokens. If the work would exceed both, the result is usually the
+    quota of lines. It is the quota of tokens if the requested work alone exceeds only this quota.
 
     Args:
         used: work of the tenant that is already enqueued.
@@ -128,8 +128,8 @@ def queue_behind(
 ) -> QuotaExcess | None:
     """Return the quota for which a batch has to wait; None if the batch may be enqueued.
 
-    A batch that exceeds no quota also has to wait if earlier batches of the tenant wait. This does not apply
-    if both the lines and the tokens of the tenant are unlimited.
+    If earlier batches of the tenant wait, the batch waits behind them, even if it exceeds no quota. It does
+    not wait if both the lines and the tokens of the tenant are unlimited.
 
     Args:
         limits: limits of the tenant.
@@ -146,13 +146,13 @@ def queue_behind(
 
 
 def remaining_work(batch: EnqueuedWork, settled: int) -> EnqueuedWork:
-    """Return the work of a batch that remains when `settled` of its lines have a result."""
+    """Return the rest of a batch's work when `settled` of its lines have a result."""
     lines = max(batch.lines - settled, 0)
     return EnqueuedWork(lines, -(-batch.tokens * lines // batch.lines) if lines else 0)
 
 
 class BudgetGroup(NamedTuple):
-    """Identity of a group whose members share daily budgets: an organization, a team or a user.
+    """A group of callers that share daily budgets: an organization, a team or a user.
 
     `tenant` is the tenant of a team or user; empty for an organization.
     """

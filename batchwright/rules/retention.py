@@ -60,7 +60,7 @@ class TenantFolder(StrEnum):
 
 
 class ObjectOwner(NamedTuple):
-    """The file, upload or batch to which a stored object belongs, as the object's key shows it.
+    """The file, upload or batch to which a stored object belongs. It is read from the object's key.
 
     Attributes:
         area: kind of the owner, which is a folder in the key.
@@ -91,7 +91,10 @@ class WrittenObject(NamedTuple):
 
 @dataclass(frozen=True)
 class KnownObjects:
-    """A tenant's files, open uploads and live batches in the database, to compare with stored objects."""
+    """A tenant's files, open uploads and live batches in the database.
+
+    Stored objects are compared with them.
+    """
 
     files: Mapping[str, str]  # object keys by file id
     open_uploads: Set[str]  # ids of uploads whose parts are not deleted yet

@@ -13,7 +13,7 @@ _KEYS = ("temporal_api_key", "temporal_api_key_file")
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if the host is `localhost` or a loopback address, with or without the brackets of IPv6."""
+    """Return True if the host is `localhost` or a loopback address. An IPv6 address may have brackets."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -27,7 +27,7 @@ def check_address(address: str) -> None:
 
 
 def check_tls_disabled(chosen: Mapping[str, object]) -> None:
-    """Check that TLS may be disabled: no other setting needs it.
+    """Check that TLS may be disabled. It may not if another setting needs TLS.
 
     Args:
         chosen: values of the other settings, by the settings' names.
@@ -58,7 +58,7 @@ _KEY_REFERENCE = re.compile(r"(?P<id>[A-Za-z0-9._-]{1,64})=(?P<kind>file|env):(?
 
 
 class KeyReference(NamedTuple):
-    """Says where an encryption key is stored.
+    """Reference to an encryption key: where the key is stored, but not the key itself.
 
     `place` is the path of a file if `kind` is `file`, and the name of an environment variable if it is `env`.
     """

@@ -21,12 +21,12 @@ _UNPOLLED = "no worker polls its queue"
 
 
 def polled_queue_stats(queues: Iterable[str]) -> dict[str, float]:
-    """Return the statistics that a worker reports about the queues that it polls."""
+    """Return the statistics with which a worker reports the queues that it polls, for its heartbeat."""
     return {f"{_POLLS}{queue}": 1.0 for queue in queues}
 
 
 def running_slice_stats(slices: Mapping[tuple[str, str], int]) -> dict[str, float]:
-    """Return the statistics that a worker reports about its running slices.
+    """Return the statistics with which a worker reports its running slices, for its heartbeat.
 
     Args:
         slices: number of running slices by (batch id, model).
@@ -40,7 +40,7 @@ def is_worker_number(name: str) -> bool:
 
 
 def polled_queues(reports: Iterable[Mapping[str, float]]) -> frozenset[str]:
-    """Return the queues that at least one worker polls.
+    """Return the queues that at least one worker polls, from the statistics of all workers.
 
     Args:
         reports: the statistics of each worker.
@@ -49,7 +49,7 @@ def polled_queues(reports: Iterable[Mapping[str, float]]) -> frozenset[str]:
 
 
 def is_polled(queue: str, served: Collection[str]) -> bool:
-    """Return True if a worker polls the queue, or would poll it if a batch needed it.
+    """Return True if a worker polls the queue, or would poll it if a batch needed the queue.
 
     Args:
         served: queues that workers report. If ANY_MODEL_QUEUE is one of them, the queues of all models count
@@ -61,7 +61,7 @@ def is_polled(queue: str, served: Collection[str]) -> bool:
 
 
 def running_models(reports: Iterable[Mapping[str, float]]) -> frozenset[tuple[str, str]]:
-    """Return the (batch id, model) pairs for which at least one worker runs a slice.
+    """Return the (batch id, model) pairs with a slice that runs on at least one worker.
 
     Args:
         reports: the statistics of each worker.
@@ -70,7 +70,7 @@ def running_models(reports: Iterable[Mapping[str, float]]) -> frozenset[tuple[st
 
 
 def running_slices(stats: Mapping[str, float]) -> dict[tuple[str, str], int]:
-    """Return the number of slices that one worker runs, by (batch id, model)."""
+    """Read from one worker's statistics how many slices it runs, by (batch id, model)."""
     found: dict[tuple[str, str], int] = {}
     for name, count in stats.items():
         if name.startswith(_RUNS):
@@ -86,17 +86,17 @@ def _names_with_prefix(prefix: str, reports: Iterable[Mapping[str, float]]) -> f
 
 
 def unpolled_reason(queue: str) -> str:
-    """Return a text for the case that work in `queue` waits because no worker polls the queue."""
+    """Return the waiting reason for work in `queue` if no worker polls this queue."""
     return f"{_UNPOLLED} {queue}: start `batchwright worker`"
 
 
 def is_unpolled_reason(reason: str) -> bool:
-    """Return True if the text came from `unpolled_reason`, for any queue."""
+    """Return True if a waiting reason came from `unpolled_reason`, for any queue."""
     return reason.startswith(_UNPOLLED)
 
 
 class UpstreamTraffic(Message):
-    """Counts of the requests that one worker has sent for one model to one backend, since it started.
+    """Totals of one worker's requests for one model to one backend, since the worker started.
 
     Attributes:
         requests: number of requests that have ended. Each line of a shared request counts.
@@ -121,7 +121,7 @@ class UpstreamTraffic(Message):
 
 
 class TrafficShare(NamedTuple):
-    """Number of ended requests to one backend or for one model, and their average duration.
+    """Number of ended requests and their average duration, for one backend or one model.
 
     `name` is the name of the backend or model. `pending` is the number of requests in flight.
     """
@@ -157,7 +157,7 @@ class FleetTraffic(NamedTuple):
 def sum_traffic(
     reports: Iterable[UpstreamTraffic], backends: Iterable[str], models: Iterable[str]
 ) -> FleetTraffic:
-    """Return the requests of all workers: in total, by backend and by model.
+    """Add up the requests of all workers: in total, by backend and by model.
 
     The lists contain each of the registered `backends` and `models`, even without requests. The totals also
     include requests to backends and models that are no longer registered.

@@ -46,14 +46,15 @@ class JobReport(NamedTuple):
 
 
 class InvalidJobReport(ValueError):
-    """A report on a job is invalid.
+    """Raised if a backend's report on a job cannot be used.
 
-    The message is the second part of a sentence. The sentence begins with the backend's name.
+    The message continues a sentence that begins with the backend's name, such as "sent a body that is not
+    JSON".
     """
 
 
 def parse_job_report(body: bytes, config: JobConfig) -> JobReport:
-    """Return a backend's report on a job, read from the body of a response or of a callback.
+    """Parse a backend's report on a job. `body` is the body of a response or of a callback.
 
     A job with an unknown or missing status counts as still running.
 
@@ -94,12 +95,15 @@ def job_result(body: bytes, config: JobConfig) -> bytes:
 
 
 def job_path(template: str, job_id: str) -> str:
-    """Return the path `template` with `{id}` replaced by the job's id, in percent-encoding."""
+    """Return the path `template` with the job's id, percent-encoded, in place of `{id}`."""
     return template.replace("{id}", quote(job_id, safe=""))
 
 
 def _id_of(fields: _Fields, config: JobConfig) -> str:
-    """Return the job's id from a report; empty if there is no id, or if the id is not safe in a path."""
+    """Return the job's id from a report.
+
+    Return an empty string if there is no id, or if it is not safe in a path.
+    """
     names = [config.id_field] if config.id_field else ["job_id", "id"]
     for name in names:
         found = _as_text(_value_at(fields, name))
@@ -147,7 +151,8 @@ def _fields_of(body: bytes) -> _Fields | None:
 def _fields_with_lone_surrogates(body: bytes) -> _Fields | None:
     """Return the unparsed fields of a JSON object that contains lone surrogates (halves of a UTF-16 pair).
 
-    Return None if `body` is not a JSON object or has no lone surrogates.
+    The normal parser rejects such an object. Return None if `body` is not a JSON object or has no lone
+    surrogates.
     """
     whole = replace_lone_surrogates(body)
     if whole is body or not whole.lstrip().startswith(b"{") or not is_json(whole):
@@ -158,7 +163,7 @@ def _fields_with_lone_surrogates(body: bytes) -> _Fields | None:
 
 
 def _as_text(raw: msgspec.Raw | None) -> str:
-    """Return a string or an integer as text; empty for anything else."""
+    """Return the string or integer `raw` as text. Return an empty string for any other value."""
     if raw is None:
         return ""
     try:

@@ -17,9 +17,9 @@ _TOKEN = re.compile(r"([0-9a-f]{32})\.(0|[1-9]\d{0,8})\.([1-9]\d{0,11})\.([A-Za-
 
 
 class CallbackToken(NamedTuple):
-    """Content of a token. It identifies one job: a callback with this token reports the end of the job.
+    """Content of the signed token in a callback URL. A backend calls this URL when an asynchronous job ends.
 
-    `ordinal` is the number of earlier jobs of the same line.
+    The content identifies the job. `ordinal` is the number of earlier jobs of the same line.
     """
 
     request_id: str
@@ -28,20 +28,24 @@ class CallbackToken(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Id of the expected callback. If the same job is submitted again, the id is the same."""
+        """Id that identifies the job of this callback.
+
+        If the same job is submitted again, the id is the same.
+        """
         return f"{self.request_id.removeprefix(_ID_PREFIX)}.{self.ordinal}"
 
 
 def sign_token(callback: CallbackToken, secret: str) -> str:
-    """Return the signed token for a callback, as text."""
+    """Sign the content of a callback token. Return the token as text for a URL."""
     content = f"{callback.id}.{callback.expires_at}"
     return f"{content}.{_signature(content, secret)}"
 
 
 def verify_token(token: str, secret: str) -> CallbackToken | None:
-    """Return the content of a token; None if the token is malformed or was not signed with this secret.
+    """Check the signature of a callback token, and return the token's content.
 
-    An expired token is not rejected, so the caller has to check `expires_at`.
+    Return None if the token is malformed or was not signed with this secret. An expired token is not
+    rejected, so the caller must check `expires_at`.
     """
     found = _TOKEN.fullmatch(token)
     if found is None:

@@ -38,9 +38,10 @@ class ChatResult(NamedTuple):
 
 
 class ChatExecutor(Protocol):
-    """The operator's object that joins and splits chats. The setting `chat_executor` names it.
+    """Interface of the operator's own code that joins chats into one request and splits the response.
 
-    If one of its methods raises, the chats are sent one by one.
+    The setting `chat_executor` names the object with this interface. If one of its methods raises, the chats
+    are sent one by one.
     """
 
     def join(self, params: bytes, conversations: Sequence[bytes]) -> bytes:
@@ -61,7 +62,10 @@ class ChatExecutor(Protocol):
 
 
 class ChatAdapter:
-    """Adapter for chats. It calls the operator's executor and checks the results."""
+    """Joins chats into one request, and splits the response, by calling the operator's executor.
+
+    It also checks the results of the executor.
+    """
 
     def __init__(self, executor: ChatExecutor) -> None:
         self._executor = executor
@@ -91,7 +95,7 @@ class ChatAdapter:
 
 @contextmanager
 def _isolated() -> Generator[None]:
-    """Context manager that turns any exception of the operator's code into MicrobatchFailed."""
+    """Context manager around calls of the operator's code. It turns every exception into MicrobatchFailed."""
     try:
         yield
     except BaseException as error:
@@ -100,7 +104,7 @@ def _isolated() -> Generator[None]:
 
 
 def _check_types(result: ChatResult) -> ChatResult:
-    """Check the types in a result of the operator's executor. Return it with its body as bytes.
+    """Check the types in a result of the operator's executor. Return the result, with its body as bytes.
 
     Raises:
         ValueError: the result is not a pair, or its status is not None and not from 200 to 599.

@@ -20,10 +20,12 @@ _integer = msgspec.json.Decoder(int)
 
 
 class MicrobatchPart(NamedTuple):
-    """The part of a shared request that comes from one line.
+    """The part that one line adds to a shared request.
+
+    A shared request contains the requests of several lines.
 
     Attributes:
-        shared: properties of the request as bytes. Lines may share a request only if their `shared` is equal.
+        shared: properties that all lines of a shared request must have in common, as bytes.
         own: JSON that only this line adds to the body of the request.
     """
 
@@ -44,14 +46,20 @@ class MicrobatchResult(NamedTuple):
 
 
 class MicrobatchFailed(Exception):
-    """Lines cannot be joined, or their shared response cannot be split. The message has the reason."""
+    """Raised if lines cannot be joined into one request, or if their shared response cannot be split.
+
+    The message has the reason.
+    """
 
 
 class MicrobatchAdapter(Protocol):
-    """Joins requests of one kind into a shared request, and splits the response."""
+    """Joins the requests of several lines into one shared request, and splits the response.
+
+    There is one adapter for each kind of request.
+    """
 
     def part(self, body: bytes) -> MicrobatchPart | None:
-        """Return what a line contributes to a shared request; None if the line must be sent alone."""
+        """Return the part that a line adds to a shared request; None if the line must be sent alone."""
         ...
 
     def join(self, parts: Sequence[MicrobatchPart]) -> bytes:
@@ -72,7 +80,7 @@ class MicrobatchAdapter(Protocol):
 
 
 class EmbeddingsAdapter:
-    """Adapter for embeddings.
+    """Joins the embeddings requests of several lines into one request, and splits the response.
 
     Lines may share a request if their inputs have the same type and all their other fields are equal.
     """
@@ -159,7 +167,7 @@ def _divide_count(count: Count, weights: Sequence[int]) -> Sequence[Count]:
 
 
 def divide(total: int, weights: Sequence[int]) -> list[int]:
-    """Divide `total` into integers in proportion to the weights. The integers add up to `total`."""
+    """Divide `total` into integers that are proportional to the weights. Their sum is exactly `total`."""
     whole = sum(weights)
     shares = [total * weight // whole for weight in weights]
     by_remainder = sorted(range(len(weights)), key=lambda index: -(total * weights[index] % whole))
@@ -169,9 +177,9 @@ def divide(total: int, weights: Sequence[int]) -> list[int]:
 
 
 class MicrobatchSize:
-    """Maximum number of lines in a shared request.
+    """Keeps the maximum number of lines in a shared request.
 
-    Repeated failures halve it, and successes raise it again.
+    Repeated failures halve the maximum, and successes raise it again.
     """
 
     _FAILURES = 2

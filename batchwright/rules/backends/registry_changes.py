@@ -20,7 +20,7 @@ from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
 def effective_models(
     configured: Mapping[str, ModelConfig], changes: Mapping[str, ModelConfig | None]
 ) -> dict[str, ModelConfig]:
-    """Return all models in effect by name: the models in the registry file, with the changes applied.
+    """Return all models in effect, by name: those in the registry file, with the changes made at run time.
 
     A change replaces the model of the same name in the file. If the change is None, the model is removed.
     """
@@ -65,11 +65,10 @@ _GATEWAY_ONLY = {"retries", "limits", "prices"}  # settings of the gateway's mod
 
 
 class _Gateways(RegistryEntry):
-    """Validates the settings of one gateway.
+    """Validates the settings of one gateway, a backend that serves all models in its own model list.
 
-    A gateway is a backend that serves all models in its own model list. `backends` contains only this
-    gateway. Its key is the index of the gateway in the list of gateways, because error messages name this
-    index.
+    `backends` contains only this gateway. Its key is its index in the configured list of gateways, so that
+    error messages name this index.
     """
 
     backends: dict[int, GatewayConfig]
@@ -79,7 +78,7 @@ def merge_settings(before: Mapping[str, JsonValue], patch: Mapping[str, JsonValu
     """Return the settings `before` with the settings in `patch` merged into them.
 
     Objects are merged key by key, and null removes a setting. Lists are replaced, including the list
-    `backends`. If a backend is in both lists, it also keeps all old settings that the patch does not contain.
+    `backends`. If a backend is in both lists, its settings are merged in the same way.
     """
     result = dict(before)
     for name, value in patch.items():
@@ -151,9 +150,9 @@ def _is_same(known: ModelSettings, url: JsonValue, entry: ModelSettings) -> bool
 
 
 def _normal_url(url: JsonValue) -> JsonValue:
-    """Return the URL in the normalized form that the configuration of a backend contains.
+    """Return a URL in its normalized form, so that URLs can be compared.
 
-    A value that is not a URL is returned unchanged.
+    The configuration of a backend uses the same form. A value that is not a URL is returned unchanged.
     """
     try:
         return BackendConfig.model_validate({"url": url}).url

@@ -20,7 +20,7 @@ _BODY_HEADERS = frozenset({"content-encoding", "content-language", "content-rang
 
 
 class HeaderConflict(NamedTuple):
-    """A header in the registry that occurs twice, or that would replace a header that Batchwright sends.
+    """A configured header that a model cannot use. It occurs twice, or Batchwright itself sends this header.
 
     `backend` is the index of the header's backend in the model; None for the model's `jobs.callback_header`.
     """
@@ -52,7 +52,7 @@ def find_conflict(model: str, config: ModelConfig, dispatch_header: str) -> Head
 
 
 class ResolvedHeaders(NamedTuple):
-    """A model without its conflicting headers, and one message for each conflict."""
+    """Result of `resolve_conflicts`: a model without conflicting headers, and a message for each conflict."""
 
     config: ModelConfig
     problems: list[str]
@@ -61,9 +61,9 @@ class ResolvedHeaders(NamedTuple):
 def resolve_conflicts(model: str, config: ModelConfig, dispatch_header: str) -> ResolvedHeaders:
     """Return the model without its conflicting headers, and one message for each conflict.
 
-    A header conflicts if it occurs twice or if Batchwright sends it itself. If the setting `dispatch_header`
-    is changed, a model that was registered before can get a conflict. A conflicting `jobs.callback_header` is
-    not removed, but gets its default value.
+    A header conflicts if it occurs twice, or if Batchwright sends it itself. A model that is already
+    registered can get a conflict when the setting `dispatch_header` changes. A conflicting
+    `jobs.callback_header` gets its default value; all other conflicting headers are removed.
 
     Args:
         model: name of the model, for the messages.
@@ -139,7 +139,9 @@ def _dispatch_mark_of(backends: Iterable[BackendConfig], dispatch_header: str) -
 
 
 def reserved_for(name: str, dispatch_mark: str = "") -> str:
-    """Return in words for what Batchwright itself uses a header; empty if it does not use the header.
+    """Return words that say for what Batchwright itself uses a header.
+
+    Return an empty string if it does not use it.
 
     Args:
         name: name of the header.
@@ -214,11 +216,13 @@ def check_passed_value(value: str) -> None:
 
 
 def currently_passed(headers: dict[str, str], names: Iterable[str]) -> dict[str, str]:
-    """Return the headers of a batch's creation that the settings still allow to be forwarded.
+    """Return those of a batch's stored headers that may still be forwarded to backends.
+
+    The headers were stored when the batch was created. The settings may have changed since then.
 
     Args:
-        headers: the headers that were stored at the creation, by name in lower case.
-        names: names of the allowed headers, in lower case.
+        headers: the stored headers, by name in lower case.
+        names: names of the headers that the settings now allow, in lower case.
     """
     allowed = set(names)
     return {name: value for name, value in headers.items() if name in allowed}

@@ -44,7 +44,7 @@ _DETAIL_CHARACTERS = 200
 
 
 def find_problem(status: int, body: bytes) -> ResponseProblem | None:
-    """Return why the body of a 2xx response is not a result; None if it is a result.
+    """Check whether the body of a 2xx response is a result. Return the problem, or None if it is a result.
 
     A result is a JSON object that is not an error.
     """
@@ -58,9 +58,10 @@ def find_problem(status: int, body: bytes) -> ResponseProblem | None:
 
 
 def find_embeddings_problem(request: bytes, response: bytes) -> str:
-    """Return what is wrong with the embeddings in a response, as a sentence; empty if all are correct.
+    """Check the embeddings in a response.
 
-    There must be one embedding for each input, in any order.
+    Return the problem as a sentence; empty if all embeddings are correct. There must be one embedding for
+    each input, in any order.
     """
     expected = _count_inputs(request)
     try:

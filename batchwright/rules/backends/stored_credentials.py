@@ -19,11 +19,11 @@ _SHOWN_CHARACTERS = 80  # maximum characters of a value in a message
 
 
 class CredentialMisuse(NamedTuple):
-    """A stored key or certificate that a backend must not use. The message has the reason.
+    """A backend's setting that uses a key or certificate which this backend must not use.
 
     Attributes:
         backend: index of the backend in its model.
-        field: name of the backend's setting that must be changed.
+        field: name of the setting that must be changed.
     """
 
     backend: int
@@ -44,12 +44,13 @@ def find_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> Creden
 
 
 def without_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> tuple[ModelConfig, list[str]]:
-    """Return the model without credentials that it must not use, and one message for each changed backend.
+    """Remove the credentials that a model must not use.
 
-    If a backend would misuse one credential, all its settings of keys and TLS are removed.
+    Return the model, and one message for each changed backend. If a backend would misuse one credential, all
+    its settings of keys and TLS are removed.
 
-    Models registered at run time need this after a change of the registry file. The new file can forbid a
-    credential that such a model already uses.
+    Models that were registered at run time need this check after a change of the registry file. The new file
+    can forbid a credential that such a model already uses.
 
     Args:
         trusted: the backends in the registry file and in the settings.
@@ -80,10 +81,11 @@ def _find_in_backend(backend: BackendConfig, trusted: Sequence[BackendConfig]) -
 
 
 def _find_unknown(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> tuple[str, str] | None:
-    """Return (field, message) of the first credential that a changed backend must not name.
+    """Return (field, message) of the first credential that a change at run time must not use.
 
-    Return None if there is none. A change at run time may name only keys and certificate files that the
-    registry file uses. It must not name files or environment variables that contain an API key.
+    Such a change may name only keys and certificate files that the registry file uses too. It must not name
+    files or environment variables that contain an API key. Return None if the backend names no forbidden
+    credential.
     """
     for name in _ONLY_IN_THE_FILE:
         if getattr(backend, name):

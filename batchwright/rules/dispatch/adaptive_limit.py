@@ -55,7 +55,7 @@ _MIN_PROBED_IN_FLIGHT = 4
 
 
 class LimitChange(StrEnum):
-    """Reasons for a change of a backend's limit."""
+    """Reasons why the adaptive limit of a backend has changed."""
 
     REJECTED = "rejected"
     BUSY = "busy"  # direct callers use the slots of the backend
@@ -81,7 +81,7 @@ class LimitBounds:
 
 @dataclass(slots=True)
 class LimitTrial:
-    """A change of the limit whose effect is not known yet, and the state before the change.
+    """A recent change of the limit that is still being tested, and the state before this change.
 
     Attributes:
         limit: the limit before the change.
@@ -98,7 +98,7 @@ class LimitTrial:
 
 
 class AdaptiveLimit:
-    """Adapts the number of requests that may be in flight to one backend. `current` is this number.
+    """Adapts the limit of requests in flight to one backend. `current` is the limit.
 
     Call `on_complete` at the end of each request. All times are seconds of a clock that the caller reads.
     """
@@ -174,16 +174,20 @@ class AdaptiveLimit:
         return self._evaluate_window(now) if meter.record(kind, seconds, now) else None
 
     def search_free_slot(self, now: float) -> None:
-        """Allow one more request if direct callers use the backend and nothing has been answered for long.
+        """Raise the limit by one, to find out if the backend has a free slot.
 
-        Call this regularly while the whole limit is used.
+        The limit is raised only if the backend has refused requests because of other clients, and has not
+        answered for a long time. Call this regularly while the whole limit is used.
         """
         slots = self._free_slots
         if slots.limit < self.bounds.ceiling and slots.search(now, self._meter.response_seconds):
             self._apply(self._limit)
 
     def _raise_to_free_slots(self, now: float) -> None:
-        """Raise the limit of a backend that has refused requests because of direct callers."""
+        """Raise the limit after a response, if the backend has refused requests before.
+
+        It refuses requests while other clients use its slots. A response shows that a slot is free again.
+        """
         if self._free_slots.limit < math.inf:
             self._free_slots.record_response(now, self._meter.response_seconds)
             self._apply(self._limit)
@@ -214,10 +218,11 @@ class AdaptiveLimit:
         return self._lower(lower, congestion.used, now, LimitChange.REJECTED)
 
     def _on_timeout(self, sent_at: float, now: float) -> LimitChange | None:
-        """Lower the limit after a timeout, and return the reason of the change; None if the limit stays.
+        """Lower the limit after a timeout.
 
-        The limit stays if the request was sent before the last decrease, or if the last decrease was less
-        than one window ago. In both cases, the last decrease may have been enough.
+        Return the reason of the change, or None if the limit stays the same. The limit stays the same if the
+        request was sent before the last decrease, or if the last decrease was less than one window ago. In
+        both cases, the last decrease may have been enough.
         """
         if sent_at < self._lowered_at or now - self._lowered_at < self._meter.window_seconds:
             return None
@@ -235,10 +240,10 @@ class AdaptiveLimit:
         return self._set_target(lower, now, change)
 
     def _evaluate_window(self, now: float) -> LimitChange | None:
-        """Change the limit if the responses of the current window show that this is useful.
+        """Change the limit if the responses of the current window show that a change is useful.
 
-        Return the reason. Return None if the limit did not change, for example because there are not enough
-        responses yet.
+        Return the reason of the change. Return None if the limit did not change, for example because there
+        are not enough responses yet.
         """
         meter, window, trial = self._meter, self._meter.window, self._trial
         if trial is not None:
@@ -267,14 +272,19 @@ class AdaptiveLimit:
         return math.log(max(self._meter.window.peak, 1) / trial.used)
 
     def _effect(self, trial: LimitTrial) -> float:
-        """Return the minimum change of the latency level in this trial if requests queue in the backend."""
+        """Return the smallest change of the latency level in this trial that shows a queue in the backend.
+
+        If requests queue in the backend, a change of the limit changes the latency level by at least this
+        much.
+        """
         return _QUEUED_SHARE * abs(self._change(trial)) or _DECREASE_EFFECT
 
     def _may_probe(self, now: float) -> bool:
-        """Return True if the limit may now be lowered as a probe, which means without a sign of overload.
+        """Return True if the limit may now be lowered as a probe.
 
-        A probe that finds nothing costs throughput. The cost is measured in seconds of full throughput. The
-        probe is allowed if the cost meets one of two conditions:
+        A probe lowers the limit without any sign of overload, to see if responses get faster. If they do not,
+        throughput was lost. A probe is allowed if this loss, in seconds of full throughput, meets one of two
+        conditions:
 
         - It is at most `_CHEAP_PROBE_SECONDS`.
         - It is at most the fraction `_PROBE_COST` of the time since the last measured change.
@@ -359,11 +369,11 @@ class AdaptiveLimit:
         return self._set_target(trial.limit, now, LimitChange.PROBE_REVERTED)
 
     def _keep_decrease(self, trial: LimitTrial, now: float) -> LimitChange | None:
-        """Keep a decrease of the limit that made responses faster: requests had queued in the backend.
+        """Keep a decrease of the limit that made responses faster.
 
-        Requests may still queue if responses are still slow, or if the decrease was a probe. In this case,
-        decrease the limit again and return the reason. In all other cases, or if too few requests are in
-        flight for another decrease, end the trial and return None.
+        It showed that requests had queued in the backend. If responses are still slow, or if the decrease was
+        a probe, requests may still queue. Then decrease the limit again and return the reason. End the trial
+        and return None in all other cases, and also if too few requests are in flight for another decrease.
         """
         self._good_limit, self._decrease_pause = self._limit, DECREASE_PROBE_SECONDS
         level = self._meter.window.level
@@ -411,14 +421,14 @@ class AdaptiveLimit:
         self._next_increase_at = now + max(INCREASE_PROBE_SECONDS, 5 * self._meter.window_seconds)
 
     def _used(self) -> float:
-        """Return the highest number of requests in flight in this window, but at most the limit.
+        """Return how much of the limit was used: the highest number of requests in flight in this window.
 
-        If the number is not known, return the limit.
+        The result is at most the limit. If the number is not known, return the limit.
         """
         return max(1.0, min(self._limit, self._meter.window.peak or self._limit))
 
     def _set_target(self, limit: float, now: float, change: LimitChange) -> LimitChange:
-        """Set the value to which the limit moves. Return `change`.
+        """Set a new target for the limit. Return `change`.
 
         A decrease or a restored limit takes effect at once. An increase takes effect step by step, to avoid a
         burst of requests.

@@ -39,7 +39,7 @@ _HISTORY_DECAY = 0.9  # weight of earlier windows with each new one
 
 
 class LoadSignal(StrEnum):
-    """Information about the load of a backend that the end of a request gives."""
+    """Sign of a backend's load, seen at the end of a request."""
 
     RESPONDED = "responded"
     REJECTED = "rejected"  # overloaded or unavailable
@@ -51,7 +51,7 @@ class LoadSignal(StrEnum):
 
 @dataclass(slots=True)
 class MeasurementWindow:
-    """Measurements of the responses since the time `since`.
+    """Sums over the responses since the time `since`.
 
     The level of a response is the logarithm of its duration in seconds, corrected for the kind of request
     (`LatencyBaseline`).
@@ -116,7 +116,9 @@ class LatencyBaseline:
         return level
 
     def end_window(self, level: float, error: float = 0.0) -> None:
-        """End the window of responses: update the baseline, and the usual offsets of the kinds in the window.
+        """End the current window of responses.
+
+        Update the baseline, and the usual offset of each kind in the window.
 
         The baseline moves towards `level`. How fast it moves depends on the difference between them:
 
@@ -148,7 +150,7 @@ class LatencyBaseline:
         self._window.clear()
 
     def rebase(self, level: float) -> None:
-        """Make `level` the new baseline, because it has proved to be normal for this backend."""
+        """Make `level` the new baseline, because this latency has proved to be normal for the backend."""
         self._level = self.baseline = level
 
     def slowdown(self, level: float) -> float:
@@ -164,7 +166,7 @@ class LatencyBaseline:
 class _FirstRequests:
     """The requests that were in flight when the first response of the backend arrived.
 
-    Requests with short responses end first. If only these requests were measured, the usual response time
+    Among them, requests with short responses end first. If only these were measured, the usual response time
     would be too low, and all later responses would look slow. So the measurement begins when most of the
     first requests have ended.
 
@@ -178,7 +180,7 @@ class _FirstRequests:
 
 
 class ResponseMeter:
-    """Measures the response times of one backend in windows of time.
+    """Measures the response times of one backend. It groups the responses into windows of time.
 
     Attributes:
         window: the responses of the current window.
@@ -211,7 +213,7 @@ class ResponseMeter:
         return age >= _MIN_WINDOW_SECONDS and age >= self.window_seconds
 
     def record_early_end(self, in_flight: int, sent_at: float, now: float, *, has_response: bool) -> None:
-        """Count the end of a request that was sent at `sent_at`.
+        """Count the end of a request, to find out when the first requests have ended.
 
         Call this for each request until `noise` is known.
         """
@@ -221,10 +223,10 @@ class ResponseMeter:
             self._first.unfinished -= 1
 
     def first_requests_have_ended(self, now: float) -> bool:
-        """Return True if most of the requests have ended that were in flight when the first response arrived.
+        """Return True if most of the first requests have ended.
 
-        If they take much longer than the usual response time, the result is also True. Before the first
-        response, it is False.
+        The first requests are those that were in flight when the first response arrived. The result is also
+        True if they take much longer than the usual response time. It is False before the first response.
         """
         first = self._first
         if first is None:
@@ -238,7 +240,7 @@ class ResponseMeter:
 
     @property
     def settle_seconds(self) -> float:
-        """Seconds after a change of the limit until the responses show its effect."""
+        """Seconds to wait after a change of the limit, until the responses show its effect."""
         return (_SETTLE_FACTOR + 2 * math.sqrt(self.noise or 0.0)) * self.response_seconds
 
     @property
@@ -261,7 +263,10 @@ class ResponseMeter:
         return max(TRIAL_RESPONSES, 2 * (self.noise or 0.0) * (_CERTAINTY / effect) ** 2)
 
     def update_noise(self) -> float | None:
-        """Update `noise` from the current window. Return its previous value, which is None at first."""
+        """Update `noise`, the variance of a single response's latency level, from the current window.
+
+        Return its previous value, which is None at first.
+        """
         variance, before = self.window.variance, self.noise
         if before is None:
             self.noise = variance
@@ -287,7 +292,7 @@ class ResponseMeter:
 
 @dataclass(slots=True)
 class CongestionWindow:
-    """Groups the rejections of requests that were in flight together, so that they lower the limit only once.
+    """Groups rejections of requests that were in flight together. One group lowers the limit only once.
 
     Attributes:
         since: time of the group's first rejection.
@@ -324,7 +329,7 @@ class CongestionWindow:
 
 
 class RejectionHistory:
-    """The latest outcomes of one backend's requests.
+    """Recent outcomes of one backend's requests, rejected or not.
 
     `usual` is the fraction of requests, from 0 to 1, that the backend rejects at any load; 0 if unknown.
     """
@@ -351,7 +356,7 @@ class RejectionHistory:
             self.usual = min(self.usual + change, _MAX_USUAL_SHARE)
 
     def is_usual(self) -> bool:
-        """Return True if the backend now rejects no more requests than usual, apart from chance.
+        """Return True if the backend now rejects about as many requests as usual, or fewer.
 
         Return False if it rejects more, or if the usual fraction is not known.
         """
@@ -361,11 +366,12 @@ class RejectionHistory:
         return self._rejected <= expected + _TOLERANCE * math.sqrt(expected * (1 - self.usual)) + 1
 
     def ineffective_decrease_from(self) -> int:
-        """Return the highest recorded concurrency if lower concurrency did not reduce rejections.
+        """Check whether lower concurrency has reduced rejections.
 
-        Concurrency is the number of requests in flight when a request was sent. Lower concurrency did not
-        help if the backend rejects about the same fraction of requests at low and at high concurrency. In
-        this case, also store this fraction in `usual`, and delete the recorded outcomes.
+        If it has not, return the highest recorded concurrency. Concurrency is the number of requests in
+        flight when a request was sent. Lower concurrency did not help if the backend rejects about the same
+        fraction of requests at low and at high concurrency. In this case, also store this fraction in
+        `usual`, and delete the recorded outcomes.
 
         Return 0 if lower concurrency reduced rejections, or if there are too few outcomes to decide.
         """
@@ -392,13 +398,13 @@ class RejectionHistory:
 
 
 class FreeSlots:
-    """How many requests a backend accepts that serves other callers first, and refuses all further requests.
+    """Limit of requests in flight for a backend that serves other clients first and refuses further requests.
 
-    A refusal shows the number exactly, harms nobody and is quick. So requests find a slot that became free by
-    asking for it: each response is an occasion for its own successor, and every second one for one more. If
-    the backend has refused nothing for as long as a response takes, each response is an occasion for two.
+    A refusal is quick and harmless, and it shows exactly how many slots are free. So a free slot is found by
+    trying: each response raises the limit a little. It is raised more if the backend has refused nothing for
+    as long as a response takes.
 
-    The requests in flight may hang, so that no response comes. Then time is the occasion (`search`).
+    If the requests in flight hang, no response comes. `search` then raises the limit after some time.
     """
 
     def __init__(self) -> None:
@@ -406,7 +412,7 @@ class FreeSlots:
         self._refused_at = self._answered_at = self._searched_at = -math.inf
 
     def record_refusal(self, in_flight: int, now: float) -> None:
-        """Lower the limit to the requests that the backend has accepted, but to no less than one.
+        """Lower the limit to the number of requests that the backend has accepted, but at least to 1.
 
         `in_flight` includes the refused request.
         """
@@ -415,7 +421,7 @@ class FreeSlots:
         self.limit, self._refused_at = float(max(in_flight - 1, 1)), now
 
     def record_response(self, now: float, response_seconds: float) -> None:
-        """Raise the limit, because a response has arrived, of any kind but a refusal.
+        """Raise the limit, because a response has arrived that is not a refusal.
 
         Args:
             now: the current time.
@@ -425,9 +431,10 @@ class FreeSlots:
         self._answered_at = now
 
     def search(self, now: float, response_seconds: float) -> bool:
-        """Raise the limit by one if no response has arrived for long. Return True if the limit was raised.
+        """Raise the limit by 1 if no response has arrived for a long time.
 
-        Call this regularly while the whole limit is used. The parameters are those of `record_response`.
+        Return True if the limit was raised. Call this regularly while the whole limit is used. The parameters
+        are those of `record_response`.
         """
         if now - self._answered_at < max(_SILENT_SECONDS, _SILENT_RESPONSES * response_seconds):
             return False

@@ -32,11 +32,12 @@ _SHORTEST_REPORT = timedelta(seconds=60)
 class _Progress:
     """Progress of one model of a batch: how many lines have settled, and how many were expected to settle.
 
-    The expected number follows from the part of the model's capacity that the batch had.
+    A line is settled when it has a stored result. The expected number follows from the part of the model's
+    capacity that the batch had.
     """
 
     def __init__(self, settled: int, lines: float, seconds: float) -> None:
-        """Start the record of a batch.
+        """Start with what is known about a batch.
 
         Args:
             settled: number of settled lines.
@@ -60,7 +61,7 @@ class _Progress:
 
     @property
     def work_per_line(self) -> float:
-        """Work of one line of this batch. An average line of the model has the work 1."""
+        """Work of one line of this batch, relative to an average line of the model, which has the work 1."""
         return (self._expected + PRIOR_LINES) / (self._actual + PRIOR_LINES)
 
     @property
@@ -94,13 +95,13 @@ class _ModelRate:
         self.steady.reset()
 
     def record(self, done: float, started: int, passed: float) -> None:
-        """Record how much work was done in a time in which lines were always waiting.
+        """Record how much work was done in a period. Lines must have been waiting during the whole period.
 
         Args:
-            done: work of the lines that settled, in average lines.
-            started: number of requests in flight now, minus this number at the last measurement. A part of
-                the work of these requests counts as done. The more the durations of requests vary, the
-                smaller this part is, because short requests end first.
+            done: work of the lines that settled, as a number of average lines.
+            started: by how much the number of requests in flight has grown since the last measurement. A part
+                of the work of these requests counts as done. If durations vary much, this part is small,
+                because short requests end first.
             passed: seconds since the last measurement.
         """
         if passed <= 0:
@@ -141,7 +142,7 @@ class _ModelRate:
 
 
 class Forecaster:
-    """Forecasts when all live batches will end. It learns from each call of `observe`.
+    """Forecasts when each live batch will end. It learns from each call of `observe`.
 
     If the responses of one batch take longer than usual for the model, this batch settles fewer lines than
     other batches in the same time. From the difference, the forecaster learns how much work one line of the
@@ -154,7 +155,7 @@ class Forecaster:
         self._at: float | None = None
 
     def observe(self, work: Sequence[UnsettledWork], traffic: Iterable[UpstreamTraffic], now: float) -> None:
-        """Learn from the present state. Call this at regular intervals.
+        """Update all forecasts from the current state. Call this at regular intervals.
 
         Args:
             work: the unsettled lines of all live batches, except paused and cancelled batches.
@@ -240,9 +241,9 @@ class Forecaster:
     ) -> dict[ModelOfBatch, float]:
         """Return how many lines each batch was expected to settle since the last call of `observe`.
 
-        Each priority of a tenant is expected to do its part of `done`. Within a priority, the batches get
-        this part in proportion to the lines that they really settled, because their order may have changed
-        meanwhile.
+        Each priority of a tenant is expected to do its part of `done`. Within a priority, this part is
+        divided in proportion to the lines that the batches really settled. The order of the batches is not
+        used, because it may have changed meanwhile.
 
         Args:
             done: work of all lines of the model that settled, in average lines.
@@ -296,9 +297,9 @@ class Forecaster:
 
 
 def window_fit(remaining: RemainingTime, seconds_left: float) -> WindowFit:
-    """Return whether a batch will be done within `seconds_left`, at risk or late.
+    """Compare a forecast with the rest of the batch's completion window: in time, at risk, or late.
 
-    `seconds_left` is the rest of the batch's completion window.
+    `seconds_left` is the rest of the completion window.
     """
     if remaining.p50 > seconds_left:
         return WindowFit.LATE
@@ -306,7 +307,7 @@ def window_fit(remaining: RemainingTime, seconds_left: float) -> WindowFit:
 
 
 def is_news(reported: BatchForecast, forecast: BatchForecast, window: timedelta) -> bool:
-    """Return True if a forecast must be reported, because it differs enough from the last reported forecast.
+    """Return True if a forecast differs so much from the last reported forecast that it must be reported.
 
     Each report adds an event to the history of the batch's workflow, so the number of reports is limited.
 
@@ -323,7 +324,7 @@ def is_news(reported: BatchForecast, forecast: BatchForecast, window: timedelta)
 
 
 def _slowest(models: Sequence[RemainingTime]) -> RemainingTime:
-    """Return the forecast of a batch from the forecasts of its models.
+    """Combine the forecasts of a batch's models into the forecast of the batch.
 
     The slowest model decides when the batch ends. The rates of all models are added up.
     """

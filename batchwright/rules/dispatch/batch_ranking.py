@@ -28,11 +28,11 @@ def priority_weight(priority: int) -> float:
 
 
 def fairness_key_of(key: str, priority: int, group: str = "") -> str:
-    """Return the fairness key with which Temporal schedules the tasks of a batch.
+    """Return the fairness key under which Temporal queues the tasks of a batch.
 
     Temporal starts tasks with the same key in the order in which they were scheduled. Between keys, it
-    divides the workers by weight. Batches get different keys if their priorities or size classes differ, so
-    that they never wait for each other's tasks. Each key has the weight of the tenant.
+    divides the workers by weight, which is the tenant's weight. Batches with different priorities or size
+    classes get different keys, so that they never wait for each other's tasks.
 
     Args:
         key: fairness key of the tenant.
@@ -53,12 +53,12 @@ def is_late(now: datetime, created_at: datetime, deadline: datetime) -> bool:
 
 
 def size_group(lines: int, *, is_late: bool) -> str:
-    """Return the group of a batch in Temporal's queue: the letter of its size class, or `u` if it is late."""
+    """Return the group of a batch in Temporal's queue: a letter for its size class, or `u` if it is late."""
     return "u" if is_late else "smlx"[sum(lines > size for size in _SIZES)]
 
 
 class WaitingBatch(NamedTuple):
-    """The lines of one model in a batch that still have to be sent. Times are Unix seconds."""
+    """A batch with lines of one model that still have to be sent. Times are Unix seconds."""
 
     model: str
     tenant: str
@@ -106,11 +106,11 @@ class BatchRanks(dict[str, Rank]):
 
 
 class BatchSchedule:
-    """Ranks of all batches, and the rates from which the ranks are computed.
+    """Ranks all batches: which batch sends first within its tenant, model and priority.
 
-    Within a priority, batches at risk of missing their deadline go first. Among these batches, the batch with
-    the least time to spare goes first. All other batches follow, the batch with the fewest lines left first.
-    So small batches do not wait for large ones.
+    Batches at risk of missing their deadline go first. Among these batches, the batch with the least time to
+    spare goes first. All other batches follow, the batch with the fewest lines left first. So small batches
+    do not wait for large ones.
 
     A batch is at risk if it would end in the last quarter of its window or later, even if it got the present
     rate of its whole priority. If a batch can no longer end in time, it is ranked by its lines, like a batch
@@ -137,7 +137,7 @@ class BatchSchedule:
             batches: the batches that have lines left and may send them at the time `now`.
             now: Unix time in seconds.
             paused: ids of the paused batches. When a batch leaves `batches`, its remaining lines count as
-                settled, unless the batch is paused.
+                settled. This does not apply to paused batches.
         """
         self._measure(batches, now, paused)
         self._updated_at = now
@@ -193,7 +193,7 @@ class BatchSchedule:
 
 
 def _rank(batch: WaitingBatch, rate: float, now: float) -> Rank:
-    """Return the rank of a batch.
+    """Compute the rank of a batch. The batch with the lowest rank is sent first.
 
     Args:
         rate: lines per second that the batch's priority sends; 0 if it is not known.

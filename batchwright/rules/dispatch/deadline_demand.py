@@ -11,7 +11,7 @@ _SHORTEST_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class DueCount:
-    """Number of lines without a result, and the seconds until their deadline."""
+    """Number of lines without a result that have the same deadline, and the seconds until this deadline."""
 
     seconds_left: float
     lines: int

@@ -24,7 +24,7 @@ _TENANT_BYTES, _DIGITS = 48, 12  # lengths of a fairness key's parts; Temporal a
 
 @dataclass(slots=True, eq=False)
 class _TenantUsage:
-    """The requests that one tenant has in flight to a model, and a clock that adds up their durations.
+    """Requests that one tenant has in flight to a model, and the time that its requests have taken so far.
 
     Attributes:
         clock: total seconds that the tenant's requests were in flight, up to the time `since`, divided by the
@@ -48,9 +48,10 @@ class _TenantUsage:
         self.since = now
 
     def reweigh(self, share: float, present: float) -> None:
-        """Set another `share`, and scale the clock's lead over the clock `present` in the same proportion.
+        """Set `share` after the tenant's weight has changed.
 
-        The lead therefore stands for the same number of requests in flight as before.
+        Also scale the distance of the tenant's clock from the clock `present`. The distance then still stands
+        for the same number of requests in flight.
         """
         if share != self.share:
             self.clock = present + (self.clock - present) * share / self.share
@@ -58,7 +59,7 @@ class _TenantUsage:
 
 
 class FairShare:
-    """Decides which tenant gets the next permit, by the time that each tenant's requests are in flight.
+    """Decides which tenant gets the next permit, the right to have one request in flight.
 
     The next permit goes to the waiting tenant with the fewest requests in flight in proportion to its weight.
     So the requests in flight of tenants that always wait are in proportion to the tenants' weights. The
@@ -103,7 +104,9 @@ class FairShare:
             usage.clock, usage.since = max(usage.clock_at(now), lowest), now
 
     def next_tenant(self, waiting: Collection[str], now: float) -> str:
-        """Return the tenant that gets the next permit. If several are equal, return the first in `waiting`.
+        """Return the tenant that may send the next request.
+
+        If tenants are equal, return the first of them in `waiting`.
 
         Args:
             waiting: the tenants that wait, at least one. `start_waiting` must have been called for each of
@@ -125,7 +128,7 @@ class FairShare:
         return found
 
     def grant(self, tenant: str, weight: float, now: float) -> None:
-        """Record that a request of a waiting tenant is in flight from the time `now`.
+        """Record that a waiting tenant sends a request, which is in flight from the time `now`.
 
         A weight outside the allowed range counts as the nearest allowed weight.
         """
@@ -175,7 +178,7 @@ def _share_of(weight: float) -> float:
 
 
 class QueuedRequest(Protocol):
-    """Request of one slice for a permit, the right to have one request in flight.
+    """A slice's request for a permit. A slice is a part of a batch; a permit lets it send one line.
 
     Attributes:
         number: number of the slice among the slices of the batch for this model.
@@ -200,9 +203,10 @@ IsCapped = Callable[[str], bool] | None
 
 
 class _Priority(Generic[Request]):
-    """Waiting requests of one priority, by batch. Each list is in descending order of slice numbers.
+    """Waiting requests for permits, of one priority, by batch.
 
-    The batches are in the order of their last permits, the oldest first. `permits` is the number of permits
+    Each list is in descending order of slice numbers. A permit is the right to have one request in flight.
+    The batch that has waited longest since its last permit comes first. `permits` is the number of permits
     granted so far.
     """
 
@@ -213,7 +217,7 @@ class _Priority(Generic[Request]):
         self.permits = 0
 
     def next_batch(self, is_capped: IsCapped, ranks: Mapping[str, Rank]) -> str | None:
-        """Return the id of the batch that gets the next permit; None if no batch may get one.
+        """Return the id of the batch that may send the next line; None if no batch may.
 
         Args:
             is_capped: returns True if an API key has reached its cap. Batches of such a key are skipped. Pass
@@ -256,7 +260,7 @@ def _must_yield(request: QueuedRequest) -> bool:
 
 
 class FairQueue(Generic[Request]):
-    """Queue of one tenant's permit requests for one model.
+    """Queue of one tenant's requests for permits of one model. A permit lets a slice send one line.
 
     Priorities share the permits by weight and time in flight, as tenants do in `FairShare`. Within a
     priority, the batch with the lowest rank goes first. But one in five permits goes to the batch that has
@@ -327,9 +331,9 @@ class FairQueue(Generic[Request]):
         return self._priorities[int(name)].pop(found[name])
 
     def next_weight(self, is_capped: IsCapped) -> float | None:
-        """Return the tenant's weight, taken from a waiting request whose API key has not reached its cap.
+        """Return the tenant's weight, from a waiting request that may be sent.
 
-        Return None if there is no such request.
+        A request may be sent if its API key has not reached its cap. Return None if there is no such request.
         """
         for priority in self._priorities.values():
             for slices in priority.batches.values():
@@ -347,10 +351,10 @@ class FairQueue(Generic[Request]):
 
 
 def fresh_fairness_key(tenant: str, stopped: str) -> str:
-    """Return a new Temporal fairness key for a tenant after its batch with the id `stopped` ended early.
+    """Return a new Temporal fairness key for a tenant, after its batch `stopped` has ended early.
 
-    If slices are cancelled in a task queue, Temporal counts them as use of their fairness key, as if they had
-    run. With a new key, the tenant's next batches do not have to wait for this reason.
+    Temporal counts cancelled slices in a task queue as use of their fairness key, as if they had run. So with
+    the old key, the tenant's next batches would have to wait.
     """
     name = tenant.encode()[:_TENANT_BYTES].decode(errors="ignore")
     return f"{name}~{hashlib.sha256(f'{tenant}/{stopped}'.encode()).hexdigest()[:_DIGITS]}"

@@ -18,9 +18,8 @@ def share_of(total: int, worker: str, workers: Collection[str]) -> int:
 def share_of_rate(per_minute: int, worker: str, users: Collection[str], live: int) -> float:
     """Return the part of a fleet-wide rate per minute that one worker may use.
 
-    The workers in `users` divide the rate equally, and all other workers get 0. If `users` is empty, each
-    live worker may begin with an equal part. If other workers already use the rate, a new worker gets a part
-    as soon as `users` contains it.
+    The workers in `users` divide the rate equally, and all other workers get 0. So a new worker gets a part
+    as soon as `users` contains it. If `users` is empty, each live worker may begin with an equal part.
 
     Args:
         per_minute: rate of the whole fleet.

@@ -14,7 +14,7 @@ _AFFINE_FACTOR, _AFFINE_SLACK = 2.0, 4
 
 
 class BalancedBackend(Protocol):
-    """The properties of a backend that load balancing needs."""
+    """Properties of a backend that are needed to balance load between backends."""
 
     @property
     def key(self) -> str:
@@ -55,10 +55,11 @@ def least_outstanding(
 def prefix_affine(
     backends: Sequence[_Candidate], prefix_hash: int, draw: Callable[[], float] = random.random
 ) -> _Candidate:
-    """Return the backend of a prompt prefix. All prompts with the same prefix get the same backend.
+    """Choose the backend for a prompt prefix. All prompts with the same prefix get the same backend.
 
-    The exception is a backend that is far busier than the others. If a backend is removed, only its prefixes
-    move to other backends. If a backend is added, only the prefixes that it takes over move.
+    There is one exception: a backend that is far busier than the others is avoided. If a backend is removed,
+    only its prefixes move to other backends. If a backend is added, only the prefixes that it takes over
+    move.
 
     Args:
         prefix_hash: hash of the prefix. If it is 0, there is no prefix, and the less busy of two random
@@ -88,10 +89,10 @@ def _load(backend: BalancedBackend) -> float:
 
 
 def _score(backend: BalancedBackend, prefix_hash: int) -> float:
-    """Return the backend's score for lines with the same prompt prefix. They go to the backend with the best
-    score.
+    """Return how well a backend suits a prompt prefix.
 
-    This is rendezvous hashing: over many prefixes, each backend gets a part in proportion to its weight.
+    Lines with this prefix go to the backend with the best score. This is rendezvous hashing: over many
+    prefixes, each backend gets a part in proportion to its weight.
     """
     digest = blake2b(b"%d %b" % (prefix_hash, backend.key.encode()), digest_size=8).digest()
     fraction = (int.from_bytes(digest) + 1) / (2**64 + 2)

@@ -40,7 +40,7 @@ class MinuteRate:
         return self._level > 0 and self._capacity > 0
 
     def charge(self, cost: float) -> None:
-        """Take `cost` from the bucket. A negative cost gives back what an earlier call took in excess."""
+        """Take `cost` from the bucket. If an earlier call took too much, a negative cost gives it back."""
         self._level -= cost
 
     def _set(self, per_minute: float) -> None:

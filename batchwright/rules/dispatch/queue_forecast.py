@@ -17,7 +17,7 @@ _Z90 = 1.2816  # 90 % quantile of the normal distribution
 
 
 class ModelSpeed(Message):
-    """How fast a model settles lines while lines wait, and how long its requests take.
+    """How many lines per second a model settles while lines wait, and how long its requests take.
 
     Attributes:
         lines_per_second: rate in average lines of the model. An average line has the work 1.
@@ -35,7 +35,7 @@ class ModelSpeed(Message):
 
 
 class LineWork(NamedTuple):
-    """Known work and rate of a batch's lines for one model.
+    """How much work the lines of a batch are for one model, and at which rate they settle.
 
     Attributes:
         per_line: work of one line. An average line of the model has the work 1.
@@ -102,8 +102,8 @@ class QueueForecast:
     def soonest(self, work: UnsettledWork) -> float:
         """Return the seconds until one batch of the queue is done, in the best case.
 
-        In the best case, the batch goes before all other batches of its priority. Even then, it is done
-        earlier only with a probability of 10 %.
+        In the best case, the batch goes before all other batches of its priority. Even then, it takes longer
+        with a probability of 90 %.
         """
         done = self._until.last_line_if_first(work)
         sending, error = done / self._speed.lines_per_second, self._error(work, done - self._queued[work.key])
@@ -115,19 +115,18 @@ class QueueForecast:
         return self._known.get(work.key, LineWork())
 
     def _last_answers(self, work: UnsettledWork, probability: float) -> float:
-        """Return the seconds from the sending of a batch's last line until all its requests have ended.
+        """Return the seconds from sending a batch's last line until all its requests have ended.
 
-        With the given probability, all requests end within this time. When the last line is sent, the batch
-        is the first batch of its priority. All requests in flight of this priority may then belong to the
-        batch.
+        All requests end within this time with the given probability. When the last line is sent, the batch is
+        the first of its priority. So all requests in flight of this priority may belong to it.
         """
         count = min(self._in_flight_of[work.tenant, work.priority], float(work.left))
         return longest_remaining(self._speed, count, probability)
 
     def _error(self, work: UnsettledWork, ahead: float) -> float:
-        """Return the expected error of the forecast time at which a batch sends its last line.
+        """Return the relative error to expect in a forecast, for example 0.2 for 20 %.
 
-        The error is relative, for example 0.2 for 20 %.
+        The forecast is the time at which a batch sends its last line.
 
         Args:
             work: the lines of the batch.

@@ -21,7 +21,10 @@ MIN_RATE, MAX_RATE = 0.001, 1_000_000.0
 
 
 class RatesConflict(ValueError):
-    """The rates of single models use up the whole rate over all models. The message names the rates."""
+    """Raised if the rates of single models leave nothing of the rate over all models.
+
+    The message names the rates.
+    """
 
 
 class EffectiveRate(NamedTuple):
@@ -46,12 +49,12 @@ class Pacing(NamedTuple):
 
     @property
     def interval_seconds(self) -> float:
-        """Seconds between two requests of one turn."""
+        """Seconds between two requests of one turn. A turn is one run of a slice on a worker."""
         return 1.0 / self.requests_per_second
 
     @property
     def turns_per_second(self) -> float:
-        """Maximum number of turns that Temporal may start per second.
+        """Maximum number of turns (runs of a slice) that Temporal may start per second.
 
         It is the rate limit of the task queue.
         """
@@ -135,9 +138,10 @@ def effective_rates(settings: Mapping[str, float], changes: Mapping[str, float])
 
 
 def pacing_for(requests_per_second: float, turn_seconds: float = MAX_TURN_SECONDS) -> Pacing:
-    """Return how to enforce a rate, which must be above 0.
+    """Compute how to enforce a rate: the maximum number of requests per turn, and of turns per second.
 
     Args:
+        requests_per_second: the rate, above 0.
         turn_seconds: length of a turn (one run of a slice). A turn may send as many requests as the rate
             allows in this time, but at least one.
     """
@@ -147,7 +151,7 @@ def pacing_for(requests_per_second: float, turn_seconds: float = MAX_TURN_SECOND
 
 @dataclass(frozen=True)
 class RateAllocation:
-    """How fast requests to each model may be sent, because of the rate limits.
+    """How the rate limits are enforced for each model. `Pacing` describes this for one rate.
 
     Attributes:
         own: the pacing of each model that has a rate of its own.
@@ -176,7 +180,7 @@ class RateAllocation:
 def allocate_rates(
     rates: RateTable, served: Iterable[str], turn_seconds: float = MAX_TURN_SECONDS
 ) -> RateAllocation:
-    """Return how fast requests to each model may be sent, so that all models together keep the overall rate.
+    """Compute how the rate limits are enforced, so that all models together keep the overall rate.
 
     A model with a rate of its own gets that rate. All other models share the rest of the overall rate.
 

@@ -14,7 +14,7 @@ _NORMAL = NormalDist()
 
 
 class Spread(Protocol):
-    """Mean of durations, in seconds, and their variance divided by the square of the mean."""
+    """Mean of request durations in seconds, and their variance divided by the square of the mean."""
 
     @property
     def mean(self) -> float: ...
@@ -24,7 +24,10 @@ class Spread(Protocol):
 
 
 class RequestDurations(Spread):
-    """Durations of the requests of one model, from the totals that workers report."""
+    """Estimates the mean and the variance of the request durations of one model.
+
+    It is fed with the totals that workers report.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[str, UpstreamTraffic] = {}  # last recorded totals by backend
@@ -71,10 +74,10 @@ class RequestDurations(Spread):
 
 
 def longest_remaining(durations: Spread, count: float, probability: float) -> float:
-    """Return the seconds within which `count` requests in flight have all ended, with this probability.
+    """Return how many seconds it takes until all `count` requests in flight have ended.
 
-    The calculation does not know when each request began. It assumes that durations have a lognormal
-    distribution.
+    With the given probability, they end within this time. The calculation does not know when each request
+    began. It assumes that durations have a lognormal distribution.
 
     Args:
         probability: a number from 0 to 1.
@@ -85,7 +88,7 @@ def longest_remaining(durations: Spread, count: float, probability: float) -> fl
 
 @lru_cache(maxsize=4096)
 def _remaining_quantile(probability: float, variation: float) -> float:
-    """Return the time within which a request in flight ends with this probability.
+    """Return how much longer a request in flight takes at most, with the given probability.
 
     The time is a multiple of the mean duration. `variation` is `RequestDurations.variation`.
     """

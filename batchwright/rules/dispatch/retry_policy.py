@@ -16,7 +16,10 @@ from batchwright.rules.json_text import replace_lone_surrogates
 
 
 class Budget(StrEnum):
-    """Cost of an outcome for its line: the line ends, uses one of its attempts, or only has to wait."""
+    """Cost of a request's outcome for its line.
+
+    The line ends, uses one of its attempts, or only has to wait.
+    """
 
     SETTLED = "settled"  # the line ends: a success, or an error that a retry would not change
     ATTEMPT = "attempt"  # costs one of the line's `max_attempts`, because the request may be at fault
@@ -46,7 +49,7 @@ class Category(StrEnum):
 
 
 class Classification(NamedTuple):
-    """Meaning of an outcome for its line: its cost and the kind of failure."""
+    """Meaning of a request's outcome for its line: what it costs the line, and the kind of failure."""
 
     budget: Budget
     category: Category
@@ -135,7 +138,7 @@ _MAX_SEARCHED_CHARACTERS = 256  # only the beginning of an error's message is se
 
 
 def classify(status: int) -> Classification:
-    """Return what an HTTP status means for the line. The body of the response is not considered.
+    """Classify an HTTP status: what it costs the line, and the kind of failure. The body is not considered.
 
     Redirects are not followed. A redirect comes from a machine in front of the backend. So it counts as an
     unavailable backend, and not as an error of the line.
@@ -146,7 +149,7 @@ def classify(status: int) -> Classification:
 def classify_response(
     status: int, headers: Mapping[bytes, bytes], body: bytes, request: bytes = b""
 ) -> Classification:
-    """Return what a complete response means for its line, from its status, headers and body.
+    """Classify a complete response: what it costs the line, and the kind of failure.
 
     The beginning of a gateway's error message may name the cause, for example that no backend is healthy. A
     phrase that also occurs in `request` is ignored, because many errors quote the request. The header
@@ -174,9 +177,9 @@ def classify_response(
 
 
 def _mentions(body: bytes, phrases: Iterable[str], request: bytes) -> bool:
-    """Return True if the beginning of the error `body` contains one of the phrases.
+    """Return True if the beginning of an error `body` contains one of the phrases.
 
-    Phrases that the request contains are ignored.
+    Phrases that the request contains are ignored, because many errors quote the request.
     """
     error = _beginning(body)
     found = [phrase for phrase in phrases if phrase in error]
@@ -252,18 +255,19 @@ def backoff(
 
 
 def within_deadline(wait: float, remaining: float) -> float:
-    """Return `wait`, but at most half of `remaining`, the seconds until the deadline.
+    """Shorten a wait, so that it takes at most half of the time that remains until the deadline.
 
-    The other half is left for the request itself, so that its response can still arrive in time.
+    The other half is left for the request itself, so that its response can still arrive in time. Both values
+    are seconds.
     """
     return min(wait, max(remaining, 0.0) / 2)
 
 
 def retry_after_of(headers: Mapping[bytes, bytes], now: datetime) -> float | None:
-    """Return the seconds for which the backend asks the client to wait; None if no header asks for a wait.
+    """Return for how many seconds a backend asks the client to wait; None if no header asks for a wait.
 
-    The header `retry-after-ms` is used if it is a number, otherwise `retry-after`. The result is at most
-    MAX_RETRY_AFTER.
+    The header `retry-after-ms` is used if it is a number. If it is not, `retry-after` is used. The result is
+    at most MAX_RETRY_AFTER.
     """
     milliseconds = _number(headers.get(b"retry-after-ms", b"").decode(errors="replace"))
     if not math.isnan(milliseconds):
@@ -272,7 +276,7 @@ def retry_after_of(headers: Mapping[bytes, bytes], now: datetime) -> float | Non
 
 
 def parse_retry_after(value: str | None, now: datetime) -> float | None:
-    """Return the wait of a Retry-After header in seconds; None if the header is missing or invalid.
+    """Parse the header Retry-After as seconds; None if the header is missing or invalid.
 
     The header may have a number or an HTTP date. The result is at most MAX_RETRY_AFTER.
     """

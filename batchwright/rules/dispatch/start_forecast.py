@@ -19,9 +19,8 @@ class StartTime(NamedTuple):
     Attributes:
         p50: the batch is done within this number of seconds with a probability of 50 %.
         p90: the batch is done within this number of seconds with a probability of 90 %.
-        soonest: it is very unlikely that the batch is done in fewer seconds. This is true even if the batch
-            goes before all other batches of its priority, and its lines are much less work than average
-            lines.
+        soonest: the best case in seconds: the batch goes before all others of its priority, and its lines are
+            much less work than average lines. It is very unlikely that the batch is done earlier.
     """
 
     p50: float
@@ -44,7 +43,7 @@ class StartTime(NamedTuple):
 def start_time(
     batch: Sequence[UnsettledWork], queue: Sequence[UnsettledWork], speeds: Mapping[str, ModelSpeed]
 ) -> StartTime | None:
-    """Return when a batch that begins now will be done.
+    """Forecast when a batch that begins now will be done.
 
     Return None if it has no lines, or if the speed of one of its models is not known.
 

@@ -15,9 +15,9 @@ class _BatchProgress:
 
 
 class ThroughputHistory:
-    """Moving average of the throughput of each batch, in lines per second.
+    """Moving average of each batch's throughput, in lines per second.
 
-    The weight of a measurement decreases with its age. After five minutes, it is about a third.
+    Older measurements count less. After five minutes, the weight of a measurement is about a third.
     """
 
     def __init__(self) -> None:

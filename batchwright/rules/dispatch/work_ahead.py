@@ -17,7 +17,7 @@ FOR_OTHERS = 0.2  # fraction of a priority's permits that does not go to its fir
 
 
 class Share(NamedTuple):
-    """The work of one owner (a tenant, a priority or a batch), and its weight when the capacity is shared."""
+    """Work and weight of one owner of a shared capacity. An owner is a tenant, a priority or a batch."""
 
     weight: float
     work: float
@@ -37,7 +37,7 @@ class SharedCapacity:
         self._weights = [0.0, *accumulate(share.weight for share in by_end)]
 
     def work_done_when(self, work: float, weight: float) -> float:
-        """Return how much work all owners together have done by the time when one owner has done `work`.
+        """Return how much work all owners together have done at the moment when one owner has done `work`.
 
         The result includes the work of this owner.
 
@@ -154,5 +154,5 @@ def present_shares(work: Sequence[UnsettledWork]) -> dict[ModelOfBatch, float]:
 
 
 def _place(work: UnsettledWork) -> tuple[int, str]:
-    """Return a key that sorts the batches of a priority in the order in which they are sent."""
+    """Return the sort key of a batch within its priority. Batches are sent in the order of these keys."""
     return work.left, work.batch_id

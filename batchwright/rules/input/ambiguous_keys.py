@@ -61,13 +61,13 @@ def is_unambiguous(line: bytes) -> bool:
 class LineTemplates:
     """Fast check for ambiguous keys, for lines that differ only in their prompt.
 
-    If a line passes the full check, the text before and after its prompt is stored as a template. If a later
-    line has the same text around its prompt, it needs no full check. The text before `"body"` contains the
-    line's id and may differ, so only the number of its quotes is compared.
+    If a line passes the full check, the text before and after its prompt is stored as a template. A later
+    line with the same text around its prompt needs no full check. Only the text before `"body"` may differ,
+    because it contains the line's id. It must have the same number of quotes.
     """
 
     def __init__(self, field: str) -> None:
-        """Create a collection without templates, for the lines of one endpoint.
+        """Start without templates. One object checks the lines of one endpoint.
 
         `field` is the field of a request's body that holds the prompt, such as `messages`.
         """
@@ -79,7 +79,8 @@ class LineTemplates:
     def is_unambiguous(self, line: bytes, fast: FastLine) -> bool:
         """Return True if no key of the line or its body is ambiguous (repeated, or not in lower case).
 
-        `fast` is the line after parsing. A line that passes the full check may be stored as a new template.
+        `fast` is the line after parsing. If the line needs the full check and passes it, a new template may
+        be stored.
         """
         body, start = fast.body, line.find(_BODY)
         prompt: RawValue = self._prompt_of(body)

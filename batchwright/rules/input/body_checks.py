@@ -61,7 +61,7 @@ _RULES = {
 
 
 class BodyProblem(NamedTuple):
-    """A fault in a body, for a validation error. `param` is the name of the faulty field."""
+    """One fault in a request's body, for a validation error. `param` is the name of the faulty field."""
 
     code: ValidationCode
     param: str
@@ -79,8 +79,8 @@ def kind_of(value: RawValue) -> str:
 def body_problems(endpoint: Endpoint, body: RequestBody) -> list[BodyProblem]:
     """Return all faults of a body for this endpoint; empty if the body is valid.
 
-    Checked are the fields `model` and `stream`, the field that the endpoint requires, and, for a message,
-    that `max_tokens` is not 0. The backend checks all other fields.
+    This checks the fields `model` and `stream`, and the field that the endpoint requires. For a message, it
+    also checks that `max_tokens` is not 0. The backend checks all other fields.
     """
     rule = _RULES[endpoint]
     found = (
@@ -93,10 +93,9 @@ def body_problems(endpoint: Endpoint, body: RequestBody) -> list[BodyProblem]:
 
 
 def meets_requirements_of(endpoint: Endpoint) -> Callable[[FastBody], bool]:
-    """Return a fast check of bodies for this endpoint: a function that returns True only for valid bodies.
+    """Return a function that checks bodies for this endpoint fast. It returns True only for valid bodies.
 
-    If the function returns True, `body_problems` would find no fault. If it returns False, the body can still
-    be valid, and `body_problems` must decide.
+    If it returns False, the body can still be valid, and the slower `body_problems` must decide.
     """
     rule = _RULES[endpoint]
     needs_model, needs_output, begin = rule.model, rule.needs_output, _BEGIN[rule.kinds]
@@ -116,7 +115,7 @@ def meets_requirements_of(endpoint: Endpoint) -> Callable[[FastBody], bool]:
 
 
 def prompt_field(endpoint: Endpoint) -> str:
-    """Return the field that usually contains the prompt in bodies for this endpoint."""
+    """Return the name of the field that usually contains the prompt in bodies for this endpoint."""
     return _RULES[endpoint].field or "input"
 
 
@@ -174,7 +173,7 @@ def _required(field: str) -> BodyProblem:
 
 
 def count_inputs(value: RawValue, most: int) -> int:
-    """Return the number of texts or token arrays in the `input` of an embeddings request.
+    """Return the number of texts or token arrays in the field `input` of an embeddings request.
 
     A string or a single array of tokens counts as one. Counting stops at `most` + 1, to save time.
     """

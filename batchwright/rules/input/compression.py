@@ -28,20 +28,20 @@ _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", re.DOTALL)
 
 
 class Compression(StrEnum):
-    """A format of compressed files. The value is its name in the header Content-Encoding."""
+    """Format of a compressed file. The value is the format's name in the header Content-Encoding."""
 
     GZIP = "gzip"
     ZSTD = "zstd"
 
 
 class DamagedArchive(ValueError):
-    """Compressed data is damaged or incomplete. The message says where, for the client."""
+    """Raised if compressed data is damaged or incomplete. The message says where, for the client."""
 
 
 def compression_of(start: bytes) -> Compression | None:
-    """Return the format of a file by its first MAGIC_BYTES bytes; None if it is not compressed.
+    """Detect the compression format of a file from its first MAGIC_BYTES bytes; None if it is not compressed.
 
-    No JSON text begins with these bytes.
+    No JSON text begins like a compressed file.
     """
     if _GZIP.match(start):
         return Compression.GZIP
@@ -57,10 +57,10 @@ def expanded_name(name: str) -> str:
 
 
 class Expander:
-    """Expands a compressed file that it receives in pieces.
+    """Decompresses a file that it receives in pieces.
 
-    It holds one received piece, two expanded pieces, and the window of the format: 32 KiB for gzip, at most
-    8 MiB for zstd. A file may consist of several gzip members or zstd frames.
+    Its memory is limited to one received piece, two expanded pieces, and the window of the format: 32 KiB for
+    gzip, at most 8 MiB for zstd. A file may consist of several gzip members or zstd frames.
     """
 
     def __init__(self, compression: Compression) -> None:
@@ -69,7 +69,7 @@ class Expander:
         self._members = self._received = self._expanded = self._lines = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the expanded bytes of the next piece `data`, in pieces of at most 1 MiB.
+        """Decompress the next piece of the file. Yield the expanded bytes in pieces of at most 1 MiB.
 
         The caller must consume the iterator before it calls another method.
 
@@ -84,7 +84,11 @@ class Expander:
             raise self._damaged(reason) from None
 
     def finish(self) -> None:
-        """Check that the last member is complete. Raise DamagedArchive if the file was cut."""
+        """Check that the file is complete. Call this after the last piece.
+
+        Raises:
+            DamagedArchive: the file was cut.
+        """
         if self._member is not None:
             raise self._damaged("the file ends too early")
 
@@ -124,7 +128,7 @@ class Expander:
 
 
 def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Join small pieces to pieces of at most _PIECE_BYTES."""
+    """Join small pieces into larger pieces of at most _PIECE_BYTES."""
     found, size = list[bytes](), 0
     for piece in pieces:
         if size + len(piece) > _PIECE_BYTES:
@@ -137,10 +141,10 @@ def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _Member(Protocol):
-    """One gzip member or one zstd frame."""
+    """Decompresses one gzip member or one zstd frame. A file may contain several of them."""
 
     def expand(self, data: bytes) -> Iterator[bytes]:
-        """Yield the expanded bytes of `data`, up to the end of the member."""
+        """Decompress `data`, and yield the expanded bytes up to the end of this member or frame."""
         ...
 
     @property
@@ -148,7 +152,7 @@ class _Member(Protocol):
 
     @property
     def unused(self) -> bytes:
-        """Bytes after the end of the member, from the last `data`."""
+        """Bytes of the last `data` that come after the end of this member or frame."""
         ...
 
 

@@ -27,7 +27,7 @@ class DigestSet:
         return self._take(data) >= 0
 
     def hashes(self, data: bytes) -> tuple[int, int]:
-        """Return the hashes of `data`: 64 bits and 32 bits. Only this set makes the same hashes."""
+        """Return two hashes of `data`: 64 bits and 32 bits. They have a meaning only in this set."""
         low = hash(self._key + data) or 1  # 0 means a free slot
         return low, hash(self._other_key + data) & _HIGH
 
@@ -36,7 +36,7 @@ class DigestSet:
         return self._find(hashes) < 0
 
     def _take(self, data: bytes) -> int:
-        """Add `data` if it is new, and return the number of its slot in the table.
+        """Add `data` if it is new. Return the number of its slot in the hash table.
 
         If the set already has `data`, return `~slot`, a negative number.
         """
@@ -51,7 +51,10 @@ class DigestSet:
         return slot
 
     def _find(self, hashes: tuple[int, int]) -> int:
-        """Return the number of the free slot for these hashes. If the set has them, return `~slot`."""
+        """Return the number of the free slot for these hashes.
+
+        If the set already contains the hashes, return `~slot`, a negative number.
+        """
         low, high = hashes
         lows, mask = self._low, self._mask
         slot = low & mask

@@ -50,7 +50,7 @@ class ValidationCode(StrEnum):
 
 
 class ValidationErrors:
-    """Collects the errors of an input in the order of its lines.
+    """Collects the validation errors of a batch's input, in the order of its lines.
 
     `count` is the number of all errors, including errors that are not listed.
     """
@@ -90,7 +90,7 @@ def file_too_large(size: int, most: int) -> ValidationError:
 
 
 def quota_exceeded(excess: QuotaExcess) -> ValidationError:
-    """Return the error for a batch that would exceed its tenant's quota of enqueued lines or tokens."""
+    """Return the validation error for a batch that exceeds its tenant's quota of enqueued lines or tokens."""
     what = "lines" if excess.quota is Quota.ENQUEUED_LINES else "tokens"
     message = f"Enqueued {what} limit reached. Limit: {excess.limit:,} enqueued {what}; "
     if excess.requested > excess.limit:
@@ -106,7 +106,7 @@ def quota_exceeded(excess: QuotaExcess) -> ValidationError:
 def price_problem(
     order: BatchOrder, models: Iterable[str], prices: Mapping[str, PriceConfig]
 ) -> ValidationError | None:
-    """Return an error if the prices of the models do not allow the batch to run; otherwise None.
+    """Return an error if the batch must not run because of its models' prices; None if it may run.
 
     There are two such cases:
 

@@ -7,13 +7,13 @@ from batchwright.rules.input.compression import MAGIC_BYTES, Expander, compressi
 
 
 class ExpandedContent:
-    """Bytes to store for a file that is received in pieces.
+    """Decompresses a file that is received in pieces, before its bytes are stored.
 
     A gzip or zstd file is expanded in a thread, in bounded memory. All other files are passed on unchanged.
     """
 
     def __init__(self, *, expands: bool) -> None:
-        """Create the state of one file.
+        """Prepare to receive one file.
 
         Args:
             expands: if False, compressed files are passed on unchanged, too.
@@ -26,7 +26,7 @@ class ExpandedContent:
         return self._expander is not None
 
     async def feed(self, piece: bytes) -> AsyncGenerator[bytes]:
-        """Yield the bytes to store that follow from the next received piece.
+        """Receive the next piece of the file. Yield the bytes to store that follow from it.
 
         Raises:
             DamagedArchive: the file is compressed and damaged.
@@ -52,7 +52,10 @@ class ExpandedContent:
             self._expander.finish()
 
     def _detect_format(self, start: bytes) -> bytes:
-        """Detect the format by the first bytes, and return these bytes, which are not processed yet."""
+        """Detect the compression format from the first bytes.
+
+        Return these bytes, which still have to be processed.
+        """
         compression = compression_of(start)
         self._expander = None if compression is None else Expander(compression)
         self._start = None

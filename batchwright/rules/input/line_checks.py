@@ -50,7 +50,7 @@ class InputLimits(NamedTuple):
 
 
 class AcceptedRequest(Struct, frozen=True, gc=False):
-    """The request in an accepted line.
+    """The request in a line that has passed all checks.
 
     `model` is None if the line names no model, which some endpoints allow.
     """
@@ -61,10 +61,11 @@ class AcceptedRequest(Struct, frozen=True, gc=False):
 
 
 class RejectedRequest(Struct, frozen=True, gc=False):
-    """A line with an invalid body, in a batch in which such a line fails alone.
+    """A line with an invalid body. Only this line fails, and the batch continues.
 
-    In other batches, an invalid body is an error of the whole batch. `model` is None if the body names no
-    model. `describe_body_problems` returns why the body is not valid.
+    It exists only if the limits of the batch allow this. In other batches, an invalid body is an error of the
+    whole batch. `model` is None if the body names no model. `describe_body_problems` returns why the body is
+    not valid.
     """
 
     custom_id: str
@@ -72,12 +73,12 @@ class RejectedRequest(Struct, frozen=True, gc=False):
 
 
 def describe_body_problems(endpoint: Endpoint, body: RawValue) -> str:
-    """Return everything that is wrong with the body of a line, as sentences; empty if it is valid."""
+    """Return all problems of a line's body, as sentences; empty if the body is valid."""
     return " ".join(problem.message for problem in _problems(endpoint, body))
 
 
 class LineChecker:
-    """Checks lines in the order of the file. Errors are recorded in `errors`, not raised."""
+    """Checks the lines of an input in the order of the file. Errors are recorded in `errors`, not raised."""
 
     def __init__(
         self,
@@ -121,16 +122,16 @@ class LineChecker:
         return request
 
     def finish(self) -> None:
-        """Record an error for each repeated `custom_id` that is found only now, and forget all of them.
+        """Record an error for each repeated `custom_id` that was not found before.
 
-        Call this after the last line.
+        Call this once, after the last line. Then forget all ids.
         """
         for line in self._ids.repeated():
             self._add_duplicate(line)
         self._ids = LineIds(self._new_bytes)
 
     def _is_valid(self, data: bytes, line: FastLine, number: int) -> bool:
-        """Return True if a line from `fast_parse` has no error, and record its `custom_id` as used.
+        """Return True if a line that `fast_parse` has read has no error. Record its `custom_id` as used.
 
         If the result is False, the caller makes the strict checks to find the errors.
         """
@@ -278,7 +279,7 @@ class LineChecker:
 
 
 def _problems(endpoint: Endpoint, body: RawValue) -> Iterator[BodyProblem]:
-    """Yield everything that is wrong with the body of a line. The body must be valid JSON."""
+    """Yield all problems of a line's body. The body must be valid JSON."""
     kind = kind_of(body)
     if body is UNSET or kind != "an object":
         message = f"Invalid type for 'body': expected an object, but got {kind} instead."
@@ -289,7 +290,7 @@ def _problems(endpoint: Endpoint, body: RawValue) -> Iterator[BodyProblem]:
 
 
 def _ambiguous(text: bytes, checked: frozenset[str], place: str) -> Iterator[BodyProblem]:
-    """Yield a problem for each ambiguous key, which a backend may read differently than these checks.
+    """Yield a problem for each ambiguous key. A backend may read such a key differently than these checks.
 
     Args:
         text: a JSON object.

@@ -12,10 +12,10 @@ _HASH = struct.Struct(">qI")
 
 
 class LineIds:
-    """Finds `custom_id`s that occur more than once.
+    """Finds `custom_id`s that occur more than once in an input.
 
-    The first million is in a table in memory. The hashes of all others are stored and compared at the end, so
-    that the memory does not grow further.
+    The first million ids are in a table in memory. For all others, only hashes are stored, and compared at
+    the end. So the memory does not grow further.
     """
 
     def __init__(self, new_bytes: NewBytes) -> None:
@@ -23,10 +23,9 @@ class LineIds:
         self._others = new_bytes()
 
     def add(self, custom_id: bytes, line: int) -> bool:
-        """Record the `custom_id` of line number `line`.
+        """Record the `custom_id` of a line. Return False if an earlier line is known to have the same id.
 
-        Return False if it is known that an earlier line has it. If the result is True, `repeated` may still
-        find this line.
+        If the result is True, the id may still be a repetition, which `repeated` finds at the end.
         """
         if len(self._table) < _MAX_IN_TABLE:
             return self._table.add(custom_id)
@@ -37,7 +36,10 @@ class LineIds:
         return True
 
     def repeated(self) -> Iterator[int]:
-        """Yield the numbers of the lines whose repetition `add` did not find. Call this once, at the end."""
+        """Yield the numbers of the lines with a repeated id that `add` did not find.
+
+        Call this once, at the end.
+        """
         before = b""
         for row in sorted_rows(self._others, _ROW.size, lambda run: sorted(_rows(run))):
             if row[: _HASH.size] == before:

@@ -10,7 +10,10 @@ _NEWLINE = ord("\n")
 
 
 class InputLine(Struct, frozen=True, gc=False):
-    """A line of the input. `length` includes a newline, even if the file does not end with a newline."""
+    """One line of an input file, as `LineSplitter` yields it.
+
+    `length` includes a newline, even if the file does not end with a newline.
+    """
 
     number: int  # counted from 1, including blank lines
     offset: int
@@ -21,8 +24,8 @@ class InputLine(Struct, frozen=True, gc=False):
 class LineSplitter:
     """Splits a file, given in pieces, into lines. Its memory is limited by the longest allowed line.
 
-    Lines end with LF or CRLF. Blank lines and a byte order mark are skipped. If a line is longer than the
-    limit, it is returned without its data.
+    Lines end with LF or CRLF. Blank lines and a byte order mark are skipped. A line that is longer than the
+    limit is returned without its data.
     """
 
     def __init__(self, max_line_bytes: int) -> None:
@@ -35,7 +38,7 @@ class LineSplitter:
         self._started = False
 
     def feed(self, piece: bytes) -> Iterator[InputLine]:
-        """Yield the lines that end in `piece`, the next bytes of the file.
+        """Yield the lines that end in `piece`, which contains the next bytes of the file.
 
         Read all lines from the iterator before you call `feed` again.
         """

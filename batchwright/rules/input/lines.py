@@ -30,7 +30,7 @@ RawValue = Raw | UnsetType
 
 
 class LineDamaged(ValueError):
-    """A stored line is not the request that ingestion accepted. A retry does not help."""
+    """Raised if a stored line is not the request that was validated before. A retry does not help."""
 
 
 class LineFields(Struct, gc=False):
@@ -127,7 +127,7 @@ def read_fields(line: bytes) -> LineFields:
 
 
 def _as_written(fields: LineFields, line: bytes, whole: bytes) -> LineFields:
-    """Return the fields with the original bytes of `line` as their values.
+    """Replace the values of `fields` by the original bytes of `line`.
 
     Args:
         fields: fields that were decoded from `whole`.
@@ -145,7 +145,9 @@ def _as_written(fields: LineFields, line: bytes, whole: bytes) -> LineFields:
 
 
 def read_fields_with_margin(line: bytes) -> LineFields:
-    """Return the top-level fields of a new line. Reject a line that is nested almost too deeply.
+    """Return the top-level fields of a line that was not accepted yet.
+
+    A line that is nested almost too deeply is rejected, so that later readers can parse every accepted line.
 
     Raises:
         msgspec.ValidationError: the line is JSON but not an object.
@@ -169,7 +171,7 @@ def read_body(body: Raw) -> RequestBody:
 
 
 def reread_body(line: bytes) -> RequestBody:
-    """Return the fields of the body in a line that was accepted before.
+    """Return the fields of the request's body in a line that was accepted before.
 
     Raises:
         LineDamaged: the line has no body.
@@ -185,7 +187,7 @@ def reread_body(line: bytes) -> RequestBody:
 
 
 def read_text(value: RawValue) -> str | None:
-    """Return a raw value as a string; None if it is missing or not a string.
+    """Convert a raw JSON value to a string; None if it is missing or not a string.
 
     Lone surrogates (halves of a UTF-16 pair) stay in the string.
     """
@@ -203,7 +205,7 @@ def read_text(value: RawValue) -> str | None:
 
 
 def read_count(value: RawValue) -> int | None:
-    """Return a raw value as an integer if it is an integer from 0 to 2**32 - 1; otherwise None."""
+    """Convert a raw JSON value to an integer. Return None if it is not an integer from 0 to 2**32 - 1."""
     if value is UNSET:
         return None
     try:
@@ -213,7 +215,7 @@ def read_count(value: RawValue) -> int | None:
 
 
 def read_items(value: RawValue) -> list[Raw] | None:
-    """Return the items of a raw value; None if it is missing or not a list."""
+    """Return the items of a raw JSON list; None if the value is missing or not a list."""
     if value is UNSET:
         return None
     try:
@@ -291,7 +293,7 @@ _OptionalCount = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)] | UnsetType 
 
 
 class FastBody(PromptFields, gc=False):
-    """The body of a line that `fast_parse` could read.
+    """Body of a line that `fast_parse` could read.
 
     All fields that Batchwright checks have the right types.
     """
@@ -318,7 +320,7 @@ _FAST_LINE = msgspec.json.Decoder(FastLine)
 
 
 def fast_parse(lines: Sequence[InputLine]) -> list[FastLine | None]:
-    """Return the fields of each line. An item is None if its line needs the strict readers."""
+    """Parse many lines at once. A result is None if its line needs the slower, strict readers."""
     return call_deep_down(_fast_parse_lines, lines)
 
 

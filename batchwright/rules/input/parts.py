@@ -24,14 +24,17 @@ _PIECE_BYTES = 1024 * 1024
 
 
 class PartLimits(NamedTuple):
-    """Limits of one batch. The defaults are OpenAI's limits."""
+    """Limits of one batch, by which a large input file is divided into parts.
+
+    The defaults are OpenAI's limits.
+    """
 
     lines: int = 50_000
     file_bytes: int = 200 * 1024 * 1024
 
 
 class InputPart(NamedTuple):
-    """Whole lines of an input file, from the byte `start` to the byte `end`.
+    """Some whole lines of a large input file, which become the input of one batch: bytes `start` to `end`.
 
     `lines` is their number without blank lines; 0 for a compressed file.
     """
@@ -42,18 +45,18 @@ class InputPart(NamedTuple):
 
 
 class DuplicateCustomId(ValueError):
-    """Two lines of an input have the same custom id. The message names the second line."""
+    """Raised if two lines of an input have the same custom id. The message names the second line."""
 
 
 def divide(file: IO[bytes], limits: PartLimits) -> list[InputPart]:
-    """Return the parts of an input file, as few as the limits allow. Blank lines between parts are left out.
+    """Divide an input file into as few parts as the limits allow. Blank lines between parts are left out.
 
-    If a single line exceeds the limits, it becomes a part of its own. A compressed file is one part, because
+    A single line that exceeds the limits becomes a part of its own. A compressed file is one part, because
     only the API expands it. The file is read from its beginning.
 
     Raises:
-        DuplicateCustomId: there are several parts, and a custom id occurs twice: the API compares only the
-            ids of one batch.
+        DuplicateCustomId: there are several parts, and a custom id occurs twice. The API would not notice
+            this, because it compares only the ids of one batch.
     """
     parts, ids = list[InputPart](), DigestSet()
     start, end, count = 0, 0, 0
@@ -78,7 +81,9 @@ def divide(file: IO[bytes], limits: PartLimits) -> list[InputPart]:
 
 
 def group_id(file: IO[bytes], creation: Sequence[object], key: str) -> str:
-    """Return the id of the group of an input: equal for the same content, creation and key.
+    """Return the id of the group of batches that are created from an input.
+
+    The id is the same for the same file content, `creation` and `key`.
 
     Args:
         creation: all other values from which the batches are created, as JSON values.
@@ -91,15 +96,22 @@ def group_id(file: IO[bytes], creation: Sequence[object], key: str) -> str:
 
 
 def part_metadata(metadata: Mapping[str, str] | None, group: str, number: int, count: int) -> dict[str, str]:
-    """Return the metadata of part `number`, from 1, of a group of `count` parts."""
+    """Return the metadata of one batch of a group: `metadata`, the group's id, and the number of the part.
+
+    Args:
+        number: number of the part, from 1.
+        count: number of parts.
+    """
     return {**(metadata or {}), GROUP_KEY: group, PART_KEY: f"{number}/{count}"}
 
 
 def part_number(metadata: Mapping[str, str] | None) -> tuple[int, int]:
-    """Return the number of a batch in its group, from 1, and the number of parts of the group.
+    """Read from a batch's metadata which part of its group it is.
+
+    Return the part's number, from 1, and the count.
 
     Raises:
-        ValueError: the metadata is not that of a part.
+        ValueError: the metadata does not belong to a part.
     """
     number, _, count = (metadata or {}).get(PART_KEY, "").partition("/")
     return int(number), int(count)
@@ -114,7 +126,7 @@ class FoundBatch(NamedTuple):
 
 
 def whole_input_ids(batches: Sequence[FoundBatch]) -> list[str]:
-    """Return the ids of those batches that run a whole input, in the order given.
+    """Return the ids of the batches that run a whole input, not only its failed lines, in the given order.
 
     A batch that reruns another batch has the same metadata. A batch that resumes another batch has the
     results of all lines, so it is included. A batch that retries failed lines has an input with only these
@@ -125,7 +137,7 @@ def whole_input_ids(batches: Sequence[FoundBatch]) -> list[str]:
 
 
 class PartFile(io.RawIOBase):
-    """The bytes of one part as a file. It reads from `file`, and leaves it open."""
+    """The bytes of one part, as a file that can be read. It reads from `file` and does not close it."""
 
     def __init__(self, file: IO[bytes], part: InputPart) -> None:
         self._file, self._part = file, part
@@ -159,7 +171,7 @@ _DECODER = msgspec.json.Decoder(_InputLine)
 
 
 def _custom_id_of(line: InputLine) -> str | None:
-    """Return the custom id of a line; None if the line has no valid custom id, which the API reports."""
+    """Return the custom id of a line; None if it is missing or invalid, which the API reports later."""
     try:
         return None if line.data is None else _DECODER.decode(replace_lone_surrogates(line.data)).custom_id
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):

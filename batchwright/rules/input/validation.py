@@ -50,7 +50,7 @@ class InputValidator:
         """Create a validator.
 
         Args:
-            new_bytes: makes the place for what is stored of each line beyond a million lines.
+            new_bytes: creates the storage for data of lines beyond the first million.
         """
         self.total = 0
         self.errors = ValidationErrors()
@@ -60,7 +60,7 @@ class InputValidator:
 
     @property
     def is_full(self) -> bool:
-        """True if the input has more lines than a batch may have. The lines after this number are ignored."""
+        """True if the input has more lines than a batch may have. All further lines are ignored."""
         return self.total > self._limits.max_lines
 
     def feed(self, piece: bytes) -> Iterator[CheckedLine]:
@@ -101,7 +101,7 @@ def validate(
 ) -> ValidationReport:
     """Validate a whole input, given in pieces, and return a report.
 
-    Some checks need to know the backends, for example whether a model exists. They are not made here.
+    Checks that need the registered backends, for example whether a model exists, are not made here.
     """
     validation = InputValidator(endpoint, profile, limits)
     models: dict[str, int] = {}

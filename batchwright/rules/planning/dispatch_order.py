@@ -49,9 +49,10 @@ _SHARED_BYTES = 128
 
 
 class PlanLine(Struct, frozen=True, gc=False):
-    """A line in dispatch order: its position, its length with the newline, and its estimated cost.
+    """One line in dispatch order, the order in which a model's lines are sent.
 
-    `prefix_hash` is the hash of the line's system prompt.
+    It has the line's position in the input, its length with the newline, and the estimated cost of its
+    request. `prefix_hash` is the hash of the line's system prompt.
     """
 
     offset: int
@@ -84,8 +85,8 @@ class PromptPrefixes:
         """Return the number of the prompt's prefix, and the FNV-32a hash of its system prompt.
 
         Args:
-            offset: position of the prompt's line in the input. If the prefix is new, it can be read again
-                from there.
+            offset: position of the prompt's line in the input. If the prefix is new, it is read from there
+                later.
             length: length of the line, in bytes.
         """
         number = self._recent.get((prompt.system, prompt.tools))
@@ -161,13 +162,13 @@ class ModelLines:
         self._rows.append(_pack_row(rank, sort_key, offset, length, prefix_hash, units))
 
     def entries(self) -> Iterator[PlanEntry]:
-        """Yield the plan entry (position and length) of each line, in no particular order."""
+        """Yield position and length of each line, in no particular order."""
         return (_plan_line(row).entry for row in rows_of(self._rows, _ROW.size))
 
     def in_order(self, ranks: "array[int]", read_line: ReadLine) -> Iterator[PlanLine]:
         """Return an iterator of the lines in dispatch order. Call this only once.
 
-        The call sorts all lines, which takes seconds for millions of lines and reads and writes the disk.
+        It sorts all lines first. For millions of lines, this takes seconds and uses the disk.
 
         Args:
             ranks: result of `PromptPrefixes.ranks`.
@@ -194,11 +195,11 @@ def _rows_of(packed: bytes | bytearray) -> Iterator[bytes]:
 
 
 def _in_text_order(rows: Iterable[bytes], read_line: ReadLine) -> Iterator[bytes | bytearray]:
-    """Yield the packed lines, sorted by the text of their prompts.
+    """Sort the packed lines by the text of their prompts, and yield them.
 
     Args:
-        rows: packed lines, sorted by the rank of their prefix and then by sort key. If both are equal, this
-            function sorts them by the rest of their prompts.
+        rows: packed lines, already sorted by the rank of their prefix and then by sort key. Lines that are
+            equal in both are sorted here by the rest of their prompts.
         read_line: returns a line, given its offset and length.
     """
     key, first, equal = b"", b"", bytearray()
@@ -217,9 +218,10 @@ def _in_text_order(rows: Iterable[bytes], read_line: ReadLine) -> Iterator[bytes
 
 
 def _sorted_by_text(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | bytearray]:
-    """Yield packed lines with the same key, sorted by the part of their prompts that the key does not cover.
+    """Sort packed lines that have the same sort key by the rest of their prompts, and yield them.
 
-    If the key ends in a zero byte, it covers the whole prompt. The lines then keep their order.
+    The rest is the part that the key does not cover. If the key ends in a zero byte, it covers the whole
+    prompt. The lines then keep their order.
     """
     if rows[:_KEY].endswith(b"\x00"):
         yield from _rows_of(rows)
@@ -241,10 +243,10 @@ def _sorted_by_text(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | by
 
 
 def _longest_first(rows: Iterable[bytes | bytearray]) -> Iterator[bytes | bytearray]:
-    """Yield packed lines. Among lines with the same prefix, the lines with the highest cost go first.
+    """Reorder packed lines so that, among lines with the same prefix, those with the highest cost go first.
 
-    The order of the prefixes does not change. Neighbouring lines form a group if the beginnings of their
-    texts are more similar than usual: they have more bytes in common than the texts of all lines with this
+    The order of the prefixes does not change. Neighbouring lines form a group if their texts begin unusually
+    alike. This means that they have more leading bytes in common than the texts of all lines with this
     prefix. The lines of a group stay together and keep their order. The highest cost in the group decides the
     place of the group.
 

@@ -21,7 +21,11 @@ _CUSTOM_ID = b',"custom_id":"'
 
 
 class Duplicate(NamedTuple):
-    """A line at byte `offset` of the input, which gets the result of the earlier line at byte `first`."""
+    """A line with the same request as an earlier line.
+
+    It is not sent, but gets the result of the earlier line. Both lines are given by their position in the
+    input, in bytes: `offset`, and `first` for the earlier line.
+    """
 
     offset: int
     first: int
@@ -29,7 +33,7 @@ class Duplicate(NamedTuple):
 
 
 class DuplicatesDamaged(PlanDamaged):
-    """Stored bytes are not a list of duplicates. A retry does not help."""
+    """Raised if a stored list of duplicates cannot be read. A retry does not help."""
 
 
 class _Number(str):
@@ -40,7 +44,7 @@ class _Number(str):
 
 
 def canonical_body(body: bytes) -> bytes:
-    """Return a form of a JSON body that is equal for all bodies with the same meaning.
+    """Return a normal form of a JSON body. Bodies with the same meaning have the same normal form.
 
     A body that is nested too deeply is returned unchanged.
     """
@@ -61,7 +65,7 @@ _DECODER = msgspec.json.Decoder(tuple[int, int, str])
 
 
 def encode_duplicates(duplicates: Iterable[Duplicate]) -> bytes:
-    """Return the duplicates in their stored form, one line of JSON each."""
+    """Encode duplicates for storage, one line of JSON each."""
     return b"".join(_encode_duplicate(one) + b"\n" for one in duplicates)
 
 
@@ -73,7 +77,7 @@ def _encode_duplicate(one: Duplicate) -> bytes:
 
 
 def decode_duplicates(lines: Iterable[bytes]) -> Iterator[Duplicate]:
-    """Yield the duplicates from their stored form.
+    """Decode a stored list of duplicates.
 
     Raises:
         DuplicatesDamaged: a line is not a duplicate.
@@ -95,10 +99,10 @@ def _decode_duplicate(line: bytes) -> Duplicate:
 
 
 def copy_result(line: bytes, request_id: str, custom_id: str) -> bytes:
-    """Return a copy of another request's result line, with the ids of a duplicate.
+    """Return the result line of a duplicate: a copy of the earlier request's result line with other ids.
 
     Args:
-        line: line of the output or error file for the other request.
+        line: line of the output or error file for the earlier request.
         request_id: `batch_req_...` id of the duplicate.
         custom_id: `custom_id` of the duplicate.
 

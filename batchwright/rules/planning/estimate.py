@@ -43,17 +43,18 @@ class ModelLoad(Struct):
 
 
 class OutputHistory(NamedTuple):
-    """Number of requests of one model in earlier batches, and the sum of their output tokens."""
+    """Number of requests of one model in earlier batches, and their output tokens together."""
 
     requests: int
     output_tokens: int
 
 
 class InputEstimator:
-    """Validates an input in pieces, and adds up the lines and tokens of each model. It is not thread-safe.
+    """Counts the lines and tokens of each model in an input, and validates the input. It is not thread-safe.
 
     Args:
-        canonical: returns the model for the name in a line. If the line names no model, its argument is None.
+        canonical: returns the registered model for the name in a line. If the line names no model, its
+            argument is None.
         most_models: maximum number of models. More models are an error of the input.
     """
 
@@ -114,9 +115,10 @@ def estimate_object(
     history: Mapping[str, OutputHistory],
     refused: Mapping[str, str],
 ) -> EstimateObject:
-    """Return the estimate of an input, as clients see it. `read` must have read the whole input.
+    """Return the estimate of an input's tokens and cost, as clients see it.
 
     Args:
+        read: it must have read the whole input.
         prices: prices by model.
         history: earlier requests by model, for the expected number of output tokens.
         refused: models whose lines would fail without being sent, with the error code of these lines.
@@ -158,10 +160,10 @@ def estimate_object(
 
 
 def _expected_output(load: ModelLoad, known: OutputHistory | None) -> int | None:
-    """Return the expected number of output tokens of the model's lines, from its earlier requests.
+    """Return the expected number of output tokens of the lines, computed from the model's earlier requests.
 
-    The result is at most the sum of the lines' limits. If there are no earlier requests, the result is this
-    sum. If there are no earlier requests and a line has no limit, the result is None.
+    The result is at most the sum of the lines' limits. Without earlier requests, the result is this sum, or
+    None if a line has no limit.
     """
     most = load.most_output
     if known is None or not known.requests:

@@ -35,7 +35,7 @@ class PlanEntry(NamedTuple):
 
 
 class SliceRecord(NamedTuple):
-    """A slice: its range of lines in the plan, and its range of bytes in the shard.
+    """A slice (part of a model's lines): its range of lines in the plan, and of bytes in the shard.
 
     The shard is the object that contains the model's lines in the order of the plan.
 
@@ -57,12 +57,16 @@ class SliceRecord(NamedTuple):
 
 
 def pack_entry(entry: tuple[int, int, int]) -> bytes:
-    """Return the 16 bytes that represent a line in a plan: (offset, length, hash of the system prompt)."""
+    """Return the 16 bytes for one line in a plan, which lists a model's lines in dispatch order.
+
+    Args:
+        entry: offset and length of the line in the input, and the hash of its system prompt.
+    """
     return _ENTRY.pack(*entry)
 
 
 def unpack_entries(data: bytes) -> Iterator[PlanEntry]:
-    """Yield the lines that are listed in the bytes of a plan, or of a part of a plan.
+    """Yield the lines listed in a plan (list of a model's lines in dispatch order), or in a part of it.
 
     Raises:
         PlanDamaged: `data` does not consist of whole entries of 16 bytes.
@@ -71,7 +75,9 @@ def unpack_entries(data: bytes) -> Iterator[PlanEntry]:
 
 
 def walk_entries(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield (offset, length, hash of the system prompt) of each line in a plan. Faster than `unpack_entries`.
+    """Yield each line in a plan as (offset, length, hash of the system prompt).
+
+    This is faster than `unpack_entries`.
 
     Raises:
         PlanDamaged: `data` does not consist of whole entries of 16 bytes.

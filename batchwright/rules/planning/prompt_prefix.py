@@ -54,7 +54,7 @@ _CHAT_MESSAGES = msgspec.json.Decoder(list[_ChatMessage])
 
 
 def prompt_of(body: PromptFields, most: int = sys.maxsize) -> Prompt:
-    """Return the prompt in a request's body, for any endpoint.
+    """Return the prompt in a request's body, divided into system messages, tools and the rest.
 
     If a part of the prompt has an unknown form, it becomes part of `rest`.
 
@@ -102,7 +102,7 @@ def _chat_messages(text: Raw) -> list[_ChatMessage] | None:
 
 
 def _has_many_objects(text: bytes) -> bool:
-    """Return True if a text contains so many objects that parsing it would take much memory."""
+    """Return True if a text may contain so many objects that parsing it would take too much memory."""
     at = -1
     for _ in range(_FEW_OBJECTS):
         at = text.find(b"{", at + 1)
@@ -119,7 +119,7 @@ def system_hash(prompt: Prompt) -> int:
 
 
 def _plain(content: bytes) -> bytes:
-    """Return a message's content: the decoded text of a JSON string, or any other JSON unchanged."""
+    """Return the content of a message as text: a JSON string is decoded, other JSON stays unchanged."""
     text = read_text(Raw(content)) if content.startswith(b'"') else None
     return content if text is None else text.encode()
 

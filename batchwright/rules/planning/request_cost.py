@@ -18,7 +18,7 @@ MAX_WORK_UNITS = 0xFFFF
 
 
 def prompt_bytes(body: PromptFields) -> int:
-    """Return how many bytes of a request's line are its prompt, as JSON.
+    """Return the size of a request's prompt in bytes of JSON.
 
     Instructions, tools, and a system prompt outside of the messages are left out.
     """
@@ -48,7 +48,7 @@ def estimate_tokens(body: PromptFields, prompt_size: int) -> int:
 
 
 def work_units(body: RequestBody | FastBody, prompt_size: int) -> int:
-    """Return the estimated cost of a request for a backend, in work units, but at most MAX_WORK_UNITS.
+    """Estimate how much work a request is for a backend, in work units, at most MAX_WORK_UNITS.
 
     A unit is 512 bytes of prompt or 256 output tokens. If the request sets no limit of output tokens, 256
     output tokens are assumed.
@@ -62,7 +62,7 @@ def work_units(body: RequestBody | FastBody, prompt_size: int) -> int:
 
 
 def output_limit(body: RequestBody | FastBody) -> int | None:
-    """Return the request's limit of output tokens of each answer; None if the request sets no such limit."""
+    """Return how many output tokens the request allows for each answer; None if it sets no limit."""
     if isinstance(body, FastBody):
         return body.max_completion_tokens or body.max_output_tokens or body.max_tokens or None
     return (
@@ -75,8 +75,8 @@ def output_limit(body: RequestBody | FastBody) -> int | None:
 def answers(body: RequestBody | FastBody) -> int | None:
     """Return the greatest number of answers that the backend can generate for the request.
 
-    It generates `n` or `best_of` answers for each prompt. Only a completion can have several prompts, as a
-    list of strings or of lists of tokens. Return None if the number is unknown.
+    The backend generates `n` or `best_of` answers for each prompt. Only a completion can have several
+    prompts: a list of strings, or a list of token lists. Return None if the number is unknown.
     """
     counts = [_answer_count(body.n), _answer_count(body.best_of)]
     known = [count for count in counts if count is not None]

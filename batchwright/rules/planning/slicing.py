@@ -25,10 +25,10 @@ _SMALL_SLICES = 256  # approximate number of slices in a batch if all have the m
 
 
 def min_equal_slice_lines(total: int) -> int:
-    """Return the minimum number of lines of a slice, for a plan that is cut into equal slices.
+    """Return the minimum number of lines per slice if a model's lines are cut into equal slices.
 
-    Small slices do no harm: if a worker can send more lines than one slice has, it takes several slices. The
-    minimum grows with the size of the batch, because a large batch has enough slices in any case.
+    Small slices do no harm: a worker that can send more lines takes several slices. The minimum grows with
+    the size of the batch, because a large batch has enough slices in any case.
 
     Args:
         total: number of lines of the whole batch.
@@ -37,7 +37,7 @@ def min_equal_slice_lines(total: int) -> int:
 
 
 def next_slice_lines(plan: int, left: int, most: int, fewest: int) -> int:
-    """Return how many lines the next slice of a plan may have.
+    """Return how many lines the next slice may have, when a model's lines (plan) are cut into slices.
 
     A small plan is cut into equal slices, so that several workers get slices. A large plan first gets large
     slices, because they cost less per line. Both kinds of plan end with smaller slices, so that all workers
@@ -59,9 +59,10 @@ def next_slice_lines(plan: int, left: int, most: int, fewest: int) -> int:
 
 
 class Slicer:
-    """Cuts a plan into slices. Call `add` with each line of the plan in order, and `finish` at the end.
+    """Cuts a plan (the lines of one model in dispatch order) into slices, which workers run.
 
-    A line that alone exceeds a limit becomes a slice of its own.
+    Call `add` with each line in order, and `finish` at the end. A line that alone exceeds a limit becomes a
+    slice of its own.
     """
 
     def __init__(
@@ -95,11 +96,9 @@ class Slicer:
         self._max_lines = self._lines()
 
     def add(self, length: int, units: int) -> SliceRecord | None:
-        """Add the next line of the plan.
+        """Add the model's next line. If it does not fit into the current slice, return this slice.
 
-        If it does not fit into the current slice, end and return this slice. The line then begins a new
-        slice. Return None if the line belongs to the same slice as the line before it, or if it is the first
-        line.
+        The line then begins a new slice. Return None if the line fits, or if it is the first line.
 
         Args:
             length: length of the line in bytes, with the newline.
@@ -125,7 +124,7 @@ class Slicer:
         return ended
 
     def finish(self) -> SliceRecord | None:
-        """Return the last slice; None if the plan has no lines."""
+        """Return the last slice; None if no line was added."""
         return self._record() if self._entries else None
 
     def _lines(self) -> int:

@@ -22,9 +22,10 @@ NEEDED_TEXT_BYTES = _COMPARED + _FOLLOWING  # number of leading bytes of a text 
 
 
 class PromptSortKeys:
-    """Makes the sort keys of prompts. Keys can be compared only if their prompts have the same prefix.
+    """Makes short keys by which prompts with the same prefix are sorted.
 
-    A key may be shorter than SORT_KEY_BYTES. The caller must then append zero bytes up to this length.
+    Keys can be compared only if their prompts have the same prefix. A key may be shorter than SORT_KEY_BYTES.
+    The caller must then append zero bytes up to this length.
     """
 
     def __init__(self) -> None:
@@ -54,7 +55,7 @@ class PromptSortKeys:
 
 
 def covered_bytes(key: bytes | bytearray) -> int:
-    """Return how many leading bytes of a prompt's text its sort key encodes.
+    """Return how many bytes at the start of a prompt's text are encoded in its sort key.
 
     If two prompts have the same prefix and the same key, their texts are equal in all these bytes.
     """
@@ -62,9 +63,10 @@ def covered_bytes(key: bytes | bytearray) -> int:
 
 
 def common_with_first(key: bytes | bytearray) -> int:
-    """Return how many leading bytes a text has in common with the first text with the same prefix.
+    """Return how many leading bytes a text has in common with a reference text.
 
-    `key` is the sort key of the text. The result is at most 1,024.
+    The reference is the first text in the input that has the same prompt prefix. `key` is the sort key of the
+    text. The result is at most 1,024.
     """
     (code,) = _CODE.unpack_from(key)
     if code == _EQUAL:

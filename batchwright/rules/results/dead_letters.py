@@ -18,7 +18,7 @@ _SHOWN_BODY = 65_536
 
 
 class FinalAttempt(Message):
-    """The stored record of a line's last attempt. The line's dead letter is made from it.
+    """Stored record of a line's last attempt, which has failed. The line's dead letter is made from it.
 
     Attributes:
         count: number of attempts.
@@ -69,7 +69,9 @@ _BODY = msgspec.json.Decoder(_ErrorResponse)
 
 
 def parse_dead_letter(payload: bytes, *, id: str, offset: int) -> DeadLetter:
-    """Return the dead letter of a line, from the stored record of its last attempt.
+    """Build the dead letter of a line from the stored record of its last attempt.
+
+    A dead letter describes a line that still failed after its last attempt.
 
     Args:
         payload: JSON of a FinalAttempt.

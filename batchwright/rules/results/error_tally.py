@@ -40,9 +40,9 @@ _DECODER = msgspec.json.Decoder(_FailedLine)
 
 
 def line_error(line: bytes, model: str | None = None) -> ErrorCount:
-    """Return the error of one line of the error file, as a count of 1.
+    """Return the error in one line of the error file, as a group with one failed line.
 
-    If the line cannot be read, its error code is `other`, because a summary must not make a batch fail.
+    A line that cannot be read gets the error code `other`, because a summary must not make a batch fail.
     `model` is the model to name in the result; None to name none.
     """
     try:
@@ -64,11 +64,11 @@ def line_error(line: bytes, model: str | None = None) -> ErrorCount:
 
 
 class ErrorTally:
-    """Counts failed lines in groups by code and model. The first line of each group is its example.
+    """Counts failed lines in groups with the same error code and model.
 
-    The number of groups is limited. After 20 groups, a line that belongs to no group is counted by its code
-    only. After 20 more groups of this kind, a line with a new code is counted as `other`. Lines without a
-    result always keep their code.
+    Each group has its first line as an example. The number of groups is limited. When there are 20 groups, a
+    line of a new group is counted by its code only. When there are 40 groups, a line with a new code is
+    counted as `other`. Lines without a result always keep their code.
     """
 
     def __init__(self, errors: Iterable[ErrorCount] = ()) -> None:

@@ -18,7 +18,7 @@ _EVENT = msgspec.json.Decoder(_Event)
 
 
 class EventStream:
-    """Splits a stream into whole lines, so that what is passed on never ends within an event's data.
+    """Splits a stream of server-sent events into whole lines. It also reads the token usage in the events.
 
     Attributes:
         usage: the last token usage that an event reported; None before the first.
@@ -26,10 +26,10 @@ class EventStream:
     """
 
     def __init__(self, *, hides_usage: bool) -> None:
-        """Create the reader of one stream.
+        """Prepare to read one stream.
 
         Args:
-            hides_usage: True to leave out the event that has nothing but usage, because the client has not
+            hides_usage: True to leave out the event that contains only usage, because the client has not
                 asked for it.
         """
         self._hides_usage = hides_usage
@@ -49,11 +49,11 @@ class EventStream:
 
     @property
     def held_bytes(self) -> int:
-        """Number of bytes of the line that is not complete."""
+        """Number of buffered bytes: the beginning of a line that is not complete yet."""
         return sum(map(len, self._rest))
 
     def finish(self) -> bytes:
-        """Return what is left at the end of the stream: a last line without a line break."""
+        """Return the rest of the stream at its end: a last line without a line break, or nothing."""
         rest, self._rest = b"".join(self._rest), []
         return self._read(rest)
 
@@ -64,7 +64,7 @@ class EventStream:
         return b"".join(line for line in lines.splitlines(keepends=True) if self._passes(line))
 
     def _passes(self, line: bytes) -> bool:
-        """Read the usage in a line. Return False if the line is not passed on."""
+        """Return True if a line is passed on to the client. Record the token usage in the line."""
         if _USAGE not in line or not line.startswith(_DATA):
             return True
         data = line.removeprefix(_DATA).strip()

@@ -41,10 +41,13 @@ class LineResult:
 
     @classmethod
     def parse(cls, line: bytes, *, failed: bool) -> Self:
-        """Return the result in a line of the error file (`failed`) or of the output file.
+        """Parse one line of an output or error file.
+
+        Args:
+            failed: True for a line of the error file, False for a line of the output file.
 
         Raises:
-            msgspec.MsgspecError: the line is not one of such a file.
+            msgspec.MsgspecError: the line does not have the form of such a file.
         """
         found = _DECODER.decode(replace_lone_surrogates(line))
         error = None

@@ -88,7 +88,7 @@ _DIGITS = slice(len(_LINE_START) + len("batch_req_"), _ID_END)
 
 
 class ResultDamaged(ValueError):
-    """Bytes that should be a line of an output or error file are invalid. A retry does not help."""
+    """Raised if a line of an output or error file is invalid. A retry does not help."""
 
 
 class _ResponseBody(msgspec.Struct):
@@ -142,15 +142,14 @@ def request_digest(request_id: str) -> bytes:
 
 
 def with_id(line: bytes, request_id: str) -> bytes:
-    """Return a line of an output or error file with `request_id` as its id. Nothing else is changed."""
+    """Return a line of an output or error file with its id replaced by `request_id`."""
     return _LINE_START + request_id.encode() + line[_ID_END:]
 
 
 def is_settled_result(line: bytes) -> bool:
     """Return True if the line contains the result of its request, a success or a failure.
 
-    Return False if the line says that its batch expired, failed or was cancelled before the request had a
-    result.
+    Return False if the request has no result, because its batch expired, failed or was cancelled before.
 
     Raises:
         ResultDamaged: the line is invalid.

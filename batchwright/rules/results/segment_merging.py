@@ -7,18 +7,18 @@ from batchwright.rules.results.segments import RecordKind, RecordLocation, Segme
 
 
 class _SegmentRecord(NamedTuple):
-    """One record of a segment, given as the bytes of the whole segment and the record's position in them."""
+    """One result or other record in a segment (stored object), as a position in the segment's bytes."""
 
     data: bytes
     place: RecordLocation
 
 
 def merge_segments(segments: Iterable[bytes]) -> bytes:
-    """Return one segment with the results of all `segments`.
+    """Merge several segments (objects with many results) into one that has one result for each line.
 
-    Of several results of a line, the first success is kept, or the first error if there is no success. If the
-    kept result is an error, the dead letter of the line is kept too. For a line without a result,
-    its last record of attempts is kept.
+    If a line has several results, the first success is kept, or the first error if there is no success. If
+    the kept result is an error, the dead letter of the line is kept too. For a line without a result, its
+    last record of attempts is kept.
     """
     kept: dict[int, _SegmentRecord] = {}
     finals: dict[int, _SegmentRecord] = {}
@@ -38,7 +38,7 @@ def merge_segments(segments: Iterable[bytes]) -> bytes:
 def _dead_letter_records(
     finals: dict[int, _SegmentRecord], kept: dict[int, _SegmentRecord]
 ) -> Iterable[_SegmentRecord]:
-    """Yield the dead letters of the lines whose merged result is an error.
+    """Yield the dead letters that are kept: those of lines that have an error as their merged result.
 
     A dead letter is the record of a line's final failure. If another attempt of the line succeeded, the dead
     letter is dropped.
@@ -54,7 +54,7 @@ def _dead_letter_records(
 
 
 def _replaces(record: RecordLocation, known: RecordLocation) -> bool:
-    """Return True if `record` is kept instead of `known`. Both are records of the same line.
+    """Return True if `record` must be kept instead of `known`. Both belong to the same line.
 
     A result replaces a record of attempts. A success replaces an error.
     """

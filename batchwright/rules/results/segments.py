@@ -36,11 +36,17 @@ RawRecord = tuple[int, int, int, int, int, int, int, int, int]
 
 
 class SegmentDamaged(ValueError):
-    """A segment (a stored object with many results) is incomplete or damaged. A retry does not help."""
+    """Raised if a segment (a stored object with many results) is incomplete or damaged.
+
+    A retry does not help.
+    """
 
 
 class RecordKind(IntEnum):
-    """The kind of a record in a segment. The numbers are stored in segments, so they must not change."""
+    """Kind of a record in a segment (stored object), such as a result.
+
+    The numbers are stored in segments, so they must not change.
+    """
 
     SETTLED = 1  # payload: the line of the output or error file, without a newline
     ATTEMPT = 2  # payload: JSON {"count", "not_before" (Unix seconds), "error"}
@@ -48,7 +54,7 @@ class RecordKind(IntEnum):
 
 
 class SegmentRecord(Struct, frozen=True, order=True):
-    """One record about the line at byte `offset` of the input.
+    """One record of a segment, about the line at byte `offset` of the input. A segment stores many results.
 
     Attributes:
         success: True if the result belongs in the output file, False if it belongs in the error file.
@@ -64,7 +70,7 @@ class SegmentRecord(Struct, frozen=True, order=True):
 
 
 class RecordLocation(NamedTuple):
-    """Position of a record's payload in its segment.
+    """Position of a result or other record in its segment (stored object with many results).
 
     Attributes:
         offset: position of the record's line in the input, in bytes.
@@ -83,7 +89,7 @@ class RecordLocation(NamedTuple):
 
 
 class IndexEntry(NamedTuple):
-    """One record, as the footer of its segment lists it.
+    """Location of one record in a segment, as the footer of the segment lists it.
 
     Attributes:
         offset: position of the record's line in the input, in bytes.
@@ -98,7 +104,10 @@ class IndexEntry(NamedTuple):
 
 
 class SegmentWriter:
-    """Collects records of results and attempts. `finish` returns them as one segment, in bytes."""
+    """Collects results and records of attempts.
+
+    `finish` returns them as one segment, the bytes of an object.
+    """
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -126,7 +135,7 @@ class SegmentWriter:
         data += payload
 
     def copy(self, data: bytes, place: RecordLocation) -> None:
-        """Add a record of another segment without changing it.
+        """Copy a record of another segment into this one, without changing it.
 
         Args:
             data: the other segment.
@@ -145,7 +154,9 @@ class SegmentWriter:
 
 
 def read_index(data: bytes) -> list[IndexEntry]:
-    """Return the entries in the footer of a segment, one for each record. The records are not verified.
+    """Return the list of records from the footer of a segment (stored object with many results).
+
+    The records themselves are not read or verified.
 
     Raises:
         SegmentDamaged: the footer is invalid.
@@ -154,7 +165,7 @@ def read_index(data: bytes) -> list[IndexEntry]:
 
 
 def tail_bytes(trailer: bytes) -> int:
-    """Return how many bytes at the end of a segment `read_tail` needs.
+    """Return how many bytes at the end of a segment (stored object) `read_tail` needs.
 
     Args:
         trailer: the last `TRAILER_BYTES` of the segment.
@@ -169,7 +180,9 @@ def tail_bytes(trailer: bytes) -> int:
 
 
 def read_tail(tail: bytes, size: int) -> list[IndexEntry]:
-    """Return the entries in the footer of a segment, one for each record. The records are not verified.
+    """Return the list of records from the footer of a segment, if only the end of the segment was read.
+
+    The records themselves are not verified.
 
     Args:
         tail: the end of the segment, at least its footer and trailer.
@@ -204,7 +217,7 @@ def record_payload(record: bytes | memoryview) -> bytes:
 
 
 def read_records(data: bytes) -> Iterator[SegmentRecord]:
-    """Yield the records of a segment in the order of writing, each after it was verified.
+    """Verify and yield the records of a segment (stored object with results), in the order of writing.
 
     Raises:
         SegmentDamaged: the footer is invalid, so that nothing is yielded; or the next record is invalid,
@@ -216,7 +229,7 @@ def read_records(data: bytes) -> Iterator[SegmentRecord]:
 
 
 def locate_records(data: bytes) -> Iterator[RecordLocation]:
-    """Yield the location of each record, after the record was verified. Payloads are not copied.
+    """Verify each record of a segment (stored object), and yield its location. Payloads are not copied.
 
     Raises:
         SegmentDamaged: the footer is invalid, so that nothing is yielded; or the next record is invalid,
@@ -229,7 +242,7 @@ def locate_records(data: bytes) -> Iterator[RecordLocation]:
 
 
 def walk_records(data: bytes) -> Iterator[RawRecord]:
-    """Yield each record of a segment as a plain tuple, after it was verified. Faster than `locate_records`.
+    """Verify each record of a segment (stored object), and yield it as a tuple. Faster than `locate_records`.
 
     The comment at `RawRecord` lists the fields of the tuple.
 
@@ -262,7 +275,7 @@ def tokens_before(head: bytes) -> tuple[int, ...]:
 
 
 def _footer(data: bytes, size: int | None = None) -> tuple[int, int, int]:
-    """Return (start of the footer in `data`, end of the footer, number of records).
+    """Find the footer of a segment. Return its start and end in `data`, and the number of records.
 
     Args:
         data: the end of the segment, at least its footer and trailer.

@@ -10,7 +10,7 @@ from batchwright.rules.json_text import replace_lone_surrogates
 
 
 class TokenUsage(Protocol):
-    """Token counts of one or more responses, by kind of token."""
+    """Any object with the token counts of one or more responses, by kind of token."""
 
     @property
     def input_tokens(self) -> int: ...
@@ -50,9 +50,9 @@ class _OutputDetails(msgspec.Struct):
 class _Usage(msgspec.Struct):
     """Usage in a response, with the field names of all endpoints.
 
-    `prompt_tokens` include the tokens that were read from a cache or written to it. `input_tokens` include
-    them only if the usage also has `input_tokens_details`. Without this field, the response is to a message,
-    and `input_tokens` do not include them. Some gateways use fields of both forms in one response.
+    `prompt_tokens` include cached tokens, which were read from a cache or written to it. `input_tokens`
+    include cached tokens only if the usage also has `input_tokens_details`. If it has not, it belongs to
+    Anthropic's Messages API. Some gateways use fields of both forms in one response.
     """
 
     prompt_tokens: _Count = None
@@ -91,10 +91,10 @@ def tokens_of(body: bytes) -> Tokens:
 
 
 def tokens_of_plain_success(body: bytes) -> Tokens | None:
-    """Return the token counts of a response that is certainly a success; otherwise None. A fast single pass.
+    """Return the token counts of a response that is certainly a success; None for any other response.
 
-    The result is None if the response mentions an error or is not a JSON object. Such a response may still be
-    a success, which `response_checks.py` decides.
+    This is a fast single pass. The result is None if the response mentions an error or is not a JSON object.
+    Such a response may still be a success, which `response_checks.py` decides.
     """
     if b'"error"' in body:
         return None
@@ -124,7 +124,7 @@ def _tokens(found: _Usage | None) -> Tokens:
 
 
 def total_usage(usages: Iterable[TokenUsage]) -> Usage:
-    """Return the sum of these token counts. It is fast enough for thousands of responses at a time."""
+    """Add up token counts. This is fast enough for thousands of responses at a time."""
     inputs = cached = outputs = reasoning = 0
     for usage in usages:
         inputs += usage.input_tokens

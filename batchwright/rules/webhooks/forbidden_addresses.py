@@ -58,8 +58,8 @@ def parse_networks(texts: Sequence[str]) -> list[Network]:
 def check_url(url: str, allowed: Sequence[Network]) -> SplitResult:
     """Check the URL of a webhook endpoint, and return its parts.
 
-    If the host is a name, its addresses are not looked up here. Before a connection is opened,
-    `check_address` checks the address.
+    If the host is a name, its addresses are not looked up here. `check_address` checks the address later,
+    before a connection is opened.
 
     Args:
         allowed: networks that webhooks may be sent to although their addresses are not public.

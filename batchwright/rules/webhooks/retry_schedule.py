@@ -15,9 +15,10 @@ _MAX_DOUBLINGS = 20  # far beyond the longest pause
 
 
 def is_last_attempt(elapsed: timedelta, period: timedelta = RETRY_PERIOD) -> bool:
-    """Return True if an attempt is the last one, because it begins `period` or more after the first attempt.
+    """Return True if no further attempt follows this one, because the retry period is over.
 
-    `elapsed` is the time from the beginning of the first attempt to the beginning of this attempt.
+    `elapsed` is the time from the beginning of the first attempt to the beginning of this attempt. The
+    attempt is the last one if `elapsed` is at least `period`.
     """
     return elapsed >= period
 
@@ -25,7 +26,7 @@ def is_last_attempt(elapsed: timedelta, period: timedelta = RETRY_PERIOD) -> boo
 def pause_after(attempt: int, elapsed: timedelta, period: timedelta = RETRY_PERIOD) -> timedelta:
     """Return the pause before the next attempt: 5 s, 10 s, 20 s and so on, up to 8 h.
 
-    If necessary, the pause is shortened, so that the last attempt begins `period` after the first one.
+    If necessary, the pause is shorter, so that the last attempt begins exactly `period` after the first one.
 
     Args:
         attempt: number of the attempt that failed, from 1.
