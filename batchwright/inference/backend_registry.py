@@ -37,25 +37,31 @@ _REFRESH_CHANGES_SECONDS = 2.0  # workers must apply changes made at run time wi
 
 
 class ModelListings(Protocol):
-    """Stored model lists of backends, for example in the database's table of models."""
+    """Interface of the storage for the model lists that backends have returned, such as a database table."""
 
     async def replace_models(self, backend_url: str, names: list[str], at: datetime) -> None: ...
     async def served(self, backend_urls: list[str]) -> Sequence[ListedModel]: ...
 
 
 class RuntimeChanges(Protocol):
-    """Stored changes that were made to models at run time."""
+    """Interface of the storage for changes that operators made to models at run time."""
 
     async def all(self) -> Sequence[RuntimeChange]: ...
 
 
 class CurrentModels(Protocol):
     async def served_now(self) -> frozenset[str]:
-        """Return the names and aliases of all served models, including models that other processes added."""
+        """Return the names and aliases of all served models.
+
+        This includes models that another process has just added.
+        """
         ...
 
     def canonical(self, name: str) -> str:
-        """Return the name of the model that has the alias `name`; `name` itself if it is not an alias."""
+        """Return the name of the model with the alias `name`.
+
+        If `name` is not an alias, return it unchanged.
+        """
         ...
 
     def prices_of(self, model: str) -> PriceConfig | None:
@@ -64,11 +70,11 @@ class CurrentModels(Protocol):
 
     @property
     def accepts_any_model(self) -> bool:
-        """True if at least one backend accepts models that are not in its own model list."""
+        """True if at least one backend accepts model names that it does not list."""
         ...
 
     def accepts_unlisted(self, model: str) -> bool:
-        """Return True if requests for this model may be sent although no backend lists the model."""
+        """Return True if requests for this model may be sent, although no backend lists the model."""
         ...
 
 
@@ -87,7 +93,7 @@ class BackendRegistry:
         *,
         unavailable: type[Exception],
     ) -> None:
-        """Read the registry file that the settings name. Raise SettingsError if it is invalid.
+        """Read the registry file whose path is in the settings. Raise SettingsError if the file is invalid.
 
         Args:
             models: the stored model lists of backends.
@@ -120,8 +126,8 @@ class BackendRegistry:
     async def served(self) -> frozenset[str]:
         """Return the names and aliases of the served models.
 
-        If this is the first call, and `refresh` was not called either, first read the models as `refresh`
-        does. If the database is then unreachable, raise `unavailable`, an argument of the constructor.
+        The first call of `served` or `refresh` reads the models. If the database is then unreachable, it
+        raises `unavailable`, an argument of the constructor.
         """
         if not self._read:
             await self.refresh()
@@ -173,9 +179,9 @@ class BackendRegistry:
         return router
 
     def retain_unlisted(self, awaited: Collection[str]) -> None:
-        """Drop the models that no backend lists, except those in `awaited`, which live batches need.
+        """Drop the models that no backend lists, except the models in `awaited`, which live batches need.
 
-        Without this, tenants could fill the memory with invented model names.
+        If they were kept, tenants could fill the memory with invented model names.
         """
         still_required = self._unlisted.intersection(awaited)
         if still_required != self._unlisted:
@@ -352,7 +358,7 @@ class BackendRegistry:
         """Request the model list of a backend. Return the names of its models; None if that fails.
 
         Also record in `backend` whether the backend was reachable, and how long its response took. If the
-        request succeeds although the previous one failed, allow trial requests through the backend's open
+        previous request failed and this one succeeds, allow trial requests through the backend's open
         circuits.
         """
         began = time.monotonic()
@@ -384,7 +390,10 @@ class BackendRegistry:
         return names
 
     def _allow_trials(self, backend: Backend) -> None:
-        """Allow one trial request through each open circuit of the backend, because it responds again."""
+        """Allow one trial request through each open circuit breaker of the backend.
+
+        Call this when the backend responds again.
+        """
         for router in self._routers.values():
             for upstream in router.upstreams:
                 if upstream.backend is backend:

@@ -64,7 +64,7 @@ class StoredModelChanges(Protocol):
 
 
 class CatalogTables(Protocol):
-    """The database tables that the catalog reads."""
+    """Interface of the database tables that the catalog reads."""
 
     @property
     def models(self) -> SeenModels: ...
@@ -74,7 +74,7 @@ class CatalogTables(Protocol):
 
 @dataclass(frozen=True)
 class CatalogEntry:
-    """One model with its settings and their source.
+    """One model with its settings, and where the settings come from.
 
     The source is the registry file, a backend's list of models, or a change at run time.
 
@@ -98,7 +98,7 @@ class CatalogEntry:
 
 
 class Catalog:
-    """All registered models, from the settings of this process and from the database.
+    """Lists all registered models, from the settings of this process and from the database.
 
     The constructor raises SettingsError if the registry file is invalid.
     """
@@ -187,9 +187,9 @@ class ResolvedModel(NamedTuple):
 
 
 class ChangeResolver:
-    """Applies changes made at run time to the settings of models.
+    """Applies the changes that were made to models at run time.
 
-    If the registry file or the settings do not allow a part of a change, this part is left out.
+    If the registry file or the settings forbid a part of a change, this part is left out.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -245,9 +245,9 @@ def discovered_models(
 
 
 def unlisted_models(gateways: Sequence[GatewayConfig], names: Collection[str]) -> dict[str, ModelConfig]:
-    """Return settings for each model in `names`, with all backends that accept every model name.
+    """Return settings for models that no backend lists. `names` has the names of these models.
 
-    The result is empty if no backend accepts every model name.
+    Each model gets all backends that accept any model name. If there are none, the result is empty.
     """
     accepting = [gateway for gateway in gateways if gateway.any_model]
     return {name: _at_gateways(accepting) for name in sorted(names)} if accepting else {}

@@ -32,9 +32,9 @@ _NEWEST_RESPONSE = 0.1  # weight of the newest response in the usual response ti
 
 
 class CircuitAttempt(Struct, eq=False):
-    """One request sent through a circuit breaker.
+    """One request that was sent through a circuit breaker.
 
-    When the request ends, call one `record_...` method with it.
+    When the request ends, pass this object to one of the breaker's `record_...` methods.
     """
 
     sent_at: float
@@ -47,10 +47,10 @@ class CircuitAttempt(Struct, eq=False):
 class CircuitBreaker:
     """Stops the requests of one model to one backend while the backend fails.
 
-    The circuit opens if two conditions are met: there were at least `failures_to_open` failures in a row, and
-    their number is at least half of the number of requests in flight. If only lines of one tenant fail, the
-    circuit may first wait some seconds for the result of another tenant's line. All times are seconds of
-    `clock`.
+    While the circuit is open, only trial requests are sent. It opens after at least `failures_to_open`
+    failures in a row, if they are at least half as many as the requests in flight. If only lines of one
+    tenant fail, the circuit may first wait some seconds for the result of another tenant's line. All times
+    are seconds of `clock`.
     """
 
     failures_to_open: int
@@ -123,16 +123,19 @@ class CircuitBreaker:
         return attempt
 
     def _between_trials(self) -> float:
-        """Return the seconds between the starts of two trials while the first trial has no response yet.
+        """Return the seconds between the starts of two trials, while the first one has no response yet.
 
-        This is for a backend that has refused requests quickly. If such a backend does not refuse a trial
-        quickly, it is probably processing the trial. Therefore the result becomes smaller with every trial
-        that takes longer than a quick refusal.
+        This is for a backend that has refused requests quickly. If it does not refuse a trial quickly, it is
+        probably processing the trial. So the result becomes smaller with every trial that takes longer than a
+        quick refusal.
         """
         return max(_SOON / 2.0 ** min(self._outlived, 10), _MIN_BETWEEN_TRIALS)
 
     def record_abort(self, attempt: CircuitAttempt) -> None:
-        """Record the end of a request that shows nothing about the backend, such as a cancelled request."""
+        """Record that a request ended without showing anything about the backend.
+
+        An example is a cancelled request.
+        """
         attempt.is_recorded = True
         self._in_flight.discard(attempt)
         if self._trial is attempt:
@@ -198,13 +201,14 @@ class CircuitBreaker:
             self._open(reason, pause, steady=steady)
 
     def record_busy(self, attempt: CircuitAttempt, reason: str, *, pause: float) -> None:
-        """Record that the backend refused a request because other callers use its slots.
+        """Record that the backend refused a request, because other clients use its slots.
 
-        The circuit stays as it is while the backend processes other requests of this process. Otherwise the
-        refusal counts as a failure. The pauses between trials then stay short, because a slot may become free
-        at any time.
+        If the backend processes other requests of this process, the circuit stays as it is. If it does not,
+        the refusal counts as a failure. The pauses between trials then stay short, because a slot may become
+        free at any time.
 
-        Requests in flight may hang. So one must have been sent recently, or there must be a recent response.
+        Requests in flight may hang. So they count only if one was sent recently, or if there was a recent
+        response.
 
         Args:
             attempt: the request that was refused.
@@ -253,9 +257,8 @@ class CircuitBreaker:
     def needs_evidence(self, attempt: CircuitAttempt, request_id: str, *, since: float, proved: bool) -> bool:
         """Return True if a probe is needed to decide whether the backend or the line caused a failure.
 
-        A probe is a small test request. If the circuit is closed, the call also counts the line as failed.
-        This happens before the probe is sent, because the count may be needed for other lines while the probe
-        runs.
+        A probe is a small test request. If the circuit is closed, the line is also counted as failed. It is
+        counted now, and not after the probe, because other lines may fail meanwhile and need the count.
 
         Args:
             attempt: the failed request. Its response was an error such as 500.
@@ -274,14 +277,14 @@ class CircuitBreaker:
     def attribute_to_backend(
         self, request_id: str, *, since: float, proved: bool, vouched: bool | None = None
     ) -> bool:
-        """Return True if the backend is at fault for the failure of a line, False if the line is at fault.
+        """Decide whether the backend or the line caused a failure. Return True if the backend is at fault.
 
         These rules are applied in order:
 
         - If the backend has responded normally to any line since `since`, the line is at fault.
         - If `failures_to_open` lines have failed since the backend's last normal response, the backend is at
           fault.
-        - Otherwise `vouched` decides.
+        - In all other cases, `vouched` decides.
 
         Args:
             request_id: id of the line.
@@ -300,7 +303,7 @@ class CircuitBreaker:
         return self.is_open if vouched is None else not vouched
 
     def _count_suspect(self, request_id: str, proved: bool) -> bool:
-        """Count the line as failed. Return True if `failures_to_open` different lines have failed by now.
+        """Count a line as failed. Return True if at least `failures_to_open` different lines have failed.
 
         Each normal response sets the count to 0. If `proved` is True, the line is known to be at fault and is
         not counted.
@@ -317,7 +320,7 @@ class CircuitBreaker:
         """Return True if there are enough failures in a row to open the circuit.
 
         If only lines of one tenant have failed, a line of another tenant may show that the backend works. If
-        a line of another tenant was just sent or is waiting, the result is therefore False for some seconds.
+        such a line was just sent or is waiting, the result is False for some seconds.
 
         Args:
             others_wait: True if a line of another tenant is waiting.

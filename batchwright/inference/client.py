@@ -63,7 +63,10 @@ class RequestSender(Protocol):
 
 
 class InferenceClient:
-    """HTTP client of one backend, with its API key, headers and timeouts. Bodies are sent unchanged."""
+    """HTTP client of one backend. It knows the backend's API key, headers and timeouts.
+
+    Bodies are sent unchanged.
+    """
 
     def __init__(
         self,
@@ -78,8 +81,8 @@ class InferenceClient:
         Args:
             backend: the backend's configuration in the registry; None to use only the settings of the
                 process.
-            problem: why the backend cannot be used; empty if it can be used. With a problem, every request
-                fails with this text.
+            problem: why the backend cannot be used; empty if it can be used. If it is not empty, every
+                request fails with this text.
         """
         self._transport, self._secrets_dir = transport, settings.secrets_dir
         self._backend = backend
@@ -101,7 +104,7 @@ class InferenceClient:
         self.reload_key()
 
     def set_transport(self, transport: Transport) -> None:
-        """Use `transport` for further requests, and read the API key again.
+        """Use another transport for further requests, and read the API key again.
 
         If the client was unusable because of an earlier problem, it becomes usable again. If it has no API
         key yet and the key cannot be read, it stays unusable.
@@ -111,7 +114,7 @@ class InferenceClient:
         self.reload_key()
 
     def reload_key(self) -> None:
-        """Read the API key again. If that fails, continue to use the key that was read last.
+        """Read the API key again. If this fails, continue to use the old key.
 
         If no key was ever read, the client becomes unusable.
         """
@@ -179,10 +182,10 @@ class InferenceClient:
     def stream(
         self, target: TargetUrl, body: bytes, request_id: str, extra: Sequence[Header] = ()
     ) -> AbstractAsyncContextManager[StreamedResponse]:
-        """Send an interactive request, and return a context manager that yields its response as it arrives.
+        """Send an interactive request. Return a context manager that yields the response while it arrives.
 
         The header that marks requests of batches is not sent. So a backend that distinguishes them serves the
-        request first.
+        interactive request first.
 
         Args:
             request_id: id of the request.
@@ -220,9 +223,10 @@ class InferenceClient:
     async def poll_job(
         self, method: bytes, target: TargetUrl, request_id: str, extra: Sequence[Header] = ()
     ) -> Outcome:
-        """Send a request that polls or cancels a job, and return its outcome. The body is not parsed.
+        """Send a request that polls or cancels a job, and return its outcome.
 
-        Failures of the backend or the network are outcomes, not exceptions. `method` is the HTTP method.
+        The response body is not parsed. Failures of the backend or the network are outcomes, not exceptions.
+        `method` is the HTTP method.
         """
         if self.problem:
             return self._unusable_outcome()
@@ -271,7 +275,7 @@ class InferenceClient:
         return outcome
 
     def _without_registry_headers(self, extra: Sequence[Header]) -> list[Header]:
-        """Return `extra` without the headers that the client itself sets."""
+        """Return `extra` without the headers that the client itself sends."""
         own = {name for name, _ in self._shared_headers.headers}
         return [header for header in extra if header[0] not in own]
 
@@ -309,9 +313,10 @@ class InferenceClient:
         on_outcome(outcome)
 
     def _recognize_busy(self, outcome: Outcome) -> Outcome:
-        """Return the outcome, with the verdict BUSY if the backend refused because of its direct callers.
+        """Change the outcome's verdict to BUSY if the backend refused the request because of other clients.
 
-        With BATCHWRIGHT_ADAPTIVE_LIMITS=false, the verdict stays UNAVAILABLE.
+        Such clients call the backend directly. With BATCHWRIGHT_ADAPTIVE_LIMITS=false, the verdict stays
+        UNAVAILABLE.
         """
         if not self._recognizes_busy or outcome.verdict is not retry_policy.UNAVAILABLE:
             return outcome
@@ -321,7 +326,7 @@ class InferenceClient:
         return replace(outcome, verdict=retry_policy.BUSY, message=message)
 
     def failure(self, error: Exception) -> Outcome:
-        """Return the outcome of a request that ended with an exception of the transport."""
+        """Convert an exception of the transport to the outcome of the request."""
         return from_exception(error, seconds=self._timeout, most_bytes=self._max_bytes)
 
     @property
@@ -329,7 +334,7 @@ class InferenceClient:
         return bool(self._key)
 
     async def listing(self, url: str) -> ModelListing:
-        """Request and return the model list of the backend at `url`. Raise ListingFailed if this fails."""
+        """Request the model list of the backend at `url`. Raise ListingFailed if this fails."""
         return await list_models(
             self._transport,
             url,
@@ -339,13 +344,19 @@ class InferenceClient:
         )
 
     async def slots(self, url: str) -> int | None:
-        """Return the number of slots that the backend at `url` reports, as llama.cpp does; otherwise None."""
+        """Return the number of slots that the backend at `url` reports; None if it reports none.
+
+        A slot processes one request at a time. llama.cpp reports its slots.
+        """
         return await read_slots(
             self._transport, url, self._shared_headers.headers, most_bytes=self._max_bytes
         )
 
     async def models(self, url: str) -> list[str]:
-        """Return the ids of the models that the backend at `url` lists. Raise ListingFailed if this fails."""
+        """Request the ids of the models that the backend at `url` lists.
+
+        Raise ListingFailed if this fails.
+        """
         return (await self.listing(url)).models
 
     async def is_reachable(self, url: str) -> bool:
@@ -374,7 +385,7 @@ def _registry_headers(settings: Settings, backend: BackendConfig | None) -> list
 
 
 def parse_response(status: int, headers: dict[bytes, bytes], body: bytes, request: bytes = b"") -> Outcome:
-    """Return the outcome of a response. If the body is not a valid result, the outcome is an error.
+    """Convert a response to an outcome. If the body is not a valid result, the outcome is an error.
 
     `request` is the body of the request.
     """
@@ -392,7 +403,7 @@ def parse_response(status: int, headers: dict[bytes, bytes], body: bytes, reques
 def from_status(
     status: int, headers: dict[bytes, bytes], body: bytes, request: bytes = b"", message: str = ""
 ) -> Outcome:
-    """Return the outcome of a response according to its status. The body is not checked for a valid result.
+    """Convert a response to an outcome by its status only. The body is not checked for a valid result.
 
     Args:
         body: body of the response.

@@ -67,7 +67,7 @@ def _log_problem(backend: BackendConfig, error: str) -> None:
 
 @dataclass
 class _SharedTransport:
-    """A transport, and the keys of the clients that use it."""
+    """A transport that several clients may use, and the keys of these clients."""
 
     transport: Transport
     connect_seconds: float | None
@@ -95,7 +95,7 @@ class ClientPool:
         self._retired: WeakSet[Transport] = WeakSet()
 
     def client_for(self, backend: BackendConfig) -> InferenceClient:
-        """Return the client of a backend. Create the client if necessary.
+        """Return the client of a backend. Create the client if it does not exist yet.
 
         Backends share a client if they differ only in settings that do not concern the client, such as the
         weight or the priority.
@@ -109,7 +109,10 @@ class ClientPool:
         return found
 
     async def retain_only(self, keys: Collection[str]) -> None:
-        """Drop all clients except those whose `client_key` is in `keys`."""
+        """Drop the clients of backends that are no longer configured.
+
+        `keys` has the client keys that are still needed.
+        """
         for key in self._clients.keys() - keys:
             del self._clients[key]
             self._unusable.pop(key, None)
@@ -197,7 +200,7 @@ class ClientPool:
 
 
 def client_key(backend: BackendConfig) -> str:
-    """Return a key that depends only on the settings of the client.
+    """Return a key for the settings that the client of a backend needs.
 
     Backends with the same key share a client.
     """

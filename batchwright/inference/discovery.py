@@ -39,7 +39,7 @@ class ModelListing(NamedTuple):
 
 
 class ListingFailed(Exception):
-    """A backend did not return a valid list of its models. The message has the reason.
+    """Raised if a backend does not return a valid list of its models. The message has the reason.
 
     Attributes:
         is_unreachable: True if there was no connection.
@@ -112,9 +112,9 @@ async def list_models(
 async def read_slots(
     transport: Transport, url: str, headers: Sequence[Header], *, most_bytes: int
 ) -> int | None:
-    """Return the number of requests that the backend at `url` processes at once, as llama.cpp reports it.
+    """Return how many requests the backend at `url` processes at once, as llama.cpp reports it at `/props`.
 
-    Return None if the backend does not report it, for whatever reason: most backends have no `/props`.
+    Return None if the backend does not report a number. Most backends have no `/props`.
 
     Args:
         url: the backend's URL, without `/v1`.
@@ -148,7 +148,10 @@ def _failed(
 
 
 def _response_date(response: BackendResponse) -> datetime | None:
-    """Return the Date header of the response, with time zone; None if the header is missing or invalid."""
+    """Parse the Date header of a response; None if the header is missing or invalid.
+
+    The result has a time zone.
+    """
     try:
         date = parsedate_to_datetime(response.headers[b"date"].decode("ascii"))
         return date if date.tzinfo else date.replace(tzinfo=UTC)

@@ -39,10 +39,10 @@ class EffectiveBackend(NamedTuple):
 
 
 def effective_settings(entry: CatalogEntry, settings: Settings) -> dict[str, SettingWithSource]:
-    """Return the settings of a model that are in effect, each with its source, by name (`limits.in_flight`).
+    """Return the settings of a model that are in effect, each with its source.
 
-    Settings of `jobs` are included only if the model's requests run as jobs, and `prices` only if it has
-    prices.
+    The keys are dotted names, such as `limits.in_flight`. Settings of `jobs` are included only if the model's
+    requests run as jobs. Settings of `prices` are included only if the model has prices.
 
     Args:
         entry: the model in the catalog.
@@ -153,7 +153,7 @@ def _changed_settings(entry: CatalogEntry) -> ModelSettings:
 
 
 def _replaces_model(entry: CatalogEntry) -> bool:
-    """Return True if the change at run time replaces all the model's settings in the registry file."""
+    """Return True if a change at run time replaces all the model's settings in the registry file."""
     return entry.change is not None and entry.change.config is not None
 
 

@@ -35,14 +35,17 @@ _REPR.maxother = _MAX_MESSAGE_CHARS
 
 
 class Refused(Exception):
-    """Exception that a hook raises to reject a line.
+    """Raised by a hook (the operator's own code) to reject a line.
 
     The line is not sent. The exception's message becomes the line's error.
     """
 
 
 class HookCall(NamedTuple):
-    """Request that is about to be sent, as a hook receives it. `body` is the JSON of the request."""
+    """A request that is about to be sent. Hooks, the operator's own functions, receive it.
+
+    `body` is its JSON body.
+    """
 
     tenant: str
     batch_id: str
@@ -56,9 +59,10 @@ Hook = Callable[[HookCall], Awaitable[object] | object]
 
 
 class PreCallHooks:
-    """Calls all hooks in the order of the settings. Each hook gets the body that the previous hook returned.
+    """Calls all hooks (the operator's own functions) before a request is sent, in the order of the settings.
 
-    The constructor raises SettingsError if a hook cannot be imported or is not callable.
+    Each hook gets the body that the previous hook returned. The constructor raises SettingsError if a hook
+    cannot be imported or is not callable.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -90,7 +94,7 @@ class PreCallHooks:
         """Run one hook. Return the request to send, a refusal, or the exception with which the hook failed.
 
         If the hook takes longer than its time limit, return a `_TimedOut`. The hook runs in its own task. So
-        if a hook ignores its cancellation, it does not delay the line.
+        a hook that ignores its cancellation does not delay the line.
         """
         task = asyncio.create_task(self._call_hook(hook, call))
         self._running.add(task)
@@ -121,7 +125,7 @@ class PreCallHooks:
 
 
 class _TimedOut(Exception):
-    """A hook took longer than its time limit."""
+    """Result for a hook that took longer than its time limit."""
 
 
 class _Refusal(NamedTuple):
@@ -150,9 +154,9 @@ def _load_hook(reference: str) -> Hook:
 
 
 class _Threads:
-    """Runs hooks without `async` in threads, at most `most` at once.
+    """Runs hooks that are not `async` in threads, at most `most` at once.
 
-    If a hook never ends, it occupies one of these threads, and other work of the process continues.
+    A hook that never ends occupies one of these threads. Other work of the process continues.
     """
 
     def __init__(self, most: int) -> None:
@@ -195,14 +199,14 @@ def _is_special(error: BaseException) -> bool:
 
 
 class _InvalidBody(Exception):
-    """A hook returned something that is not a request body."""
+    """Raised if a hook returned something that is not a request body."""
 
 
 def _with_returned_body(call: HookCall, returned: object) -> HookCall:
     """Return the request with the body that a hook returned.
 
     Args:
-        returned: a mapping or the bytes of a JSON object; None leaves the body unchanged.
+        returned: a mapping, or the bytes of a JSON object. If it is None, the body stays unchanged.
 
     Raises:
         _InvalidBody: `returned` is not a JSON object.

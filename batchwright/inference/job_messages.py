@@ -100,10 +100,10 @@ def from_finished_job(report: JobReport, job_id: str = "", backend_request_id: s
 
 
 def from_failed_polls(outcome: Outcome, job_id: str) -> Outcome:
-    """Return the outcome of a line whose job was polled several times without success.
+    """Return the outcome of a line after its job was polled several times without success.
 
-    If the backend no longer knows the job, the outcome says that the job is lost. Otherwise it says that the
-    backend is unavailable.
+    If the backend no longer knows the job, the outcome says that the job is lost. In all other cases, it says
+    that the backend is unavailable.
 
     Args:
         outcome: the outcome of the last poll.

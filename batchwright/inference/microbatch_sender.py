@@ -52,7 +52,7 @@ class MicrobatchBackend(Protocol):
 
 
 class MicrobatchPolicy(NamedTuple):
-    """Rules by which the lines of one model share requests.
+    """Limits for shared requests, which contain several lines of one model.
 
     Attributes:
         lines: maximum number of lines in one request.
@@ -68,10 +68,11 @@ class MicrobatchPolicy(NamedTuple):
 
 
 class MicrobatchSenders:
-    """Creates the microbatch senders of one process, so that lines of different slices can share requests.
+    """Creates the senders that join several lines into one shared request (a microbatch).
 
-    A chat executor is the operator's object that joins chat requests and splits their responses. The
-    constructor raises SettingsError if a chat executor is invalid.
+    There is one object per process, so that lines of different slices can share requests. The constructor
+    raises SettingsError if a chat executor is invalid. A chat executor is the operator's object that joins
+    chat requests and splits their responses.
     """
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
@@ -86,7 +87,7 @@ class MicrobatchSenders:
         )
 
     def is_enabled(self, model: str, endpoint: Endpoint, registered: LimitConfig = _NOT_REGISTERED) -> bool:
-        """Return True if lines of the model share requests at this endpoint, False if each is sent alone.
+        """Return True if lines of the model share requests at this endpoint; False if each is sent alone.
 
         Args:
             registered: the model's limits in the registry, which override the settings.
@@ -123,7 +124,7 @@ class MicrobatchSenders:
         return sender if is_shared else TenantSender(sender, tenant)
 
     def _policy(self, model: str, registered: LimitConfig) -> MicrobatchPolicy | None:
-        """Return the rules by which the model's lines share requests; None if each line is sent alone."""
+        """Return the limits for shared requests of the model; None if each line is sent alone."""
         own = self._settings.models.get(model, _DEFAULT_LIMITS)
         lines = registered.inputs_per_request or own.inputs_per_request
         if lines == 1:
@@ -164,7 +165,7 @@ def _load_chat_executor(model: str, reference: str) -> ChatExecutor:
 
 
 class TenantSender:
-    """Sender for the lines of one tenant, which share requests only with lines of the same tenant."""
+    """Sends the lines of one tenant. They share requests only with lines of the same tenant."""
 
     def __init__(self, sender: "MicrobatchSender", tenant: str) -> None:
         self._sender, self._tenant = sender, tenant
@@ -203,7 +204,10 @@ class _Microbatch:
 
 
 class MicrobatchSender:
-    """Sends the lines of one model to one backend in shared requests, for all slices of the process."""
+    """Joins lines of one model into shared requests, and sends these to one backend.
+
+    All slices of the process use the same object.
+    """
 
     def __init__(
         self,
@@ -317,9 +321,9 @@ class MicrobatchSender:
     async def _repeat(
         self, key: _MicrobatchKey, members: Sequence[_Member], repetitions: int, category: Category
     ) -> None:
-        """Send a failed request again after a pause.
+        """Send a failed shared request again after a pause.
 
-        Send the first repetition unchanged, and every later repetition in two halves.
+        It is sent unchanged the first time, and in two halves every later time.
 
         Args:
             repetitions: how often the request was already repeated.
@@ -341,7 +345,7 @@ class MicrobatchSender:
             await self._send(key, half, repetitions + 1)
 
     async def _distribute(self, key: _MicrobatchKey, members: Sequence[_Member], outcome: Outcome) -> None:
-        """Split a successful response, and give each line its part as the line's outcome."""
+        """Split the successful response to a shared request. Each line gets its part as its outcome."""
         try:
             results = self._adapter.split(outcome.body, [member.part for member in members])
         except MicrobatchFailed as error:
@@ -359,7 +363,7 @@ class MicrobatchSender:
     async def _split_up(
         self, key: _MicrobatchKey, members: Sequence[_Member], label: str, reason: str
     ) -> None:
-        """Send each line in its own request, because the lines cannot share a request.
+        """Send each line in a request of its own, because the lines cannot share a request.
 
         Args:
             label: the reason, as a label of the metric.

@@ -67,7 +67,7 @@ class Outcome(Struct, frozen=True):
 
 
 def quotable_error(outcome: Outcome) -> str:
-    """Return the backend's error message on one line and without addresses; empty if there is none.
+    """Return the backend's error message as one line without network addresses; empty if there is none.
 
     Show it only to the tenant of the line, because the message may quote the request.
     """
@@ -82,7 +82,7 @@ def quotable_error(outcome: Outcome) -> str:
 
 
 def invalid_response(message: str, detail: str = "", cause: str = "") -> Outcome:
-    """Return the outcome of a response that is not a valid result.
+    """Create the outcome for a response that is not a valid result.
 
     Args:
         message: the reason, for the tenant.
@@ -94,9 +94,10 @@ def invalid_response(message: str, detail: str = "", cause: str = "") -> Outcome
 
 
 def from_exception(error: Exception, *, seconds: float, most_bytes: int) -> Outcome:
-    """Return the outcome of a request whose exchange failed, or whose response could not be decoded.
+    """Create the outcome for a request that failed without a usable response.
 
     Args:
+        error: exception of the transport or of decoding the response.
         seconds: time limit of the request, for the error message.
         most_bytes: size limit of the response, for the error message.
     """

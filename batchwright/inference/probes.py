@@ -27,7 +27,10 @@ _REQUESTS: dict[Endpoint, dict[str, object]] = {
 
 
 class ProbeResult(IntEnum):
-    """Result of a probe, a small test request. A higher value means that more of the backend works."""
+    """Result of a probe, a small test request to a backend.
+
+    A higher value means that more of the backend works.
+    """
 
     NONE = 0
     ALIVE = 1  # its health check succeeds, or it lists its models
@@ -53,7 +56,7 @@ class UpstreamProber:
         endpoint: Endpoint | None,
         priority: int | None = None,
     ) -> ProbeResult:
-        """Send a test request to the backend and return its result.
+        """Send a test request to the backend, to see how much of it works. Return the result.
 
         If the last result is less than 1 s old, send nothing and return the last result.
 
@@ -100,11 +103,10 @@ async def _probe(
 
 
 async def _is_alive(client: InferenceClient, url: str) -> bool:
-    """Return True if the backend's path `/health` succeeds.
+    """Return True if the backend answers a health check: its path `/health` succeeds.
 
-    If the backend does not have this path, return True if it returns its model list. The health path is
-    requested first, because some servers still return their model list when they no longer answer other
-    requests.
+    If the backend does not have this path, it must return its model list. The health path is requested first,
+    because some servers still return their model list when they no longer answer other requests.
     """
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):

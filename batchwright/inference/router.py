@@ -28,7 +28,7 @@ from batchwright.rules.dispatch.retry_policy import SUCCESS, RetryPolicy
 
 
 class Dispatch(Struct, eq=False):
-    """One request in flight to an upstream (a model at a backend).
+    """One request in flight to an upstream (a model at a certain backend).
 
     Call `end` once when the request has ended.
     """
@@ -66,7 +66,7 @@ class ModelRouter:
         self._failures_to_open, self._clock = failures_to_open, clock
 
     def update(self, config: ModelConfig, backends: Sequence[Backend], retries: RetryPolicy) -> None:
-        """Apply a changed configuration of the model. Backends that remain keep their state.
+        """Apply a changed configuration of the model. Backends that are still configured keep their state.
 
         `backends` has the backends that `config` names, in the same order.
         """
@@ -92,7 +92,7 @@ class ModelRouter:
         self.limits = config.limits
 
     def close(self) -> None:
-        """Send no further requests, because the model was removed. Requests in flight still complete."""
+        """Stop sending requests, because the model was removed. Requests in flight still complete."""
         self.upstreams, self._own_urls, self.fallbacks = [], [], ()
 
     @property
@@ -108,17 +108,17 @@ class ModelRouter:
 
     @property
     def only_trials_allowed(self) -> bool:
-        """True if all circuits of the model are open, so that only trials are sent.
+        """True if all circuit breakers of the model are open, so that only trial requests are sent.
 
-        These are the circuits of its own backends and of its fallback models' backends.
+        The backends of its fallback models count, too.
         """
         return self.is_open and all(upstream.circuit.is_open for upstream in self._reachable())
 
     @property
     def circuit(self) -> CircuitBreaker:
-        """The circuit breaker that allows a request soonest, of the breakers of the model's own backends.
+        """The circuit breaker that allows a request soonest, of all breakers of the model's own backends.
 
-        Fallbacks do not count.
+        Backends of fallback models do not count.
         """
         return min(
             self.upstreams, key=lambda upstream: (upstream.circuit.is_open, upstream.circuit.wait_seconds())
@@ -171,10 +171,10 @@ class ModelRouter:
             exclude: upstreams that must not be chosen.
             avoid: the upstream at which the line failed last. It is chosen only if no other upstream can be
                 chosen.
-            is_full: returns True if the backend with this URL is at its limit of requests in flight. Such a
-                backend is chosen only if all backends are at their limits.
-            is_used_up: returns True if the fleet-wide limit of the backend with this URL is used up. Such a
-                backend is never chosen.
+            is_full: returns True if the backend with this URL is at its limit of requests in flight. A full
+                backend is chosen only if all backends are full.
+            is_used_up: returns True if the fleet-wide limit of the backend with this URL is used up. This
+                backend is then never chosen.
         """
         only = self.upstreams[0] if len(self.upstreams) == 1 and not exclude else None
         if only is not None and not only.circuit.is_open and not is_used_up(only.backend.url):
@@ -195,9 +195,10 @@ class ModelRouter:
         return Dispatch(upstream, upstream.circuit.begin(tenant))
 
     def resume(self, key: str, tenant: str = "") -> Dispatch | None:
-        """Count a job that an upstream (a model at a backend) already runs as in flight. Return its Dispatch.
+        """Count a job that is already running as a request in flight.
 
-        Return None if no upstream has this key, or if the upstream does not run jobs.
+        Return a Dispatch to the upstream that runs it. Return None if no upstream (a model at a backend) has
+        this key, or if the upstream does not run jobs.
 
         Args:
             key: `key` of the upstream that runs the job.
@@ -224,10 +225,10 @@ class ModelRouter:
         request_id: str,
         extra: Sequence[Header] = (),
     ) -> Outcome:
-        """Send the body to the chosen backend. Return the outcome in the form that the output line shows.
+        """Send a request to the chosen backend. Return the outcome in the form that the output line shows.
 
-        The body is changed in two cases. If the backend has its own name for the model, the body gets this
-        name. If a priority is configured for the backend, the body gets the priority.
+        The body is changed in two cases. If the backend has its own name for the model, this name is set. If
+        a priority is configured for the backend, the priority is set.
 
         Args:
             dispatch: the result of `select`.
@@ -269,9 +270,9 @@ class ModelRouter:
     async def submit(
         self, upstream: Upstream, path: str, body: bytes, request_id: str, key: str, extra: Sequence[Header]
     ) -> Outcome:
-        """Submit the body as a job. Return the outcome of the submission, not the line's result.
+        """Submit the body as a job to the backend.
 
-        `key` is the idempotency key of the job.
+        Return the outcome of the submission, not the line's result. `key` is the idempotency key of the job.
         """
         body = await self._body_for(upstream, body)
         return await upstream.backend.client.submit_job(
@@ -308,9 +309,10 @@ class ModelRouter:
         return outcome
 
     def _reachable(self) -> list[Upstream]:
-        """Return the model's own upstreams (models at backends).
+        """Return the upstreams (models at backends) that may get requests of this model.
 
-        If all their circuits are open, also return the upstreams of the fallbacks.
+        These are the model's own upstreams. If all their circuits are open, the upstreams of the fallback
+        models are added.
         """
         if not self.is_open:
             return self.upstreams

@@ -39,13 +39,14 @@ class Backend:
 
     @property
     def is_healthy(self) -> bool:
-        """True if the latest request for the backend's list of models reached the backend; False before the
-        first request.
+        """True if the last request for the backend's list of models reached the backend.
+
+        False before the first request.
         """
         return self.probe_seconds is not None and not self.is_unreachable
 
     async def is_reachable(self) -> bool:
-        """Request the model list. Return True if the backend responds, even if the response is an error."""
+        """Request the model list of the backend. Return True if the backend responds, even with an error."""
         responds = await self.client.is_reachable(self.url)
         self.has_responded = self.has_responded or responds
         return responds

@@ -19,7 +19,7 @@ _TOLERANCE, _SHARED_TOLERANCE = 1.5, 1.25
 
 
 class AdaptiveLimitPolicy(NamedTuple):
-    """Rules for all adaptive limits of a process.
+    """Settings for the adaptive limits of all backends in a process.
 
     A limit is at most `ceiling` requests in flight at one backend. If `adaptive` is False, it stays at
     `ceiling`.
@@ -32,10 +32,10 @@ class AdaptiveLimitPolicy(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class BackendUsage:
-    """Limits of one backend, and its number of requests in flight, over all models.
+    """Requests in flight at one backend, over all models, and the limits that apply to them.
 
-    `limit` is the adaptive limit. `share` is how many requests of the backend's fleet-wide limit this process
-    may have in flight; `sys.maxsize` if the backend has no fleet-wide limit.
+    `limit` is the adaptive limit. `share` is this process's part of the backend's fleet-wide limit;
+    `sys.maxsize` if the backend has no fleet-wide limit.
     """
 
     url: str
@@ -50,7 +50,7 @@ class BackendUsage:
 
 
 class PlacedRequest(Struct, eq=False):
-    """A request that is counted as in flight at its backend.
+    """A request that is counted as in flight at a certain backend.
 
     Attributes:
         sent_at: when the request was sent, in seconds of the limits' clock.
@@ -69,7 +69,7 @@ class BackendLimits:
     """Counts the requests in flight at each backend, and adapts each backend's limit to its responses.
 
     A permit is the right to have one request in flight. It is granted before a backend is chosen for the
-    request. Until a backend is chosen, the permit counts at each backend that may be chosen.
+    request. Until then, the permit counts at each backend that may be chosen.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class BackendLimits:
     def has_room(self, urls: Collection[str]) -> bool:
         """Return True if at least one of the backends `urls` may get another request, or if `urls` is empty.
 
-        A permit that has no backend yet is counted at these backends.
+        Permits whose backend is not chosen yet count at these backends, too.
         """
         if not urls:
             return True
@@ -125,7 +125,7 @@ class BackendLimits:
         return use.in_flight >= use.share
 
     def has_share(self, url: str) -> bool:
-        """Return True if this process may ever send a request to the backend.
+        """Return True if this process may send requests to the backend at all.
 
         Return False if the backend has a fleet-wide limit, and the part of this process is 0.
         """
@@ -144,7 +144,9 @@ class BackendLimits:
         return 0 if use is None else use.in_flight
 
     def place(self, model: str, url: str, before: PlacedRequest | None = None) -> PlacedRequest:
-        """Count a request at the backend `url`. Return its record, which the caller must pass to `release`.
+        """Count a request as in flight at the backend `url`.
+
+        Return the record that the caller must pass to `release`.
 
         Args:
             model: the model of the request.
@@ -161,7 +163,7 @@ class BackendLimits:
         return PlacedRequest(use, model, self.clock(), use.in_flight)
 
     def record_outcome(self, placed: PlacedRequest, outcome: Outcome) -> None:
-        """Adapt the backend's limit to the outcome of a request. Call this before `release`."""
+        """Report how a request ended, to adapt the limit of its backend. Call this before `release`."""
         if not self._policy.adaptive:
             return
         use, placed.has_outcome = placed.use, True
@@ -178,9 +180,9 @@ class BackendLimits:
             self._metrics.backend_limit_changes.labels(use.url, change).inc()
 
     def search_free_slots(self, urls: Collection[str]) -> None:
-        """Allow a further request to each of the backends `urls` that is full and may have a free slot.
+        """Raise the limit of full backends that may have a free slot, to find out whether they accept more.
 
-        Call this regularly while requests wait. It concerns only backends that serve direct callers first.
+        Call this regularly while requests wait. It concerns only backends that serve other clients first.
         """
         for url in urls:
             use = self._usage_of(url)
@@ -204,7 +206,7 @@ class BackendLimits:
                 family.remove_by_labels({"backend": url})
 
     def share(self, urls: Collection[str]) -> None:
-        """Set which backends also serve interactive traffic. `urls` has their URLs.
+        """Set which backends also serve interactive clients. `urls` has the URLs of these backends.
 
         The limits of these backends are lowered sooner if responses get slower. If `policy.shared` is True,
         this applies to all backends.
@@ -214,7 +216,7 @@ class BackendLimits:
             use.limit.bounds = self._bounds(url)
 
     def set_shares(self, shares: Mapping[str, int]) -> None:
-        """Set how many requests of each backend's fleet-wide limit this process may have in flight.
+        """Set this process's part of each backend's fleet-wide limit of requests in flight.
 
         The keys of `shares` are URLs of backends. A value may be 0. A backend that is not in `shares` has no
         fleet-wide limit.
@@ -242,9 +244,9 @@ class BackendLimits:
 
 
 def load_signal(outcome: Outcome) -> LoadSignal:
-    """Return what an outcome shows about the load of its backend.
+    """Convert the outcome of a request to a sign of its backend's load.
 
-    NEUTRAL means that it shows nothing, for example because the backend has not answered.
+    NEUTRAL means that the outcome shows nothing, for example because the backend has not answered.
     """
     if outcome.verdict is SUCCESS:
         return LoadSignal.RESPONDED

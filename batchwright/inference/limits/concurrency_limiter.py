@@ -26,7 +26,7 @@ _SHARES_SECONDS = 0.25  # time after which the weights of a model's tenants are 
 
 @dataclass(eq=False, slots=True)
 class PermitRequest:
-    """Request of one slice for one permit.
+    """A slice's request for one permit. A slice is a part of a batch; a permit lets it send one line.
 
     Attributes:
         number: number of the slice among the slices of its model and batch.
@@ -47,7 +47,7 @@ class PermitRequest:
     must_yield: Callable[[], bool] | None = None
 
     def detach(self) -> None:
-        """Drop the references to the callbacks, which would keep a finished slice in memory."""
+        """Drop the references to the callbacks. They would keep a finished slice in memory."""
         self.on_granted, self.must_yield = _already_detached, None
 
 
@@ -60,7 +60,7 @@ _Queue = FairQueue[PermitRequest]
 
 
 class Permit(Struct, eq=False):
-    """The right to have one request in flight, until `release`.
+    """The right to have one request in flight, until `release` is called.
 
     Call `place` when a backend is chosen for the request. Call `record_outcome` when the request has ended,
     because the outcome may change the backend's limit.
@@ -75,7 +75,7 @@ class Permit(Struct, eq=False):
     released: bool = False
 
     def place(self, url: str) -> None:
-        """Count the request at the backend `url`. A second call moves the request to another backend."""
+        """Count the request as in flight at the backend `url`. A second call moves it to another backend."""
         self.placed = self.owner.backends.place(self.of.name, url, self.placed)
 
     def charge(self, line_bytes: int) -> None:
@@ -89,7 +89,7 @@ class Permit(Struct, eq=False):
             self.charged = limits.charge(request.model, request.tenant, line_bytes, self.owner.clock())
 
     def correct_charge(self, tokens: int) -> None:
-        """Count `tokens` instead of the tokens that `charge` estimated.
+        """Replace the token estimate of `charge` by the real number of tokens.
 
         Pass 0 if the backend refused the request.
         """
@@ -102,7 +102,7 @@ class Permit(Struct, eq=False):
         return self.owner.limits.may_send(self.request.model, self.request.tenant, self.owner.clock())
 
     def record_outcome(self, outcome: Outcome) -> None:
-        """Report the outcome of the request, which may change its backend's limit.
+        """Report how the request ended, because this may change its backend's limit.
 
         Call this before `release`.
         """
@@ -116,13 +116,13 @@ class Permit(Struct, eq=False):
 
 
 class ConcurrencyLimiter:
-    """Grants the permits of one process to waiting slices, within the limits of models and backends.
+    """Grants permits to waiting slices, within the limits of models and backends.
 
-    The limit of a model is the lower of two limits: its own limit, and the sum of its backends' adaptive
-    limits. A slice waits for one permit at a time. The next permit goes to the model that uses the fewest
-    permits. Within a model, `FairShare` selects the tenant by weight and time in flight. Within a tenant,
-    `FairQueue` selects the priority and the batch. Tenants, API keys and models that have reached one of
-    their `SendLimits` are skipped.
+    A permit lets a slice send a line. The limit of a model is the lower of two limits: its own limit, and the
+    sum of its backends' adaptive limits. A slice waits for one permit at a time. The next permit goes to the
+    model that uses the fewest permits. Within a model, `FairShare` selects the tenant by weight and time in
+    flight. Within a tenant, `FairQueue` selects the priority and the batch. Tenants, API keys and models that
+    have reached one of their `SendLimits` are skipped.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class ConcurrencyLimiter:
             model_limit: returns the limit of a model, which may change at any time.
             backends: adaptive limits of the backends.
             has_room: returns False while there is no memory for another request. No permit is granted then.
-                Slices do not check this themselves: the slice that frees memory would always take the memory
+                Slices do not check this themselves, because the slice that frees memory would always take it
                 again.
             limits: caps and rates of tenants, API keys and models; None for no limits.
         """
@@ -162,7 +162,7 @@ class ConcurrencyLimiter:
         return self._permits_of(model).used
 
     def limit_of(self, model: str) -> int:
-        """Return the maximum number of permits that the model may use if all other models use none."""
+        """Return how many requests to the model may be in flight if there are none to other models."""
         own, backends = self._limit(model), self.backends.limit_of_model(model)
         return own if backends is None else min(own, backends)
 
@@ -172,13 +172,13 @@ class ConcurrencyLimiter:
         return max(0, min(self.limit_of(name) - model.used, self._total - self.used))
 
     def granted(self, name: str) -> int:
-        """Return how many permits were granted to the model so far."""
+        """Return how many permits to send a request the model has got so far."""
         return self._permits_of(name).grants
 
     def enqueue(self, request: PermitRequest) -> None:
-        """Queue a request.
+        """Queue a slice's request for a permit, the right to have one request in flight.
 
-        Its permit is granted as soon as a permit is free, possibly before this method returns.
+        `on_granted` is called with the permit as soon as one is free, possibly before this method returns.
         """
         model, tenant = self._models.get(request.model) or self._permits_of(request.model), request.tenant
         known = model.waiting.get(tenant) or model.capped.get(tenant)
@@ -192,7 +192,7 @@ class ConcurrencyLimiter:
             self._refresh(model)
 
     def others_wait(self, name: str, tenant: str) -> bool:
-        """Return True if a slice of a tenant other than `tenant` waits for a permit of the model.
+        """Return True if a slice of another tenant waits for a permit to send a request to the model.
 
         A slice that waits because of a cap or a rate is not counted, because it would not get the next
         permit.
@@ -213,24 +213,25 @@ class ConcurrencyLimiter:
         return self.limits.model_limit(name, self.clock()) is not None
 
     def limit_reached(self, name: str, tenant: str, key_id: str) -> Limit | None:
-        """Return the limit for which lines of the tenant or the API key wait.
+        """Return the limit because of which lines of the tenant or the API key have to wait.
 
-        Return None if they wait for no limit, or only for a free permit.
+        Return None if they have reached no limit, or if they only wait for a free permit.
         """
         model = self._models.get(name)
         return None if model is None else model.limit_reached(self.limits, tenant, key_id, self.clock())
 
     def refresh(self, name: str) -> None:
-        """Look up the limit and the backends of the model again, and grant permits accordingly.
+        """Read the limit and the backends of the model again.
 
-        Every waiting slice calls this from time to time, because the limiter is not notified of changes.
+        If more requests may be in flight now, grant permits. Every waiting slice calls this from time to
+        time, because the limiter is not notified of changes.
         """
         model = self._models.get(name)
         if model is not None and (model.waiting or model.capped):
             self._refresh(model)
 
     def cancel(self, request: PermitRequest) -> None:
-        """Remove a request from the queue.
+        """Remove a waiting permit request from the queue.
 
         Raise KeyError or ValueError if the request is not in the queue.
         """
@@ -264,10 +265,10 @@ class ConcurrencyLimiter:
             self._grant(now)
 
     def retain_only(self, models: Collection[str], urls: Collection[str]) -> None:
-        """Drop the state of all models not in `models` and of all backends not in `urls`, unless in use.
+        """Drop the state of models and backends that no longer exist.
 
-        A model is in use while it has permits or waiting requests. A backend is in use while it has requests
-        in flight.
+        Models not in `models` and backends not in `urls` are dropped, except those in use. A model is in use
+        while it has permits or waiting requests. A backend is in use while it has requests in flight.
         """
         for name, model in list(self._models.items()):
             if name not in models and not (model.used or model.waiting or model.capped):
@@ -301,10 +302,10 @@ class ConcurrencyLimiter:
             self._grant(now)
 
     def _grant(self, now: float) -> None:
-        """Grant permits to waiting requests while permits are free.
+        """Grant permits to waiting slices, until the limits on requests in flight are reached.
 
-        A callback can enqueue or release a permit while this loop runs. The loop then continues with the new
-        state, and no second loop is started.
+        The callback of a granted request can call `enqueue` or `release` while this loop runs. The loop then
+        continues with the new state, and no second loop is started.
         """
         self._is_granting = True
         try:
@@ -317,7 +318,7 @@ class ConcurrencyLimiter:
             self._is_granting = False
 
     def _next_model(self, now: float) -> _Model | None:
-        """Return the model that gets the next permit; None if no waiting model may get a permit.
+        """Return the model to which the next request may be sent; None if no waiting model may get one.
 
         The model with the fewest permits in use gets the next permit. If several models have equally few, the
         model whose last permit is the oldest gets it. So no model waits forever, even if there are fewer
@@ -345,7 +346,7 @@ class ConcurrencyLimiter:
         return found
 
     def _grant_one(self, model: _Model, now: float) -> None:
-        """Grant a permit to the model's next tenant.
+        """Let the tenant that is next for this model send one request, by granting it a permit.
 
         If this tenant is at a limit, move it to `capped` instead.
         """
@@ -385,9 +386,9 @@ class ConcurrencyLimiter:
         self._waiting[model.name] = model
 
     def _stop_waiting(self, model: _Model, tenant: str) -> None:
-        """Remove the tenant's queue from the model's `capped` or `waiting`, whichever contains it.
+        """Remove the queue of a tenant that no longer waits for the model.
 
-        A queue is in `capped` if the tenant is at a limit, otherwise in `waiting`.
+        The queue is in `capped` if the tenant is at a limit, and in `waiting` if it is not.
         """
         if model.capped.pop(tenant, None) is not None:
             del model.capped_by[tenant]
@@ -401,10 +402,10 @@ class ConcurrencyLimiter:
             model.full_since = math.inf
 
     def _retry_capped(self, model: _Model, tenant: str) -> None:
-        """If a tenant in `capped` is no longer at its limit, move it to `waiting`.
+        """Move a tenant from `capped` to `waiting` if it is no longer at its limit.
 
-        It can then get permits again. The tenant is treated like any tenant that begins to wait. It gets no
-        advantage for the time at the limit.
+        It can then get permits again, like any tenant that begins to wait. It gets no advantage for the time
+        at the limit.
         """
         queue, now = model.capped[tenant], self.clock()
         if (weight := model.next_weight(self.limits, tenant, now)) is not None:

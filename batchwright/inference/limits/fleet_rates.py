@@ -30,7 +30,7 @@ class StoredRate(Protocol):
 
 
 class StoredRates(Protocol):
-    """The database table with the rates that were changed at run time."""
+    """Interface of the database table with the rates that were changed at run time."""
 
     async def all(self) -> Sequence[StoredRate]: ...
 
@@ -46,7 +46,10 @@ class EffectiveRates(Protocol):
     allocation: RateAllocation
 
     def pacing_of(self, model: str) -> Pacing | None:
-        """Return how fast one turn may send lines of the model; None if the model has no rate limit."""
+        """Return how fast one attempt of a slice (turn) may send lines of the model.
+
+        Return None if the model has no rate limit.
+        """
         return self.allocation.of(model)
 
     def queue_of(self, model: str) -> str:
@@ -54,7 +57,10 @@ class EffectiveRates(Protocol):
         ...
 
     async def other_queue(self, model: str, queue: str) -> str:
-        """Return the task queue to which the model's slices must move; empty if they can stay in `queue`."""
+        """Return the task queue to which the model's slices must move; empty if they can stay in `queue`.
+
+        A slice must move after a change of rates, because models with a shared rate have a shared queue.
+        """
         ...
 
 
@@ -69,7 +75,7 @@ class NoRates(EffectiveRates):
 
 
 class FleetRates(EffectiveRates):
-    """Reads the rates from settings and database, and divides them between the served models.
+    """Reads the rate limits from settings and database, and divides them between the served models.
 
     Until the first refresh, only the rates in the settings are in effect.
     """
@@ -104,9 +110,9 @@ class FleetRates(EffectiveRates):
     def in_effect(self) -> list[tuple[str, str, Pacing]]:
         """Return every rate limit as (model, task queue, pacing).
 
-        A turn is one attempt to send lines of a slice. The pacing says how many requests one turn may send,
-        and how many turns may start per second. All models without a rate of their own share one rate and one
-        task queue. In the result, they are one entry with the model name `ALL_MODELS`.
+        The pacing says how many requests one turn may send, and how many turns may start per second. A turn
+        is one attempt to send lines of a slice. All models without a rate of their own share one rate and one
+        task queue. They are one entry with the model name `ALL_MODELS`.
         """
         rates, models = self.allocation, self._models
         own = [(model, rates.of(model)) for model in sorted(models & rates.own.keys())]
@@ -116,8 +122,8 @@ class FleetRates(EffectiveRates):
     async def other_queue(self, model: str, queue: str) -> str:
         """Return the task queue to which the model's slices must move; empty if they can stay in `queue`.
 
-        Before that, read the rates again. Otherwise workers with different rates would move a slice back and
-        forth. If the rates cannot be read, return an empty string.
+        This first reads the rates again, because workers with different rates would move a slice back and
+        forth. If the rates cannot be read, it returns an empty string.
         """
         if not self._rates.target_queue(model, queue) or not await self.try_refresh():
             return ""
@@ -139,10 +145,9 @@ class FleetRates(EffectiveRates):
         self._take(rates)
 
     async def try_refresh(self) -> bool:
-        """Refresh the rates and return True.
+        """Refresh the rates. Return False if this failed; the earlier rates then stay in effect.
 
-        If `refresh` raises an exception, keep the earlier rates and return False. The error is logged, unless
-        the previous call failed with the same error.
+        The error is logged, unless the previous call failed with the same error.
         """
         try:
             await self.refresh()

@@ -12,7 +12,7 @@ _INITIAL_ESTIMATE = 64 * 1024  # assumed size of a response until the first one 
 
 @dataclass(eq=False, slots=True)
 class Reservation:
-    """Memory of `size` bytes for the lines of one slice.
+    """Memory that is reserved for the lines of one slice, `size` bytes.
 
     `granted` becomes True when the budget has enough free memory. After that, `MemoryBudget.shrink` can
     reduce `size`.
@@ -25,9 +25,9 @@ class Reservation:
 class MemoryBudget:
     """Limits the memory of one process. Half of it is for shards, the other half for requests and responses.
 
-    A shard is a stored object with input lines. Shards cannot use the half for requests, because only sending
-    requests frees memory, so there must always be memory for sending. Shards get memory in the order of their
-    reservations. So small shards cannot delay a large shard forever. The size of a response that has not
+    A shard is a stored object with input lines. Only sending frees memory, so there must always be memory for
+    requests. Therefore shards cannot use the half for requests. Shards get memory in the order of their
+    reservations, so that small shards cannot delay a large shard forever. The size of a response that has not
     arrived yet is estimated from recent responses.
     """
 
@@ -48,15 +48,18 @@ class MemoryBudget:
         return len(self._wanted)
 
     def has_room(self) -> bool:
-        """Return True if there is memory for another request, or if no request holds memory."""
+        """Return True if there is memory for another request.
+
+        It is also True if no request holds memory, so that one request can always be sent.
+        """
         return not self.response_bytes or self.response_bytes + self._estimate < self._half
 
     def reserve(self, size: int) -> Reservation:
-        """Queue a reservation of `size` bytes for a shard and return it.
+        """Request `size` bytes of memory for a slice's lines. Return the reservation, which may have to wait.
 
-        When there is memory for the reservation, its `granted` becomes True, possibly before this method
-        returns. Always call `release` at the end, even if the reservation was never granted. A reservation
-        that is larger than the whole memory for shards is granted when no other shard is in memory.
+        When there is memory for it, its `granted` becomes True, possibly before this method returns. Always
+        call `release` at the end, even if the reservation was never granted. A reservation that is larger
+        than the whole memory for lines is granted when no other one holds memory.
         """
         room = Reservation(size)
         self._wanted.append(room)
@@ -64,7 +67,7 @@ class MemoryBudget:
         return room
 
     def release(self, room: Reservation) -> None:
-        """Give back the memory of a granted reservation, or remove a reservation that still waits."""
+        """Free the memory of a reservation. A reservation that still waits is removed from the queue."""
         if room.granted:
             self._shards -= room.size
         else:
@@ -78,17 +81,20 @@ class MemoryBudget:
         self._grant()
 
     def reserve_response(self, request_bytes: int) -> int:
-        """Reserve memory for a request of `request_bytes` and its estimated response.
+        """Reserve memory for a request and its estimated response. Return the number of reserved bytes.
 
-        Return the reserved bytes. The method adds them to `response_bytes`. When the memory is no longer
-        used, the caller must subtract them from `response_bytes`.
+        The method adds them to `response_bytes`. When the memory is no longer used, the caller must subtract
+        them from `response_bytes`.
+
+        Args:
+            request_bytes: size of the request.
         """
         size = request_bytes + int(self._estimate)
         self.response_bytes += size
         return size
 
     def observe_response(self, answer_bytes: int) -> None:
-        """Update the estimated size of a response after a response of `answer_bytes` has arrived.
+        """Update the estimated size of responses. `answer_bytes` is the size of a response that has arrived.
 
         A larger response raises the estimate to its size at once. Smaller responses lower it slowly.
         """

@@ -16,7 +16,7 @@ _MAX_SAMPLE_SECONDS = 1.0  # if samples are farther apart, the time between them
 
 @dataclass(slots=True, eq=False)
 class ModelPermits(Generic[Request]):
-    """Permits of one model, and the tenants that wait for permits.
+    """Permits (rights to have a request in flight) of one model, and the tenants that wait for them.
 
     Attributes:
         used: number of permits in use.
@@ -51,13 +51,13 @@ class ModelPermits(Generic[Request]):
     sampled_at: float = -math.inf
 
     def others_wait(self, limits: SendLimits, tenant: str, now: float) -> bool:
-        """Return True if a tenant other than `tenant` waits for a permit, and has not reached a limit."""
+        """Return True if another tenant waits to send a request, and has not reached a limit."""
         return any(waiting != tenant and not limits.tenant_limit(waiting, now) for waiting in self.waiting)
 
     def next_weight(self, limits: SendLimits, tenant: str, now: float) -> float | None:
-        """Return the weight of a tenant in `capped` if it is no longer at a limit.
+        """Check if a tenant in `capped` is still at a limit. If it is not, return the tenant's weight.
 
-        If the tenant is still at a limit, store this limit in `capped_by` and return None.
+        If it is, store the limit in `capped_by` and return None.
         """
         limit = limits.tenant_limit(tenant, now)
         weight = None if limit is not None else self.capped[tenant].next_weight(limits.is_key_capped)
@@ -68,9 +68,9 @@ class ModelPermits(Generic[Request]):
     def is_starved(self, backends: BackendLimits, now: float) -> bool:
         """Return True if the model may send one request although its backends are full.
 
-        Call this for a model that uses no permit. Its backends may be full of another model's requests that
-        never get a response. Two conditions must be met: the backends have been full for ten seconds, and at
-        least one of them has room in this process's part of its fleet-wide limit.
+        Call this for a model that uses no permit. Its backends may be full of requests of another model that
+        never get a response. Two conditions must be met. The backends have been full for ten seconds, and
+        this process has not used up its part of the fleet-wide limit of at least one of them.
         """
         is_long = now - self.full_since >= _STARVED_SECONDS
         return is_long and not all(map(backends.has_used_share, self.urls))
@@ -86,7 +86,7 @@ class ModelPermits(Generic[Request]):
         return limits.model_limit(self.name, now)
 
     def record_waits(self, limits: SendLimits, now: float) -> None:
-        """Record in the metrics how long limits have made lines of the model wait since the last call.
+        """Record in the metrics for how long limits have made lines of the model wait since the last call.
 
         If the last call was more than a second ago, record nothing.
         """

@@ -18,12 +18,13 @@ _GROUPS_AT_ONCE = 8
 
 
 class PrefixGroups:
-    """The prefix groups of one model in this process, for all its slices.
+    """Groups the lines of one model by system prompt, so that backends compute each prompt only once.
 
     A group consists of the lines with the same system prompt. Its number is the hash of the system prompt,
     and is never 0. A group is *cold* until one of its lines has succeeded, and then *warm*. A cold group is
     full if one of its lines is in flight. A warm group is full if `width` of its lines are in flight. A line
-    of a full group should wait if another line can be sent instead.
+    of a full group should wait if another line can be sent instead. All slices in this process share the
+    groups.
 
     Attributes:
         width: number of lines of a warm group that may be in flight; infinity for no limit.
@@ -38,8 +39,8 @@ class PrefixGroups:
     def set_width(self, in_flight: Sequence[int | None], *, is_affine: bool) -> None:
         """Set `width` from the number of requests that each backend of the model processes at once.
 
-        If one of the numbers is None, `width` becomes infinity. Such a backend may queue requests itself. In
-        its queue, the lines of one group should follow each other.
+        If one of the numbers is None, `width` becomes infinity. A backend without a number may queue requests
+        itself, and in its queue the lines of one group should follow each other.
 
         Args:
             in_flight: for each backend, the number that an operator has configured; None if no number is
@@ -68,7 +69,7 @@ class PrefixGroups:
         return max(0, most - self._in_flight.get(group, 0))
 
     def start(self, group: int) -> None:
-        """Record that a line of the group is in flight."""
+        """Record that a line of the group was sent."""
         if not group:
             return
         in_flight = self._in_flight.get(group, 0)
@@ -90,7 +91,7 @@ class PrefixGroups:
     def end(self, group: int) -> None:
         """Record that a line of the group is no longer in flight.
 
-        If the group is cold and the line failed, the group is no longer full, and its next line may be sent.
+        If the group is cold and the line failed, the next line of the group may be sent.
         """
         if group:
             in_flight = self._in_flight[group] - 1

@@ -19,7 +19,10 @@ _MAX_AVERAGES = 10_000
 
 
 class Limit(StrEnum):
-    """Kinds of limits that make lines wait although a permit is free. The values are metric labels."""
+    """Kinds of limits that make lines wait, apart from the limit on all requests in flight.
+
+    The values are metric labels.
+    """
 
     TENANT_HOLD = "tenant_hold"
     MODEL_HOLD = "model_hold"
@@ -37,15 +40,15 @@ class Limit(StrEnum):
 
     @property
     def is_hold(self) -> bool:
-        """True if this is a hold: an operator has stopped the sending.
+        """True if this is a hold: an operator has stopped the sending for a tenant or a model.
 
-        The sending continues only if an operator releases the hold.
+        The sending continues only when an operator releases the hold.
         """
         return self in (Limit.TENANT_HOLD, Limit.MODEL_HOLD)
 
 
 class FleetRate(NamedTuple):
-    """A rate per minute that all workers share, and the part of the rate that this process may use."""
+    """A rate per minute that all workers share. `part` is the part that this process may use."""
 
     total: int
     part: float
@@ -98,7 +101,10 @@ class TenantShares(Protocol):
 
 
 class BatchWeights(TenantShares):
-    """Default for TenantShares: no limits and no order. Each tenant has the weight of its batches."""
+    """Default for TenantShares if nothing is configured: no limits and no order of batches.
+
+    Each tenant has the weight of its batches.
+    """
 
     def __init__(self) -> None:
         self.weights: Mapping[str, float] = {}
@@ -113,7 +119,7 @@ class BatchWeights(TenantShares):
 
 @dataclass(slots=True, eq=False)
 class _Buckets:
-    """How many more requests and tokens one tenant or model may send now, according to its `rates`."""
+    """How many more requests and tokens one tenant or model may send now, because of its rates per minute."""
 
     rates: Rates
     requests: MinuteRate | None
@@ -126,7 +132,7 @@ class _Buckets:
 
 
 class Charge(NamedTuple):
-    """The requests and tokens that one request has taken from rates.
+    """The requests and tokens by which one request has reduced the rates of its tenant and model.
 
     `SendLimits.correct` corrects the tokens.
 
@@ -148,7 +154,7 @@ def _no_record(_limit: Limit, _model: str, _tenant: str, _seconds: float) -> Non
 
 
 class SendLimits:
-    """Caps on requests in flight and rates per minute of one process, with their current usage.
+    """Checks caps on requests in flight and rates per minute in one process, and counts their usage.
 
     When a request is sent, the rates are charged with one request and an estimate of its tokens. The estimate
     is corrected when the response shows how many tokens were used.
@@ -194,9 +200,9 @@ class SendLimits:
     # Checks
 
     def tenant_limit(self, tenant: str, now: float) -> Limit | None:
-        """Return the tenant's cap, hold or rate that forbids a request now.
+        """Return the limit of the tenant that forbids a request now: a cap, a hold or a rate.
 
-        Return None if no limit of the tenant forbids it.
+        Return None if no limit of the tenant forbids it. In a hold, an operator has stopped the sending.
         """
         most = self.shares.max_in_flight.get(tenant)
         if most is not None and self.of_tenants[tenant] >= most:
@@ -204,10 +210,9 @@ class SendLimits:
         return self.tenant_rate(tenant, now)
 
     def tenant_rate(self, tenant: str, now: float) -> Limit | None:
-        """Return the tenant's hold or rate that forbids a request now.
+        """Return the hold or rate of the tenant that forbids a request now; None if none does.
 
-        Return None if no hold and no rate of the tenant forbids it. The tenant's cap on requests in flight is
-        not checked.
+        In a hold, an operator has stopped the sending. The tenant's cap on requests in flight is not checked.
         """
         if tenant in self.shares.held_tenants:
             return Limit.TENANT_HOLD
@@ -215,9 +220,9 @@ class SendLimits:
         return buckets and _used_up(buckets, now, Limit.TENANT_REQUESTS, Limit.TENANT_TOKENS)
 
     def model_limit(self, model: str, now: float) -> Limit | None:
-        """Return the model's hold or rate that forbids a request now.
+        """Return the hold or rate of the model that forbids a request now; None if none does.
 
-        Return None if no limit of the model forbids it.
+        In a hold, an operator has stopped the sending.
         """
         if model in self.shares.held_models:
             return Limit.MODEL_HOLD
@@ -225,7 +230,7 @@ class SendLimits:
         return buckets and _used_up(buckets, now, Limit.MODEL_REQUESTS, Limit.MODEL_TOKENS)
 
     def may_send(self, model: str, tenant: str, now: float) -> bool:
-        """Return True if no hold and no rate of the model or the tenant forbids one more request now.
+        """Return True if one more request is allowed now by the rates and holds of the model and the tenant.
 
         Caps on requests in flight are not checked.
         """
@@ -237,7 +242,7 @@ class SendLimits:
         return most is not None and self.of_keys[key_id] >= most
 
     def reason(self, limit: Limit, model: str, tenant: str) -> str:
-        """Return in words why lines wait. The text continues a sentence that begins with the model.
+        """Return words that say why lines wait. They continue a sentence that begins with the model.
 
         Args:
             limit: the cap or rate that makes the lines wait. It must not be a hold: control workers report
@@ -261,7 +266,7 @@ class SendLimits:
     # Charges
 
     def charge(self, model: str, tenant: str, line_bytes: int, now: float) -> Charge | None:
-        """Charge a request to the rates of its model and tenant. Return None if neither has a rate.
+        """Count a request against the rates of its model and tenant. Return None if neither has a rate.
 
         Args:
             line_bytes: length of the line, from which its tokens are estimated.
@@ -285,8 +290,8 @@ class SendLimits:
         """Replace the estimated tokens of a charge by `used`, the number of tokens that were used.
 
         This also improves later estimates for the same model and tenant. An estimate is one token per four
-        bytes of the line, plus an average: how many tokens more than that earlier requests used. If `used` is
-        0, the average does not change.
+        bytes of the line, plus an average: by how much earlier requests exceeded this. If `used` is 0, the
+        average does not change.
         """
         for buckets in charge.buckets:
             if buckets.tokens is not None:
@@ -301,9 +306,9 @@ class SendLimits:
 
 
 def _current(known: dict[str, _Buckets], name: str, rates: Rates, now: float) -> _Buckets | None:
-    """Return the entry of `known` for a tenant or model, adapted to `rates`.
+    """Return the rate counters of a tenant or model, adapted to its present rates.
 
-    If the entry is missing, add it. If `rates` has no limit, remove the entry and return None.
+    If they are missing in `known`, add them. If `rates` has no limit, remove them and return None.
 
     Args:
         known: by name of the tenant or model, how much may still be sent.

@@ -47,7 +47,7 @@ class TargetUrl:
 
 
 class SharedHeaders:
-    """Headers that many requests have in common. They are encoded once."""
+    """Headers that many requests have in common. They are encoded only once."""
 
     __slots__ = ("encoded", "headers")
 
@@ -60,7 +60,7 @@ _NO_HEADERS = SharedHeaders()
 
 
 class BackendRequest(Struct, eq=False):
-    """One HTTP request without the headers `host` and `content-length`, which the transport adds.
+    """One HTTP request to a backend. The transport adds the headers `host` and `content-length`.
 
     Attributes:
         first_byte: maximum number of seconds until the response starts; 0 for no limit.
@@ -85,9 +85,10 @@ class BackendResponse(Struct):
 
 
 class StreamedResponse(NamedTuple):
-    """The head of an HTTP response, and its body as an iterator over pieces. Header names are in lower case.
+    """Status and headers of an HTTP response, and its body as an iterator over pieces.
 
-    The iterator raises the same exceptions as `Transport.exchange`, except `ResponseTooLarge`.
+    Header names are in lower case. The iterator raises the same exceptions as `Transport.exchange`, except
+    `ResponseTooLarge`.
     """
 
     status: int
@@ -96,14 +97,14 @@ class StreamedResponse(NamedTuple):
 
 
 class ResponseTooLarge(Exception):
-    """The body of a response is larger than the limit."""
+    """Raised if the body of a response is larger than the limit."""
 
 
 class Exchange(Protocol):
-    """A request in flight. When it ends, a callback gets its response or error."""
+    """A request in flight, which can be cancelled. When it ends, a callback gets its response or error."""
 
     def cancel(self) -> None:
-        """End the request and close its connection. The callback is not called.
+        """Cancel the request and close its connection. The callback is not called.
 
         Do not call this after the callback was called.
         """
@@ -122,7 +123,7 @@ class Transport(Protocol):
 
         Args:
             most_bytes: maximum size of the response's body.
-            seconds: time limit for the whole exchange.
+            seconds: time limit for the request and the complete response.
 
         Raises:
             httpx.TransportError: the request was not sent or got no valid response. The module's docstring
@@ -138,8 +139,8 @@ class Transport(Protocol):
     ) -> Exchange | None:
         """Send a request if that is possible without awaiting, and return the exchange.
 
-        If nothing was sent, return None. Otherwise `ended` is called once when the exchange ends. Its
-        argument is the response or the exception that `exchange` would return or raise.
+        `ended` is called once when the exchange ends. Its argument is the response or the exception that
+        `exchange` would return or raise. If nothing was sent, return None, and `ended` is not called.
         """
         return None
 
@@ -149,9 +150,8 @@ class Transport(Protocol):
     ) -> AsyncGenerator[StreamedResponse]:
         """Context manager that sends a request once and yields its response, before the body has arrived.
 
-        At the end of the `with` block, a response that is not complete is cancelled. The block may end in
-        another task than the one that has entered it. A transport that cannot stream yields a response with a
-        single piece.
+        At the end of the `with` block, an incomplete response is cancelled. The block may end in another task
+        than the task that began it. A transport that cannot stream yields a response with a single piece.
 
         Args:
             most_bytes: maximum size of the body, for a transport that cannot stream.
@@ -169,7 +169,7 @@ class Transport(Protocol):
     async def aclose(self) -> None:
         """Close all idle connections.
 
-        An implementation that lists the connections in use closes these connections, too.
+        Some implementations also close the connections in use.
         """
         ...
 

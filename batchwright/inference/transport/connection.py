@@ -16,10 +16,7 @@ _NO_BODY = (204, 304)
 
 
 class BackendConnection(asyncio.Protocol):
-    """Connection of a `PooledTransport`. It may be reused while `is_reusable` is True.
-
-    Any error closes it.
-    """
+    """One HTTP connection to a backend. It may be reused while `is_reusable` is True. Any error closes it."""
 
     def __init__(self) -> None:
         self.retire_at = 0.0  # monotonic time after which the transport no longer reuses it
@@ -152,10 +149,10 @@ class BackendConnection(asyncio.Protocol):
         self._check_end()
 
     def eof_received(self) -> None:
-        """End the request in flight and close the connection, because the backend will send no more data.
+        """Handle the end of the data from the backend.
 
-        If the end of the connection is the end of the response, the request succeeds. If the response should
-        have been longer, the request fails.
+        The request in flight ends, and the connection is closed. The request succeeds if the end of the
+        connection marks the end of the response. It fails if the response should have been longer.
         """
         transport = self._transport
         self.connection_lost(None)
@@ -246,7 +243,7 @@ class BackendConnection(asyncio.Protocol):
             ended(error)
 
     def _take_callback(self) -> OnComplete | None:
-        """Remove and return the callback of the request in flight; None if no request is in flight."""
+        """Remove the callback of the request in flight, and return it; None if no request is in flight."""
         ended, self._on_complete = self._on_complete, None
         if self._idle_timeout is not None:
             self._idle_timeout.cancel()

@@ -50,7 +50,7 @@ class HttpxTransport(Transport):
             await self._close_if_idle()
 
     async def _begin(self, request: BackendRequest, seconds: float) -> httpx.Response:
-        """Send a request and return its response, whose body has not been read."""
+        """Send a request, and return its response before the body is read."""
         beginning = asyncio.timeout(request.first_byte or None)
         try:
             async with beginning:
@@ -76,7 +76,7 @@ class HttpxTransport(Transport):
         await self._close_if_idle()
 
     async def _close_if_idle(self) -> None:
-        """Close the transport if it is retired and no request is in flight."""
+        """Close the transport if `retire` was called and no request is in flight."""
         if self._is_retired and not self._in_flight:
             await self._transport.aclose()
 
@@ -84,7 +84,7 @@ class HttpxTransport(Transport):
         await self._transport.aclose()
 
     def _to_httpx(self, request: BackendRequest, seconds: float) -> httpx.Request:
-        """Return the request as an httpx request.
+        """Convert a request to an httpx request.
 
         Its connect timeout is always shorter than `seconds`. So if connecting takes too long, the error shows
         that the request was never sent.
@@ -108,7 +108,12 @@ def _headers(response: httpx.Response) -> dict[bytes, bytes]:
 
 
 async def _pieces(response: httpx.Response, idle: float, until: float) -> AsyncIterator[bytes]:
-    """Yield the pieces of the body. Raises TimeoutError at the time `until` of the event loop."""
+    """Yield the pieces of a response's body.
+
+    Raises:
+        TimeoutError: the body was not complete at the time `until` of the event loop, or no piece arrived for
+            `idle` seconds.
+    """
     assert isinstance(response.stream, httpx.AsyncByteStream)
     chunks = aiter(response.stream)
     while True:

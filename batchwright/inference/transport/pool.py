@@ -104,7 +104,7 @@ class PooledTransport(Transport):
         return exchange
 
     def finish(self, exchange: "_PooledExchange") -> None:
-        """End a request that `try_exchange_now` has started.
+        """Clean up after a request that `try_exchange_now` has started.
 
         Stop its timeout, and keep its connection for further requests or close it.
         """
@@ -137,7 +137,7 @@ class PooledTransport(Transport):
         self._close_idle()
 
     def _close_timers_if_done(self) -> None:
-        """Cancel the timers if the transport is retired and no request is in flight."""
+        """Cancel the timers if `retire` was called and no request is in flight."""
         if self._is_retired and not self._in_flight:
             self._timeouts.close()
 
@@ -186,7 +186,7 @@ class PooledTransport(Transport):
         return connection
 
     def _sweep(self) -> None:
-        """Close the connections that have been idle for too long."""
+        """Close connections that were idle for too long. A timer calls this."""
         self._sweeping = None
         oldest = time.monotonic() - _KEEPALIVE_SECONDS
         for origin, idle in list(self._idle.items()):
@@ -216,10 +216,7 @@ class Timeout(Struct, eq=False):
 
 
 class TimeoutWheel:
-    """Starts timeouts for requests.
-
-    Timeouts with the same duration share one timer of the event loop.
-    """
+    """Starts timeouts for requests, at low cost: timeouts with the same duration share one timer."""
 
     def __init__(self) -> None:
         self._running: dict[float, dict[Timeout, None]] = {}
@@ -260,7 +257,7 @@ class TimeoutWheel:
 
 
 def _do_nothing() -> None:
-    """Do nothing. This is the callback of a timeout while its request has no connection yet."""
+    """Do nothing. A timeout calls this while its request has no connection yet."""
 
 
 class _PooledExchange(Struct, eq=False):
@@ -282,7 +279,7 @@ class _PooledExchange(Struct, eq=False):
 
 
 def enable_tcp_keepalive(connected: socket.socket) -> None:
-    """Turn on TCP keep-alive for a socket, to detect that the other host has disappeared."""
+    """Turn on TCP keep-alive for a socket, so that the disappearance of the other host is detected."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _TCP_KEEPALIVE_OPTIONS.items():
         option: int | None = getattr(socket, name, None)  # not every operating system has all options
@@ -291,7 +288,7 @@ def enable_tcp_keepalive(connected: socket.socket) -> None:
 
 
 async def _open_connection(origin: Origin) -> BackendConnection:
-    """Connect to the first address of a host that responds. Raise OSError if no address responds.
+    """Connect to a host, using its first address that responds. Raise OSError if no address responds.
 
     Addresses of the same IP version are tried in random order. So connections spread over all servers of the
     host.

@@ -7,7 +7,7 @@ from batchwright.contracts.registry.backend_config import BackendConfig
 
 
 class InvalidTlsFiles(Exception):
-    """A certificate or key file cannot be used. The message names the file."""
+    """Raised if a certificate or key file cannot be used. The message names the file."""
 
 
 class TlsContext:
@@ -23,7 +23,7 @@ class TlsContext:
         self.context = self._create()
 
     def reload(self) -> bool:
-        """If a file has changed, create a new TLS context. Return True if a new context was created.
+        """Create a new TLS context if a file has changed. Return True if a new context was created.
 
         Raises:
             InvalidTlsFiles: a changed file cannot be used. Later calls return False until a file changes
@@ -61,7 +61,10 @@ class TlsContext:
 
 
 def needs_tls_context(backend: BackendConfig) -> bool:
-    """Return True if the backend has its own TLS settings, False if it uses the system's."""
+    """Return True if the backend has TLS settings of its own.
+
+    False means that it uses the system's settings.
+    """
     return bool(backend.tls_insecure_skip_verify or backend.tls_ca_cert_file or backend.tls_client_cert_file)
 
 
