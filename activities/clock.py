@@ -13,6 +13,6 @@ def suspend_aware_clock() -> float:
     """Return the seconds of a monotonic clock that does not stop while the machine is suspended.
 
     On Linux, `time.monotonic` stops during a suspension, so a worker would not notice the suspension. It
-    would send the lines of a slice that the server has given to another worker meanwhile.
+    would then send lines that Temporal has given to another worker meanwhile.
     """
     return time.clock_gettime(SUSPEND_AWARE_CLOCK)

@@ -62,8 +62,8 @@ def log_completion(row: BatchRow, at: datetime) -> None:
 def record_span(row: BatchRow) -> None:
     """Export the root span of the batch's trace, if tracing is on.
 
-    Every attempt of the last step calls this, because the attempt that ended the batch may have crashed
-    before the export.
+    Every attempt of the batch's last activity calls this, because an earlier attempt may have ended the batch
+    and crashed before the export.
     """
     spans = tracing.spans()
     if spans is None:
@@ -91,7 +91,7 @@ def size_bucket(lines: int) -> str:
 
 
 def count_completion(metrics: Metrics, row: BatchRow, at: datetime) -> None:
-    """Update the metrics for a batch that ended at `at`. Only the process that ended it may call this."""
+    """Update the metrics for a batch that has ended. Only the process that ended it may call this."""
     metrics.jobs_processed.labels(*_result(row)).inc()
     seconds = (at - row.order.starts_at).total_seconds()
     metrics.e2e_seconds.labels(row.status.value).observe(max(seconds, 0.0))
@@ -118,7 +118,7 @@ def count_invalid_input(
 
 
 def count_unserved(metrics: Metrics, codes: Mapping[LineCode, int]) -> None:
-    """Count the lines that failed in ingestion.
+    """Count the lines that failed before they were sent, while the input was read.
 
     Args:
         codes: number of lines by error code.
@@ -130,7 +130,7 @@ def count_unserved(metrics: Metrics, codes: Mapping[LineCode, int]) -> None:
 
 
 def count_missing_lines(metrics: Metrics, code: LineCode, lines: Mapping[str, int]) -> None:
-    """Count the lines that finalization settled with the error `code`, because they had no result.
+    """Count the lines that got the error `code` at the end of the batch, because they had no result.
 
     Args:
         lines: number of these lines by model.
@@ -146,7 +146,7 @@ def _count_settled(metrics: Metrics, model: str, code: LineCode, lines: int) -> 
 
 
 def count_skipped(metrics: Metrics) -> None:
-    """Count an attempt that did nothing because an earlier attempt had already ended the batch."""
+    """Count an attempt that did nothing, because an earlier attempt had already ended the batch."""
     metrics.jobs_processed.labels("skipped", "not_runnable_state").inc()
     metrics.recoveries.labels("unknown", "cleaned_up").inc()
 

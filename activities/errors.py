@@ -33,7 +33,8 @@ _PERMANENT_STATUSES = (
 async def translated(missing: Failure = Failure.PLAN_DAMAGED) -> AsyncGenerator[None]:
     """Context manager that replaces errors of storage, database and Temporal by an ApplicationError.
 
-    Workflows decide by the type of the ApplicationError what to do. All other errors are raised unchanged.
+    Workflows decide by the type of the ApplicationError what to do next. All other errors are raised
+    unchanged.
 
     Args:
         missing: type of the error if an object is missing in storage.
@@ -48,15 +49,15 @@ async def translated(missing: Failure = Failure.PLAN_DAMAGED) -> AsyncGenerator[
 
 
 def failure(kind: Failure, message: str) -> ApplicationError:
-    """Return an ApplicationError with the type `kind`.
+    """Create an ApplicationError with the type `kind`.
 
-    Temporal retries it, unless `kind` is in `NEVER_RETRIED`.
+    Temporal retries the activity that raises it, unless `kind` is in `NEVER_RETRIED`.
     """
     return ApplicationError(message, type=kind, non_retryable=kind in NEVER_RETRIED)
 
 
 def failure_of(error: Exception, missing: Failure = Failure.PLAN_DAMAGED) -> Failure | None:
-    """Return the failure type for an error of storage, database or Temporal; None for any other error.
+    """Return the failure type for an error of storage, database or Temporal; None for every other error.
 
     Args:
         missing: failure type for an object that is missing in storage.

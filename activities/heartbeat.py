@@ -13,9 +13,9 @@ _HEARTBEATS_PER_TIMEOUT = 3
 
 @contextlib.asynccontextmanager
 async def heartbeating() -> AsyncGenerator[None]:
-    """Context manager that sends heartbeats for the activity, three per heartbeat timeout.
+    """Context manager that sends heartbeats while an activity runs, three per heartbeat timeout.
 
-    The first attempt of an activity sends its first heartbeat after a third of the timeout, so a short
+    The first attempt of an activity sends its first heartbeat after a third of the timeout. So a short
     activity sends no heartbeat. Every later attempt sends its first heartbeat at once. If the activity has no
     heartbeat timeout, nothing is sent.
     """

@@ -46,11 +46,12 @@ class Lifecycle(LifecycleActivities):
 
     @activity.defn
     async def end(self, request: EndRequest) -> BatchStatus:
-        """End the batch's row and return its status. A row that has already ended keeps its status.
+        """End a batch by setting its final status, and return the status.
 
-        If the row is missing because the API crashed, it is inserted first. If the row waits for files, and
-        the request says that they will never be written, the row no longer waits. The batch's intermediate
-        objects are deleted, unless they are still needed to write its files or to resume it.
+        A batch that has ended keeps its status. If the batch's database row is missing because the API
+        crashed, it is inserted first. If the row waits for files, and the request says that they will never
+        be written, the row no longer waits. The batch's intermediate objects are deleted, unless they are
+        still needed to write its files or to resume it.
 
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.

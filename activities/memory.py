@@ -30,7 +30,7 @@ def return_large_blocks(malloc: Malloc | None) -> bool:
     """Make glibc return large memory blocks to the system when they are freed. Return True if glibc agreed.
 
     Call this before all other code of the process. By default, glibc soon places even large arrays between
-    small blocks, and the memory of such arrays cannot be returned to the system.
+    small blocks. Their memory then cannot be returned to the system.
 
     Args:
         malloc: result of `glibc_malloc`. If it is None, nothing is done and False is returned.
@@ -42,7 +42,7 @@ def return_large_blocks(malloc: Malloc | None) -> bool:
 
 
 def release_free_pages(malloc: Malloc | None, lines: int) -> bool:
-    """Return unused memory pages to the system after a batch. Return True if there were any.
+    """Return unused memory to the system after a batch. Return True if there was any.
 
     Args:
         malloc: result of `glibc_malloc`. If it is None, nothing is done and False is returned.

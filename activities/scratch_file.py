@@ -42,7 +42,10 @@ class ScratchFile:
         self.file.close()
 
     def require(self, needed_bytes: int) -> None:
-        """Raise StorageFull if the disk has less than `needed_bytes` free, plus 64 MiB for other programs."""
+        """Check that the disk has `needed_bytes` free, and 64 MiB more for other programs.
+
+        Raise StorageFull if not.
+        """
         needed, free = needed_bytes + _SPARE_BYTES, shutil.disk_usage(self.directory).free
         if free < needed:
             raise StorageFull(

@@ -14,10 +14,11 @@ _CHUNK_BYTES = 256 * 1024
 
 
 class SpillSpace:
-    """Makes the growing bytes of one activity. All of them together take at most 64 MiB of memory.
+    """Creates growing sequences of bytes that move from memory to a file when they become too large.
 
-    Each of them takes up to 256 KiB more. Call `close` at the end to delete their files. Several threads may
-    use the space at the same time, but only one thread at a time may use the same growing bytes.
+    All sequences of an activity together take at most 64 MiB of memory, and each takes up to 256 KiB more.
+    Call `close` at the end to delete their files. Several threads may use the space at the same time, but
+    only one thread at a time may use the same sequence.
 
     Args:
         directory: where the files are created; None for the system's temporary directory.
@@ -40,7 +41,7 @@ class SpillSpace:
             file.file.close()
 
     def take(self, size: int) -> bool:
-        """Reserve memory. Return False if there is not enough."""
+        """Reserve memory. Return False if not enough is left."""
         with self._lock:
             if size > self._left:
                 return False
@@ -59,7 +60,7 @@ class SpillSpace:
 
 
 class _SpilledBytes(GrowingBytes):
-    """Bytes whose beginning is in a file, and whose end is in memory.
+    """A growing sequence of bytes. Its beginning may be in a file, and its end is in memory.
 
     Raises, from all methods:
         StorageFull: the disk has too little free space, or does not accept the bytes.
@@ -102,7 +103,7 @@ class _SpilledBytes(GrowingBytes):
             super().replace(start + in_file - self._in_file, data[in_file:])
 
     def _make_room(self) -> None:
-        """Reserve more memory. If there is none, move all bytes in memory to the file."""
+        """Reserve more memory for new bytes. If there is none, move all bytes in memory to the file."""
         if self._file is None and self._space.take(_CHUNK_BYTES):
             self._reserved += _CHUNK_BYTES
             self._most += _CHUNK_BYTES

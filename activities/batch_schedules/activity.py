@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class BatchScheduling(ScheduleActivities):
-    """Admits and records batches of schedules, and waits for their ends.
+    """Activities of scheduled batches: check and record each batch of a schedule, and wait for its end.
 
     Args:
         remove: deletes a schedule in Temporal by its id.
@@ -52,11 +52,11 @@ class BatchScheduling(ScheduleActivities):
 
     @activity.defn
     async def admit_scheduled_batch(self, run: ScheduledRun) -> ScheduledBatch:
-        """Check that the batch that is due now may be created. Return its order, or the reason against it.
+        """Check whether the batch that is due now may be created. Return its order, or why it is refused.
 
-        The batch's id is derived from the run, so another attempt returns an order with the same id. If the
-        batch has a row, the order in the row is returned. If the schedule was deleted in the database, but
-        not in Temporal, it is deleted there.
+        The batch's id is derived from the run, so every attempt returns an order with the same id. If the
+        batch already has a row in the database, the order in this row is returned. If the schedule was
+        deleted in the database but still exists in Temporal, it is deleted there.
 
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.
@@ -75,9 +75,10 @@ class BatchScheduling(ScheduleActivities):
 
     @activity.defn
     async def record_scheduled_run(self, record: RunRecord) -> None:
-        """Insert the row of the run's batch, whose workflow was started, and add the run to its schedule.
+        """Insert the database row of the batch that a run has started, and add the run to its schedule.
 
-        If the run has no batch, the list of runs gets the reason. A repeated call changes nothing.
+        If the run has started no batch, the schedule's list of runs gets the reason. A repeated call changes
+        nothing.
 
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.
@@ -111,9 +112,9 @@ class BatchScheduling(ScheduleActivities):
 
     @activity.defn
     async def end_of_scheduled_batch(self, order: BatchOrder) -> BatchStatus | None:
-        """Return the final status of a batch; None if its tenant has deleted it.
+        """Return the final status of a batch; None if its tenant has deleted it after the end.
 
-        Only an ended batch can be deleted.
+        If the batch has not ended, the activity fails and is retried. So it waits for the end.
 
         Raises (ApplicationError, by type):
             BatchLive: the batch has not ended; retried.
@@ -135,7 +136,10 @@ class BatchScheduling(ScheduleActivities):
             _log.warning("deleted schedule not removed from Temporal", extra=fields)
 
     async def _admit(self, schedule: ScheduleRow, batch_id: str) -> ScheduledBatch:
-        """Check that a batch of the schedule may be created now, and count it for its quota."""
+        """Check whether a batch of the schedule may be created now.
+
+        If it may, count it for the tenant's quota.
+        """
         tenant, template, now = schedule.tenant, schedule.template, datetime.now(UTC).replace(microsecond=0)
         if refusal := await self._caller_refusal(tenant, template, now):
             return refusal
@@ -165,7 +169,10 @@ class BatchScheduling(ScheduleActivities):
     async def _caller_refusal(
         self, tenant: str, template: BatchTemplate, now: datetime
     ) -> ScheduledBatch | None:
-        """Return why the tenant, or the API key with which the schedule was created, may not be used now."""
+        """Return a refusal if the tenant or the schedule's API key may not be used now; None if both may.
+
+        The schedule's API key is the key with which the schedule was created.
+        """
         row = await self._database.tenants.get(tenant)
         if row is not None and row.disabled_at is not None:
             return _refused("tenant_disabled", f"The tenant '{tenant}' is disabled.")

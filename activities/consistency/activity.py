@@ -36,9 +36,10 @@ class ConsistencyChecking(ConsistencyCheckActivities):
 
     @activity.defn
     async def check_consistency(self, order: ConsistencyCheckOrder) -> ConsistencyCheckResult:
-        """Run one consistency check. Return what was compared, and the number of differences of each kind.
+        """Compare the database with Temporal and storage.
 
-        Differences are logged and counted. They do not make the activity fail.
+        Return how much was compared, and the differences found. Differences are counted by kind, and logged.
+        They do not make the activity fail.
 
         Raises (ApplicationError, by type):
             StorageUnavailable, DatabaseUnavailable, TemporalUnavailable: the service does not respond. The

@@ -83,7 +83,7 @@ class ConsistencyCheck:
         await self._add(DifferenceKind.RUN_MISSING, row.order, what, "a run is started", start)
 
     async def _report_ended_run(self, row: BatchRow, run: BatchRun) -> None:
-        """Record that a workflow run has ended although its batch's row says that the batch is live.
+        """Report that a workflow run has ended, although its batch's row says that the batch is live.
 
         If repairs are on, store the run's result in the row. If the run has no result, because an operator
         ended it, the batch gets the status `failed` and can be resumed. If one of the result's output files
@@ -143,7 +143,7 @@ class ConsistencyCheck:
                     await self._add(DifferenceKind.RUN_OPEN, row.order, what)
 
     async def _report_pending_files(self, row: BatchRow, run: BatchRun) -> None:
-        """Record that a workflow run has ended although its batch's row still waits for the output files.
+        """Report that a workflow run has ended, although its batch's row still waits for the output files.
 
         If repairs are on and the files exist, add them to the row. If repairs are on and the files do not
         exist, change the row so that it no longer waits for files.
@@ -182,7 +182,10 @@ class ConsistencyCheck:
             await self._add(DifferenceKind.COUNTS, row.order, counts)
 
     async def _compare_files(self) -> None:
-        """Record each file whose object is missing in storage. Retention deletes the file's row later."""
+        """Report each file whose object is missing in storage.
+
+        Retention deletes the row of such a file later.
+        """
         table, before = self._sources.database.retention, self._sources.now - SETTLING_TIME
         tenant = ""
         while names := await table.tenants(tenant, _PAGE):

@@ -47,7 +47,7 @@ class ConsistencyReport(BaseModel):
 
     @property
     def counts(self) -> dict[DifferenceKind, DifferenceCount]:
-        """For each kind of difference: how many were found, and how many of them were not repaired.
+        """Count the differences of each kind: how many were found, and how many of them were not repaired.
 
         Every kind is included, even if its numbers are 0.
         """

@@ -15,9 +15,10 @@ from batchwright.storage.base import Storage
 async def restored_outcome(
     order: BatchOrder, result: BatchResult, at: datetime, storage: Storage, settings: Settings
 ) -> BatchOutcome | None:
-    """Return the final counts and files for the row of a batch whose workflow run ended with `result`.
+    """Build the final counts and files for the row of a batch from the result of its workflow run.
 
-    Return None if the batch should have an output or error file that is not in storage.
+    The consistency check repairs the row with them. Return None if the batch should have an output or error
+    file that is not in storage.
 
     Args:
         at: when the run ended; used as the creation time of the files.
@@ -38,7 +39,7 @@ async def restored_outcome(
 
 
 async def _file(order: BatchOrder, kind: Literal["output", "error"], storage: Storage) -> FileRow | None:
-    """Build the database row of the batch's output or error file from the object in storage.
+    """Build the database row of the batch's output or error file from the stored object.
 
     Return None if storage has no such object. The caller sets the row's times.
     """

@@ -18,7 +18,7 @@ _BATCHES = "WorkflowType = 'BatchWorkflow'"
 
 
 class BatchRun(NamedTuple):
-    """The latest workflow run of a batch.
+    """The latest workflow run of a batch, as Temporal reports it.
 
     Attributes:
         id: the batch's id, which is also the workflow's id.
@@ -35,7 +35,10 @@ class BatchRun(NamedTuple):
 
 
 class BatchRunSource(Protocol):
-    """Access to the workflow runs of batches. All methods raise RPCError if Temporal is unavailable."""
+    """Interface to the workflow runs of batches in Temporal.
+
+    All methods raise RPCError if Temporal is unavailable.
+    """
 
     def all(self) -> AsyncIterator[BatchRun]:
         """Yield the runs of all batches, without their `result`."""

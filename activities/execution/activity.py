@@ -41,14 +41,14 @@ class Execution(ExecutionActivities):
 
     @activity.defn
     async def run_slice(self, request: SliceRequest) -> SliceResult:
-        """Send the slice's lines that have no stored result, for one turn. Return the counts of the slice.
+        """Send the lines of a slice that have no stored result yet, for a limited time.
 
-        A turn is one attempt of this activity, limited in time. A line with a stored result is never sent
-        again, even if processes are killed.
+        Return the slice's counts. A slice is a part of a batch's lines. One attempt of this activity is a
+        turn, limited in time. A line with a stored result is never sent again, even if processes are killed.
 
-        In the result, `finished` is True if every line has a stored result. It is False if the turn ended for
-        good before that: the slice was cancelled, its deadline has passed, or the batch has reached the cap
-        on its cost. If changed rates require that the slice runs on another task queue, the result has only
+        In the result, `finished` is True if every line has a stored result. It is False if the slice ends
+        without them: it was cancelled, its deadline has passed, or the batch has reached the cap on its cost.
+        If changed rates require that the slice runs on another task queue, the result has only
         `target_queue`, the name of that queue.
 
         Raises:
@@ -77,7 +77,7 @@ class Execution(ExecutionActivities):
 
 
 def require_dependencies(worker: WorkerContext, request: SliceRequest) -> None:
-    """Check that this worker can reach the services that a slice needs, such as storage.
+    """Check that this worker can reach the services that it needs to run a slice, such as storage.
 
     If it cannot reach one of them, publish why the slice waits.
 
@@ -95,11 +95,11 @@ def require_dependencies(worker: WorkerContext, request: SliceRequest) -> None:
 
 
 def require_share(worker: WorkerContext, request: SliceRequest) -> None:
-    """Check that this worker has a part of the fleet-wide limit of a backend of the model.
+    """Check that this worker may use a part of the fleet-wide limit of a backend that serves the model.
 
     The limit is divided between the workers. A worker that has just started has no part yet. If the limit is
-    smaller than the number of workers, some workers get no part. While interactive calls use the backend,
-    the limit is smaller.
+    smaller than the number of workers, some workers get no part. While interactive calls use the backend, the
+    limit is smaller.
 
     Raises:
         Deferred: this worker has no part. The slice returns to its queue for another worker. The database and
@@ -117,12 +117,13 @@ def require_share(worker: WorkerContext, request: SliceRequest) -> None:
 
 
 def require_need(held: HeldSlice, request: SliceRequest) -> None:
-    """Check that the worker still needs the slice. If not, give the slice back to its queue.
+    """Check that the worker still needs the slice. If it does not, return the slice to its queue.
 
-    A worker sometimes searches for a slice of a certain tenant or batch, and takes the next slice of the
-    queue. If this is a slice of another tenant or batch, the worker may not need it (`HeldSlice.is_surplus`).
+    A worker sometimes searches for a slice of a certain tenant or batch. It then takes the next slice of the
+    queue, which may belong to another tenant or batch. The worker may not need such a slice
+    (`HeldSlice.is_surplus`).
 
-    Such a slice still runs in two cases: if its deadline has passed, and if its last attempt crashed. In the
+    The slice still runs in two cases: if its deadline has passed, and if its last attempt crashed. In the
     second case, a new attempt that ends early would hide the crash.
 
     Raises:
@@ -140,8 +141,8 @@ async def target_queue(rates: EffectiveRates, request: SliceRequest) -> str:
     """Return the name of the task queue to which the slice must move; empty if it is on the right queue.
 
     The model's rate limits decide which queue is right, so a changed limit can move a running slice. The
-    first move happens at once, and each further move after a longer wait. Otherwise workers with different
-    settings, for example during a rollout, could keep moving a slice back and forth.
+    first move happens at once, and each further move after a longer wait. Without the waits, workers with
+    different settings could move a slice back and forth, for example during a rollout.
 
     Raises:
         TurnOver: not an error; the slice has to wait before it moves. The next turn checks the rates again.
@@ -158,8 +159,8 @@ async def target_queue(rates: EffectiveRates, request: SliceRequest) -> str:
 async def _run_attempt(attempt: SliceAttempt) -> SliceResult:
     """Run the attempt in its own task and return its result.
 
-    If the activity is cancelled, the attempt gets a signal to stop. It is not interrupted, so it can store
-    its results.
+    If the activity is cancelled, the attempt gets a signal to stop. It is not interrupted, so that it can
+    still store its results.
     """
     running = asyncio.create_task(attempt.run())
     while not running.done():

@@ -68,9 +68,9 @@ _REASONS = {
 
 
 class SliceAttempt:
-    """One attempt of the activity `run_slice`.
+    """One attempt of the activity `run_slice`, which sends lines of a slice.
 
-    The attempt runs in its own task, so that it can still store its results when the activity is cancelled.
+    The attempt runs in its own task. So it can still store its results when the activity is cancelled.
     """
 
     def __init__(self, worker: WorkerContext, request: SliceRequest, held: HeldSlice) -> None:
@@ -100,7 +100,7 @@ class SliceAttempt:
         )
 
     async def run(self) -> SliceResult:
-        """Run one turn and return the slice's counts.
+        """Send lines of the slice for a limited time (one turn), and return the slice's counts.
 
         Raises the ApplicationErrors that `Execution.run_slice` documents.
         """
@@ -137,7 +137,7 @@ class SliceAttempt:
     # Stopping
 
     def cancelled(self) -> None:
-        """Stop the turn, because Temporal's SDK has cancelled the activity.
+        """Stop the attempt, because Temporal's SDK has cancelled the activity.
 
         The SDK also reports the cause: a cancel of the batch, a shutdown of the worker, an operator who
         paused or reset the activity, or the loss of the lease.
@@ -230,7 +230,9 @@ class SliceAttempt:
         return reason
 
     async def _drop_cancelled_calls(self, queue: LineQueue, outcomes: LineSettler) -> None:
-        """Settle the lines of a rolling batch whose calls were cancelled, so that they are not sent.
+        """Settle the lines of calls that clients have cancelled, so that these lines are not sent.
+
+        A call is a single request that runs as a line of a batch.
 
         Raises:
             DatabaseUnavailable: the database does not respond.
@@ -253,7 +255,8 @@ class SliceAttempt:
     def _quarantine_suspects(self, queue: LineQueue, outcomes: LineSettler) -> None:
         """Quarantine the lines that the previous attempt was sending when its worker crashed.
 
-        If a line was being sent during `MAX_LINE_CRASHES` crashes, settle it with an error instead.
+        Quarantined lines are sent one at a time. If a line was being sent during `MAX_LINE_CRASHES` crashes,
+        settle it with an error instead.
         """
         if not self._quarantine.previous_marker:
             return
@@ -273,8 +276,8 @@ class SliceAttempt:
         - The grace period ended more than `LAST_FLUSH_SECONDS` ago. The workflow soon stops waiting for the
           slice.
 
-        If the batch has reached the cap on its cost, the workflow waits longer. Then the grace period after
-        the deadline counts.
+        If the batch has reached the cap on its cost, the workflow waits longer. In this case, only the grace
+        period after the deadline counts.
         """
         if self._stop.reason is StopReason.OVER_CAP:
             remaining = self._stop.deadline.grace_remaining(time.time())
@@ -285,10 +288,10 @@ class SliceAttempt:
     async def _compact(self, reason: StopReason, lines: int) -> None:
         """Merge the small segments of the slice into one if there are too many of them.
 
-        A segment is a stored object with results. If the slice is finished, there are too many segments if
-        merging at least halves their number. If the slice is not finished, there are too many if there are at
-        least `_COMPACT_BETWEEN_TURNS`. After a signal to stop, such as a cancel or a shutdown, nothing is
-        merged, because finalization may already be reading the segments.
+        A segment is a stored object with results. If the slice is finished, small segments are merged if this
+        at least halves their number. If it is not finished, they are merged if there are at least
+        `_COMPACT_BETWEEN_TURNS`. After a signal to stop, such as a cancel or a shutdown, nothing is merged,
+        because finalization may already be reading the segments.
 
         Args:
             reason: why the turn ended.
@@ -324,12 +327,13 @@ class SliceAttempt:
         logger.debug("turn ended", extra={**fields, "seconds": seconds})
 
     def _result(self, reason: StopReason) -> SliceResult:
-        """Return the result of the activity, with the counts of the slice, if no other turn follows.
+        """Return the activity's result if no other attempt must follow. Raise an error if one must follow.
 
         In the result, `finished` is True if every line has a stored result.
 
         Raises:
-            ApplicationError: another turn follows, which is not an error, or another attempt owns the slice.
+            ApplicationError: another attempt follows, which is not an error, or another attempt owns the
+                slice.
         """
         if reason is StopReason.LEASE_LOST:
             raise ApplicationError("another attempt owns the slice", type=Failure.OWNERSHIP_LOST)

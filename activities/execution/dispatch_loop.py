@@ -18,7 +18,7 @@ _TICK_SECONDS = 0.25
 
 
 class SliceDispatcher:
-    """Send loop of one turn of a slice.
+    """Sends the lines of a slice during one turn (one attempt, limited in time).
 
     One line at a time waits for a permit, the right to have one request in flight. When another request
     releases a permit, `_on_permit` sends the waiting line at once. The loop in `run` does the rest: it
@@ -47,7 +47,9 @@ class SliceDispatcher:
         return self._started_at is not None
 
     async def run(self) -> StopReason:
-        """Send lines until the turn ends, and return why it ended. No request is in flight afterwards.
+        """Send lines until this attempt (turn) has to end, and return the reason.
+
+        No request is in flight afterwards.
 
         Raises:
             PlanDamaged: a line cannot be read.
@@ -63,10 +65,7 @@ class SliceDispatcher:
         return reason
 
     def wake(self) -> None:
-        """Make the send loop check at once whether the turn has to stop.
-
-        Otherwise it checks at its next tick.
-        """
+        """Make the send loop check at once if it has to stop, and not only at its next tick."""
         if not self._may_send_now():
             self._leave_queue()
         self._state.wake.set()
@@ -93,12 +92,13 @@ class SliceDispatcher:
                 await self._rest(min(self._blocked_seconds() or _TICK_SECONDS, _TICK_SECONDS))
 
     async def _drain(self, reason: StopReason) -> StopReason:
-        """Wait for the requests in flight to end, as long as `reason` allows. Return why the turn ends.
+        """Wait for the requests in flight, for as long as `reason` allows.
+
+        Return why this attempt (turn) ends.
 
         - If all lines have a result and the lease is not lost, the result is COMPLETED.
-        - Otherwise, if there is a stop signal, the result is its reason. The signal may have come during this
-          call.
-        - Otherwise, the result is `reason`.
+        - If there is a stop signal, the result is its reason. The signal may have come during this call.
+        - In all other cases, the result is `reason`.
         """
         self._held.drain()
         self._queue.free_lines(sent.line for sent in self._state.in_flight)
@@ -144,7 +144,7 @@ class SliceDispatcher:
             self._turn.worker.budget.shrink(self._held.memory, self._queue.bytes)
 
     async def _rest(self, seconds: float) -> None:
-        """Wait until `TurnState.wake` is set, but at most `seconds`.
+        """Wait until the send loop has something to do (`TurnState.wake` is set), but at most `seconds`.
 
         If it was set since the last call, return at once.
         """
@@ -172,13 +172,13 @@ class SliceDispatcher:
         return StopReason.DEFERRED if is_blocked else None
 
     def _is_time_over(self) -> bool:
-        """Return True if the turn has used its time and another slice waits for its place on the worker.
+        """Return True if this attempt (turn) has used its time and another slice waits for its place.
 
-        The time begins when the turn sends its first line. If the turn has sent no line, the time begins with
-        the turn. So a turn also ends if other slices get all permits.
+        The time is counted from the first line that the turn sends. If the turn has sent no line, it is
+        counted from the start of the turn. So a turn also ends if other slices send all the time.
 
-        A turn has only `MAX_BLOCKED_SECONDS`, counted from its start, if its slice waits for a limit that
-        other slices of this worker can use up (`SliceDemand.is_spare`).
+        If other slices of this worker can use up the limit for which this slice waits
+        (`SliceDemand.is_spare`), the turn has only `MAX_BLOCKED_SECONDS`, counted from its start.
         """
         now = time.monotonic()
         if self._started_at is None:
@@ -194,16 +194,17 @@ class SliceDispatcher:
         return limit is not None and self._demand.is_spare(self._held, limit)
 
     def _count_ready(self) -> int:
-        """Return how many lines of the slice could be sent now if they had permits.
+        """Return how many lines of the slice could be sent now if more requests were allowed in flight.
 
-        If this number is low, the worker takes another slice from its queue. Therefore the result is 0 if
-        this slice can send nothing now but other slices could:
+        If this number is low, the worker takes another slice from its queue. Therefore the result is 0 if a
+        limit stops this slice, but other slices could send:
 
         - The tenant has reached a cap or a rate.
         - The model has reached a rate, and the slice is on a queue that several models share.
 
-        If prefix groups have a `width`, lines of full groups are not counted. None of these rules applies if
-        this worker already runs many slices of the tenant (`SliceDemand.is_replaceable` is False).
+        If only some lines with the same system prompt may be in flight (`PrefixGroups.width`), the others are
+        not counted. None of these rules applies if this worker already runs many slices of the tenant
+        (`SliceDemand.is_replaceable` is False).
         """
         if self._is_exclusive or self._held.is_yielding:
             return 0
@@ -239,7 +240,7 @@ class SliceDispatcher:
         )
 
     def _may_send_now(self) -> bool:
-        """Return True if a line may be sent.
+        """Return True if a line may be sent now.
 
         Call this right before each send, because it checks all conditions.
         """
@@ -254,7 +255,7 @@ class SliceDispatcher:
     # The queue for permits
 
     def _queue_next(self) -> None:
-        """Take the next line from the queue and request a permit for it.
+        """Request a permit for the next line. A permit is the right to have one request in flight.
 
         If a permit is free, the line is sent at once. While crash tracking is on, the line stays in the queue
         until the tracking has recorded that it is about to be sent.
@@ -281,20 +282,20 @@ class SliceDispatcher:
         return PermitRequest(*place, self._on_permit, request.caller.key_id, priority, self._yields_permit)
 
     def _yields_permit(self) -> bool:
-        """Return True if another slice should get the next permit instead of this slice.
+        """Return True if another slice should send the next line instead of this slice.
 
-        A prefix group consists of the lines with the same system prompt. If it is full, its next line should
-        wait for a response. The result is True if the groups have a `width` and all due lines belong to full
-        groups.
+        This is so if all lines that are due belong to full prefix groups, and the groups have a `width`. A
+        prefix group consists of the lines with the same system prompt. If it is full, its next line should
+        wait for a response.
         """
         line = None if self._is_exclusive else self._state.waiting_line
         has_width = self._router.prefixes.width < math.inf
         return line is not None and has_width and self._queue.should_wait(line)
 
     def _follow_priority(self) -> None:
-        """If an operator has changed the priority of the batch, wait for permits with the new priority.
+        """Use the batch's new priority if an operator has changed it.
 
-        Requests that are already in flight are not affected.
+        The slice then waits for permits with this priority. Requests in flight are not affected.
         """
         request, before = self._turn.request, self._permit_request
         priorities = self._limiter.limits.shares.ranks(request.model).priorities
@@ -305,10 +306,10 @@ class SliceDispatcher:
             before.detach()
 
     def _on_permit(self, permit: Permit) -> None:
-        """Send the line that waited for this permit, and request a permit for the next line.
+        """Send the waiting line, because it got a permit. Then request a permit for the next line.
 
-        The limiter calls this method, possibly from the code of another turn and in that turn's context. The
-        method must therefore not raise or log.
+        A permit is the right to have one request in flight. The limiter calls this method, possibly while the
+        code of another turn runs and in its context. So the method must not raise or log.
         """
         state = self._state
         line, state.waiting_line = state.waiting_line, None
@@ -337,9 +338,10 @@ class SliceDispatcher:
     # Lines that may no longer be sent
 
     def _reject_waiting_line(self) -> None:
-        """If the line that waits for a permit is no longer allowed to be sent, settle it with an error.
+        """Settle the next line with an error if it is no longer allowed to be sent.
 
-        The lines after it are settled in the same way, up to the first line that is allowed to be sent.
+        This is the line that waits for a permit to be sent. The lines after it are settled in the same way,
+        up to the first line that is allowed to be sent.
         """
         line = self._state.waiting_line
         if line is None or not self._authorizer.denial_reason(has_job=line.attempt.job is not None):
@@ -351,9 +353,9 @@ class SliceDispatcher:
             self._queue.push_front(line)
 
     def _reject_if_denied(self, line: SliceLine) -> bool:
-        """If the line is no longer allowed to be sent, settle it with an error and return True.
+        """Settle a line with an error if it is no longer allowed to be sent.
 
-        Otherwise return False.
+        Return True if it was settled.
         """
         reason = self._authorizer.denial_reason(has_job=line.attempt.job is not None)
         if reason:
@@ -365,7 +367,7 @@ class SliceDispatcher:
     # Lines that may crash a worker
 
     async def _track_next_lines(self) -> None:
-        """Store which lines will be sent next.
+        """Store which lines will be sent next, so that a crash can be traced to them.
 
         If the worker crashes, one of these lines may be the cause. The next attempt therefore quarantines
         them.
@@ -381,8 +383,8 @@ class SliceDispatcher:
     async def _send_quarantined(self) -> bool:
         """Send the next quarantined line and wait for its outcome. Return True if a line was handled.
 
-        A quarantined line may have crashed a worker. It is sent only if no other line of the slice is in
-        flight and no other slice of this process is sending a quarantined line. If the line may no longer be
+        A quarantined line may have crashed a worker. So it is sent alone: no other line of the slice is in
+        flight, and no other slice of this process is sending a quarantined line. If the line may no longer be
         sent, it is settled with an error, and the result is True.
 
         Return False if no quarantined line can be sent now.

@@ -13,7 +13,7 @@ from batchwright.inference.limits.prefix_groups import PrefixGroups
 class GroupedLine(Protocol):
     @property
     def due_group(self) -> int:
-        """The line's prefix group; 0 if the line has no group."""
+        """The line's prefix group (lines with the same system prompt); 0 if the line has no group."""
         ...
 
 
@@ -21,7 +21,7 @@ Line = TypeVar("Line", bound=GroupedLine)
 
 
 class DueLines(Generic[Line]):
-    """The lines of a slice that may be sent now, by prefix group (lines with the same system prompt).
+    """Queue of the lines that may be sent now, by prefix group (lines with the same system prompt).
 
     The groups are in the order of the plan, and so are the lines within a group. A group is full while its
     next line should wait for the response to an earlier line of the group. `pop` returns a line of a full
@@ -47,7 +47,7 @@ class DueLines(Generic[Line]):
         self._count += 1
 
     def push_front(self, line: Line) -> None:
-        """Add a line before the other lines of its group. The place of the group does not change."""
+        """Add a line before the other lines of its group. The position of the group does not change."""
         group = line.due_group
         lines = self._groups.get(group)
         if lines is None:
@@ -57,7 +57,7 @@ class DueLines(Generic[Line]):
         self._count += 1
 
     def pop(self) -> Line | None:
-        """Remove a line and return it: the first line of the first group that is not full.
+        """Remove and return the first line of the first group that is not full.
 
         If all groups are full, it is the first line of the first group. Return None if there are no lines.
         """
@@ -80,10 +80,13 @@ class DueLines(Generic[Line]):
         return line
 
     def count_preferred(self) -> float:
-        """Return how many lines could be sent before all groups are full."""
+        """Return how many lines could be sent before all groups are full.
+
+        Lines of full groups should wait.
+        """
         room = self._prefixes.room
         return sum(min(len(lines), room(group)) for group, lines in self._groups.items() if lines)
 
     def only_full_groups(self) -> bool:
-        """Return True if all lines belong to full groups."""
+        """Return True if all lines belong to full groups, which should wait for a response."""
         return all(self._prefixes.is_full(group) for group, lines in self._groups.items() if lines)

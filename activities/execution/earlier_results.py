@@ -31,10 +31,10 @@ class SubmittedJob(BaseModel):
 
 
 class LineAttempt(BaseModel):
-    """A line's attempts so far. All times are Unix seconds.
+    """Record of a line's attempts so far. All times are Unix seconds.
 
-    The record is stored in segments together with the slice's results (as ATTEMPT and SUBMITTED records), so
-    that the next turn knows it.
+    It is stored in segments together with the slice's results (as ATTEMPT and SUBMITTED records). So the next
+    turn knows it.
     """
 
     count: int = 0
@@ -49,16 +49,15 @@ class LineAttempt(BaseModel):
     job: SubmittedJob | None = None  # the job that is running
 
     def supersedes(self, other: "LineAttempt") -> bool:
-        """Return True if this record is at least as recent as `other`, a record of the same line."""
+        """Return True if this record is at least as new as `other`, a record of the same line."""
         return (self.count, self.jobs) >= (other.count, other.jobs)
 
 
 @dataclass
 class StoredResults:
-    """The results of the slice's earlier turns, read from its segments.
+    """Results of the slice's earlier turns, read from its segments (stored objects with many results).
 
-    A segment is a stored object with many results. The keys of all three mappings are the lines' offsets in
-    the input file.
+    The keys of all three mappings are the lines' offsets in the input file.
 
     Attributes:
         settled: for each settled line, True if it succeeded, False if it failed.
@@ -95,9 +94,8 @@ class StoredResults:
 async def read_stored_results(storage: Storage, folder: str) -> StoredResults:
     """Read the results of the slice's earlier turns from all segments (stored objects) in `folder`.
 
-    If a segment disappears while the segments are read, the folder is listed again. The reason can be an
-    attempt that no longer owns the slice: it may still be merging segments, and merging deletes the old
-    segments.
+    If a segment disappears meanwhile, the folder is listed again. This can happen because an attempt that no
+    longer owns the slice may still be merging segments, and merging deletes the old ones.
 
     Raises:
         SegmentDamaged: a segment is not readable.

@@ -32,13 +32,13 @@ _MAX_ERROR_CHARACTERS = 200
 
 
 class FailureAttribution:
-    """Decides for each failure of one slice if the line or the backend is at fault.
+    """Decides for each failure of a slice's lines if the line or the backend is at fault.
 
     It also reports outcomes to the backends' circuit breakers.
     """
 
     def __init__(self, request: SliceRequest, others_wait: Callable[[], bool]) -> None:
-        """Create the attribution for one slice.
+        """Create the object for the failures of one slice.
 
         Args:
             others_wait: returns True if a line of another tenant waits for a permit of the model.
@@ -64,10 +64,10 @@ class FailureAttribution:
     def charged_budget(
         self, line: SliceLine, request_id: str, outcome: Outcome, dispatch: Dispatch
     ) -> Budget:
-        """Return what the outcome costs the line.
+        """Return what an outcome costs its line, for example one of its attempts.
 
-        If the outcome would cost the line an attempt (ATTEMPT) but the backend is at fault, the result is
-        CAPACITY: the line only has to wait. In all other cases, it is the budget of the outcome.
+        If it would cost an attempt (ATTEMPT) but the backend is at fault, the result is CAPACITY: the line
+        only has to wait. In all other cases, it is the budget of the outcome.
         """
         if outcome.verdict.budget is not Budget.ATTEMPT:
             return outcome.verdict.budget
@@ -96,7 +96,7 @@ class FailureAttribution:
     def record_error(self, dispatch: Dispatch, outcome: Outcome) -> None:
         """Store the backend's error message in its circuit breaker.
 
-        The waiting reasons that this tenant sees quote the message.
+        When lines wait, this tenant sees the message in the waiting reason.
         """
         dispatch.upstream.circuit.remember_error(self._tenant, quotable_error(outcome))
 
@@ -181,7 +181,7 @@ class LineAttempts:
         self._persist(line)
 
     def use(self, line: SliceLine, outcome: Outcome) -> None:
-        """Count a failed attempt of the line, and schedule the next attempt."""
+        """Count a failed attempt of the line, and schedule its next attempt."""
         policy, count = self._policy, line.attempt.count + 1
         wait = backoff(count, initial=policy.initial_backoff, longest=policy.max_backoff)
         changes = {
@@ -196,10 +196,10 @@ class LineAttempts:
             self._persist(line)
 
     def wait_for_capacity(self, line: SliceLine, outcome: Outcome) -> None:
-        """Schedule a retry that costs the line no attempt, because its backend has no capacity now.
+        """Schedule a retry because the backend has no capacity now. It costs the line no attempt.
 
-        If direct callers use the backend's slots, the line is due at once: the limit of the backend sends it
-        when a slot may be free.
+        If other clients use the backend's slots, the line is due at once. The limit of the backend then
+        decides when it is sent.
 
         The line's state is stored only if the change is large enough to matter to a later turn.
         """
@@ -227,16 +227,16 @@ class LineAttempts:
             self._persist(line)
 
     def _retry_at(self, wait: float) -> float:
-        """Return when the line's next attempt is due, in Unix seconds.
+        """Return when the next attempt is due after a wait, in Unix seconds.
 
         Args:
-            wait: seconds to wait. If the line would otherwise miss the deadline, it waits for a shorter time.
+            wait: seconds to wait. It is shortened if the line would miss the deadline.
         """
         now = time.time()
         return now + within_deadline(wait, self._deadline.remaining(now))
 
     def are_exhausted(self, line: SliceLine) -> bool:
-        """Return True if the line has no attempts left, or if it has waited too long for capacity.
+        """Return True if the line has used all its attempts, or if it has waited too long for capacity.
 
         The retry policy sets the two limits: `max_attempts` and `give_up_after`.
         """

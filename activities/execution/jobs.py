@@ -41,7 +41,7 @@ _FAILURE_RESULTS = {LineCode.JOB_LOST: "lost", LineCode.REQUEST_TIMEOUT: "overdu
 
 
 class _LineJob(NamedTuple):
-    """A line whose request runs as a job at a backend.
+    """A line whose request runs as an asynchronous job at a backend.
 
     Attributes:
         config: the model's job settings when this turn began to wait for the job. If the settings change
@@ -59,7 +59,10 @@ class _LineJob(NamedTuple):
 
 
 class JobRunner:
-    """Submits the jobs of one turn and waits for their results."""
+    """Submits asynchronous jobs to backends for the lines of a slice, and waits for their results.
+
+    One object is for one turn (attempt of the slice).
+    """
 
     def __init__(self, turn: SliceTurn) -> None:
         worker, request = turn.worker, turn.request
@@ -101,7 +104,7 @@ class JobRunner:
         return await self._follow(call)
 
     async def follow(self, line: SliceLine, request: OutboundRequest, dispatch: Dispatch) -> Outcome:
-        """Wait until the job that already runs for the line ends, and return the outcome of the job.
+        """Wait until the job that already runs for the line ends. Return the outcome of the job.
 
         If the job ends without a result, its id is deleted, and the line's next attempt submits a new job.
         """
@@ -110,16 +113,16 @@ class JobRunner:
     def release(self) -> None:
         """Stop waiting for jobs, because the worker shuts down.
 
-        The jobs keep running at their backends, and the next attempt of the slice waits for them.
+        The jobs continue at their backends, and the next attempt of the slice waits for them.
         """
         for task in self._followed:
             task.cancel()
 
     async def cancel(self) -> None:
-        """Cancel the turn's running jobs at their backends, if the results would come too late to be used.
+        """Cancel the turn's running jobs at their backends if their results can no longer be used.
 
-        They would come too late in three cases: the deadline has passed, the batch was cancelled, or the
-        batch has reached the cap on its cost.
+        This is so in three cases: the deadline has passed, the batch was cancelled, or the batch has reached
+        the cap on its cost.
 
         If the turn stops for another reason, for example because the batch is paused, do nothing. The jobs
         keep running, and the next attempt of the slice waits for them.
@@ -186,7 +189,7 @@ class JobRunner:
         return outcome
 
     async def _watch(self, call: _LineJob, job: SubmittedJob, callback: CallbackFuture | None) -> Outcome:
-        """Wait until the job ends, takes too long, or cannot be polled. Return the outcome of the line.
+        """Wait until a job ends, takes too long, or cannot be polled. Return the outcome of its line.
 
         Args:
             callback: gets the backend's callback; None if the backend does not report the end by a callback.
@@ -270,7 +273,7 @@ class JobRunner:
 
     @contextlib.contextmanager
     def _subscribed(self, upstream: Upstream, token: CallbackToken) -> Generator[CallbackFuture | None]:
-        """Context manager: yield a future that receives the job's callback.
+        """Context manager that yields a future for the job's callback.
 
         It yields None if the backend does not call back.
         """
@@ -290,7 +293,7 @@ def _config_of(upstream: Upstream) -> JobConfig:
 
 
 async def _is_called(callback: CallbackFuture | None, seconds: float) -> bool:
-    """Wait about `seconds` for the callback. Return True if it has arrived.
+    """Wait about `seconds` for a job's callback. Return True if it has arrived.
 
     The wait is shortened at random by up to a tenth, so that jobs are not all polled at the same time.
 

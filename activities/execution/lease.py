@@ -21,7 +21,7 @@ _SAFETY_MARGIN_SECONDS = 5.0
 
 
 class HeartbeatReply(Enum):
-    """The server's reply to a heartbeat. UNREACHABLE means that the server did not reply."""
+    """Temporal's reply to a heartbeat. UNREACHABLE means that there was no reply."""
 
     OK = auto()
     CANCEL_REQUESTED = auto()
@@ -35,10 +35,10 @@ class Heartbeat(Protocol):
 
 
 class SliceLease:
-    """The right of this attempt to send the slice's lines. Each acknowledged heartbeat renews the lease.
+    """The right of this attempt to send the slice's lines. Each acknowledged heartbeat renews it.
 
-    The lease ends at `valid_until`. This is shortly before the server may give the slice to another worker.
-    The time is measured with a clock that keeps running while the machine is suspended.
+    The lease ends at `valid_until`. This is shortly before Temporal may give the slice to another worker. The
+    time is measured with a clock that keeps running while the machine is suspended.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class SliceLease:
 
 
 def is_fresh_attempt(info: activity.Info, now: datetime) -> bool:
-    """Return True if the slice's first attempt has just started, so that its first heartbeat can wait.
+    """Return True if the slice's first heartbeat can wait, because its first attempt has just started.
 
     Return False if a heartbeat must be sent at once. This is so in two cases:
 
-    - It is a later attempt, whose heartbeat must report the crashes of earlier attempts.
-    - It is a first attempt that started long ago, in a process that was frozen. It must check that it still
+    - This is a later attempt. Its heartbeat must report the crashes of earlier attempts.
+    - This is a first attempt that started long ago, in a process that was frozen. It must check that it still
       owns the slice.
 
     If the worker's clock is wrong, the result may be False by mistake, which only costs one heartbeat.
@@ -99,10 +99,10 @@ def is_fresh_attempt(info: activity.Info, now: datetime) -> bool:
 
 
 def temporal_heartbeat(client: Client) -> Heartbeat:
-    """Return a function that sends a heartbeat for the running activity and returns the server's reply.
+    """Return a function that sends a heartbeat for the running activity and returns Temporal's reply.
 
-    The function sends each heartbeat twice: through the SDK, which requires it but does not report whether
-    the server has acknowledged it, and directly to the server.
+    The function sends each heartbeat twice. The SDK requires one, but does not report whether the server has
+    acknowledged it. The other is sent directly to the server.
     """
     handle = client.get_async_activity_handle(task_token=activity.info().task_token)
 

@@ -26,7 +26,7 @@ _UNTRIED = LineAttempt()  # shared by all unsent lines, because a LineAttempt is
 
 
 class SliceLine(Struct, eq=False):
-    """A line of the slice.
+    """A line of a slice, with the record of its attempts.
 
     Attributes:
         offset: byte position in the input file, which also identifies the line.
@@ -48,7 +48,7 @@ class SliceLine(Struct, eq=False):
 
     @property
     def due_group(self) -> int:
-        """Group of the line in `DueLines`.
+        """Prefix group of the line (lines with the same system prompt), by which `DueLines` orders lines.
 
         If the line's job already runs at a backend, the line has no group (0).
         """
@@ -56,7 +56,7 @@ class SliceLine(Struct, eq=False):
 
 
 class LineQueue:
-    """The lines of a slice that have no result yet.
+    """Queue of a slice's lines that have no result yet.
 
     Lines that may be sent now are in the order of `DueLines`. Lines that wait for a retry are sorted by the
     time of the retry. Quarantined lines, which may have crashed a worker, are in a separate list.
@@ -86,13 +86,13 @@ class LineQueue:
 
     @property
     def preferred(self) -> float:
-        """Number of due lines that could be sent before all prefix groups are full."""
+        """Number of lines that could be sent now before all prefix groups (same system prompt) are full."""
         return self._ready.count_preferred()
 
     def requeue(self, line: SliceLine) -> None:
         """Put a line without a result back into the queue.
 
-        A line that is due goes behind the other due lines of its prefix group. A line that is not due waits
+        If the line is due, it goes behind the other due lines of its prefix group. If it is not due, it waits
         until its `not_before`. A quarantined line, which was in flight during a crash, goes to the
         quarantined lines.
         """
@@ -104,10 +104,10 @@ class LineQueue:
             heapq.heappush(self._later, (line.attempt.not_before, line.offset, line))
 
     def next(self) -> SliceLine | None:
-        """Remove and return the next due line; None if no line is due. Quarantined lines are not returned.
+        """Remove and return the next line that may be sent now; None if there is none.
 
-        When a line's wait ends, the line goes to the end of its prefix group. But a line with a running job
-        goes to the front, because polling its job is cheap.
+        Quarantined lines are not returned. When a line's wait ends, the line goes to the end of its prefix
+        group. But a line with a running job goes to the front, because polling its job is cheap.
         """
         while self._later and self._later[0][0] <= time.time():
             line = heapq.heappop(self._later)[2]
@@ -118,10 +118,10 @@ class LineQueue:
         return self._ready.pop()
 
     def reselect(self, line: SliceLine) -> SliceLine:
-        """Return the line to send now instead of `line`, which an earlier call of `next` returned.
+        """Choose again which line to send, in place of a line that `next` returned earlier.
 
-        The result is usually `line` itself. It can be another line if prefix groups have become full since
-        that call, or are no longer full.
+        The result is usually `line` itself. It is another line if lines with the same system prompt should
+        now wait for a response.
         """
         if not line.prefix_group or line.attempt.job is not None or line.attempt.crashes:
             return line
@@ -129,7 +129,9 @@ class LineQueue:
         return self._ready.pop() or line
 
     def should_wait(self, line: SliceLine) -> bool:
-        """Return True if `line` and all due lines belong to full prefix groups.
+        """Return True if `line` and all lines that are due belong to full prefix groups.
+
+        `line` should then wait for the response to an earlier line with the same system prompt.
 
         Args:
             line: a line that `next` has returned.
@@ -137,7 +139,7 @@ class LineQueue:
         return self._prefixes.is_full(line.due_group) and self._ready.only_full_groups()
 
     def pop_quarantined(self) -> SliceLine | None:
-        """Remove and return the due quarantined line with the fewest crashes.
+        """Remove and return a quarantined line that is due: the line with the fewest crashes.
 
         Return None if no quarantined line is due.
         """
@@ -150,8 +152,8 @@ class LineQueue:
     def quarantine(self, marker: str) -> list[SliceLine]:
         """Quarantine the lines that a crashed attempt was about to send or had in flight. Return these lines.
 
-        For each of these lines, the number of crashes is increased by one. `marker` names the crashed attempt
-        in the lines' records.
+        The number of crashes of each line is increased by one. `marker` is the text that names the crashed
+        attempt in the lines' records.
         """
         lines = [*self._ready, *(line for _, _, line in self._later), *self._quarantined]
         found = [line for line in lines if line.attempt.sending_attempt == marker]
@@ -164,18 +166,21 @@ class LineQueue:
         return found
 
     def settle(self, line: SliceLine) -> None:
-        """Count the line as settled and free its JSON. The line must not be in the queue."""
+        """Count the line as settled, and free the memory of its JSON. The line must not be in the queue."""
         self.unsettled -= 1
         self.bytes -= len(line.data)
         line.data = b""
 
     def discard(self, line: SliceLine) -> None:
-        """Remove a quarantined line that was settled without being sent."""
+        """Remove a line from the quarantined lines, because it got a result without being sent."""
         self._quarantined.remove(line)
         self.settle(line)
 
     def free_lines(self, in_flight: Iterable[SliceLine]) -> None:
-        """Free the JSON of all lines in the queue and in `in_flight`. After that, no line can be sent."""
+        """Free the memory of the JSON of all lines in the queue and in `in_flight`.
+
+        No line can be sent afterwards.
+        """
         for line in (*self._ready, *(line for _, _, line in self._later), *self._quarantined, *in_flight):
             line.data = b""
         self.bytes = 0
@@ -201,7 +206,7 @@ class LineQueue:
 
 
 async def read_slice_record(storage: Storage, request: SliceRequest) -> SliceRecord:
-    """Read from storage which part of the plan and of the shard belongs to the slice.
+    """Read the record of a slice: which part of the plan and of the shard belongs to it.
 
     The plan lists the model's lines in dispatch order. The shard holds their JSON.
 
@@ -222,15 +227,15 @@ async def read_line_queue(
     *,
     is_grouped: bool,
 ) -> LineQueue:
-    """Read the slice's unsettled lines from storage and return them as a queue.
+    """Read those lines of the slice from storage that have no result yet. Return them as a queue.
 
     This takes two requests to storage: the first reads the slice's part of the plan, the second reads the
     slice's lines in the shard.
 
     Args:
         prefixes: the model's prefix groups.
-        is_grouped: True to send lines by prefix group. False if the plan has the order of the input file, so
-            that lines are sent in this order.
+        is_grouped: True to send lines by prefix group (lines with the same system prompt); False to send them
+            in the order of the plan.
 
     Raises:
         PlanDamaged: plan and shard do not match.

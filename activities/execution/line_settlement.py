@@ -45,7 +45,7 @@ class OutboundRequest(Struct, eq=False):
 
 
 class InFlightRequest(Struct, eq=False):
-    """A request in flight for one line, with the permit and the memory that it holds.
+    """A request in flight for one line, with its permit and its reserved memory.
 
     Attributes:
         permit: the right to have one request in flight.
@@ -68,9 +68,9 @@ _RequestKind = tuple[str, int, Category, str]
 
 
 class SliceMetrics:
-    """Buffers the metrics of the lines of one slice, and adds them to the process's metrics together.
+    """Buffers the metrics of one slice's lines, and adds them to the process's metrics from time to time.
 
-    An update of the metrics for each line would be slow.
+    Updating the process's metrics for each line would be slow.
     """
 
     def __init__(self, worker: WorkerContext, request: SliceRequest, cost: SliceCost) -> None:
@@ -133,7 +133,7 @@ class SliceMetrics:
         self._retries.labels(self._model, category).inc()
 
     def fell_back(self, model: str) -> None:
-        """Count a line that was answered by the fallback model `model`."""
+        """Count a line that the fallback model `model` has answered."""
         self._fallbacks.labels(self._model, model).inc()
 
     def dead_letter(self, code: str) -> None:
@@ -173,9 +173,9 @@ def _increase(counters: Sequence[CounterSeries], lines: int) -> None:
 
 
 class LineSettler:
-    """Creates the requests of one slice, and applies their outcomes.
+    """Creates the requests for a slice's lines, and handles their outcomes.
 
-    Depending on the outcome, a line is settled, or its retry is scheduled.
+    An outcome settles its line, or leads to a retry.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class LineSettler:
         self.attempts = LineAttempts(request, writer, policy)
 
     def request(self, line: SliceLine) -> OutboundRequest:
-        """Return the request that sends the line.
+        """Create the request that sends a line.
 
         Raises:
             PlanDamaged: the line is not a request that ingestion would have accepted.
@@ -238,9 +238,10 @@ class LineSettler:
         self._writer.add(SegmentRecord(RecordKind.SETTLED, line.offset, payload))
 
     def apply(self, sent: InFlightRequest, outcome: Outcome) -> bool:
-        """Settle the line and return True, or schedule its next attempt and return False.
+        """Handle the outcome of a request.
 
-        The decision depends on the outcome and on the number of earlier attempts.
+        Return True if the line is settled, False if it will be sent again. The decision depends on the
+        outcome and on the number of earlier attempts.
         """
         circuit, begun = sent.dispatch.upstream.circuit, sent.dispatch.attempt
         since_sent = circuit.clock() - begun.sent_at
@@ -269,7 +270,7 @@ class LineSettler:
         self._writer.add(SegmentRecord(RecordKind.SETTLED, sent.line.offset, payload, True, usage))
 
     def _apply_hook_result(self, sent: InFlightRequest, outcome: Outcome) -> bool:
-        """Apply an outcome that a hook (the operator's own function) has produced.
+        """Handle an outcome that does not come from a backend but from a hook (the operator's own function).
 
         Return True if the line is settled, False if it will be retried. The circuit breaker is not changed,
         because no request was sent to the backend.
@@ -328,7 +329,7 @@ class LineSettler:
     def _add_dead_letter(
         self, line: SliceLine, request: OutboundRequest, outcome: Outcome, attempts: int
     ) -> None:
-        """Add a dead letter, the record of a line's final failure.
+        """Record why a line has finally failed, as a dead letter.
 
         The caller must add the line's result right afterwards, so that both are stored in the same segment.
 

@@ -16,7 +16,7 @@ TRACKED_BATCH_SIZE = 16  # while tracking: number of lines recorded together, an
 
 
 class AttemptHistory(NamedTuple):
-    """How many attempts of a slice crashed in a row, right before the current attempt.
+    """How many attempts of a slice crashed, one after the other, right before the current attempt.
 
     Attributes:
         attempt: number of the current attempt.
@@ -28,12 +28,12 @@ class AttemptHistory(NamedTuple):
 
     @property
     def crashes(self) -> int:
-        """Number of attempts that crashed in a row right before the current attempt."""
+        """Number of attempts that crashed one after the other, right before the current attempt."""
         return self.attempt - self.crashed_since
 
 
 def attempt_history(attempt: int, details: Sequence[object]) -> AttemptHistory:
-    """Return the crash history of a slice from the details of its last heartbeat.
+    """Find out from a slice's last heartbeat how many attempts crashed before this one.
 
     Args:
         attempt: number of the attempt that starts now.
@@ -50,7 +50,7 @@ def attempt_history(attempt: int, details: Sequence[object]) -> AttemptHistory:
 
 
 class CrashQuarantine:
-    """Crash tracking of one attempt of a slice.
+    """Tracks which lines one attempt of a slice is sending, to find lines that crash workers.
 
     A marker is a text that names an attempt. It is stored with each line that the attempt is about to send.
 

@@ -38,7 +38,7 @@ class SliceReporter:
         self._settled: int | None = None  # number of settled lines at the last heartbeat
 
     def counts(self) -> SliceResult:
-        """Return the slice's counts for a heartbeat. Also report the counts, and why the slice waits.
+        """Return the slice's counts for a heartbeat. Also report them, and why the slice waits.
 
         Before the results of earlier turns are read, the counts are too low, so nothing is reported.
         """
@@ -61,7 +61,7 @@ class SliceReporter:
         return SliceResult(completed=writer.completed, failed=writer.failed)
 
     def turn_finished(self, *, another_follows: bool) -> None:
-        """Clear the slice's waiting reason and its deferral metric, after a turn that has sent lines.
+        """Clear the slice's waiting reason and deferral metric, at the end of a turn that has sent lines.
 
         There are two exceptions. If the model's circuit allows only trial requests, the waiting reason stays.
         If another turn follows, the deferral metric stays.
@@ -73,7 +73,9 @@ class SliceReporter:
             self._worker.deferrals.clear(self._request.batch_id, self._request.model)
 
     def deferral(self, blocked_seconds: float, unsettled: int) -> ApplicationError:
-        """Return the error that ends this attempt and defers the slice. Also publish why the slice waits.
+        """Return the error that ends this attempt, so that the slice is tried again later.
+
+        Also publish why it waits.
 
         Args:
             blocked_seconds: seconds until a line may be sent.
@@ -93,7 +95,7 @@ class SliceReporter:
         return next_turn_error(Failure.DEFERRED, reason + detail, delay)
 
     def _report_waiting(self, settled: int) -> None:
-        """Publish why the slice waits: storage fails, only trial requests may be sent, or a limit is reached.
+        """Publish why the slice waits: storage fails, only trials are allowed, or a limit is reached.
 
         If the slice does not wait for one of these reasons, and lines were settled since the last call, clear
         the waiting reason.
@@ -113,16 +115,13 @@ class SliceReporter:
         self._settled = settled
 
     def _limit_reason(self) -> str:
-        """Return in words which cap or rate makes the slice's lines wait.
-
-        The text is empty if no limit makes them wait.
-        """
+        """Return words for the cap or rate that the slice's lines have reached; empty if there is none."""
         request, permits = self._request, self._worker.permits
         tenant, model = request.tenant, request.model
         limit = permits.limit_reached(model, tenant, request.caller.key_id)
         return "" if limit is None or limit.is_hold else permits.limits.reason(limit, model, tenant)
 
     def _open_circuit(self) -> CircuitBreaker | None:
-        """Return the model's circuit breaker if it allows only trial requests; otherwise None."""
+        """Return the model's circuit breaker while it allows only trial requests; None at all other times."""
         router = self._worker.router(self._request.model)
         return router.circuit if router is not None and router.only_trials_allowed else None

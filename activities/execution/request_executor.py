@@ -27,7 +27,7 @@ from batchwright.telemetry.backend_traffic import CHAT, GROUPED_CHAT
 
 
 class RequestExecutor:
-    """Sends the lines that have a permit, the right to have one request in flight.
+    """Sends the lines that have got a permit, the right to have one request in flight.
 
     `submit` sends a line in one of two ways. On the fast path, nothing is awaited: the request is sent at
     once, and the callback that reads the response handles it (`_try_send_now`, `_on_response`). All other
@@ -91,7 +91,7 @@ class RequestExecutor:
         return True
 
     async def cancel_all(self) -> None:
-        """Cancel all requests in flight, and release their permits and memory.
+        """Cancel all requests in flight, and free their memory and their permits (rights to be in flight).
 
         Do not call `submit` afterwards.
         """
@@ -104,7 +104,7 @@ class RequestExecutor:
             self._complete(sent)
 
     def _resume_job(self, line: SliceLine) -> Dispatch | None:
-        """Return a Dispatch to the backend that already runs the line as a job.
+        """Return a Dispatch to the backend at which the line already runs as a job.
 
         If that backend is no longer configured, forget the job and return None.
         """
@@ -116,9 +116,9 @@ class RequestExecutor:
         return found
 
     def _complete(self, sent: InFlightRequest) -> None:
-        """Release the memory and the permit of a request that has ended.
+        """Free the memory and the permit of a request that has ended.
 
-        When the permit is released, the next waiting line is sent.
+        When its permit is free, the next waiting line is sent.
         """
         self._state.in_flight.discard(sent)
         self._budget.response_bytes -= sent.held
@@ -260,7 +260,7 @@ class RequestExecutor:
         return outcome
 
     def _pass_on(self, sent: InFlightRequest, outcome: Outcome, refused: Sequence[Upstream]) -> bool:
-        """Give the line and its permit to the next backend. Return False if that is not possible.
+        """Move the request, with its permit, to another backend. Return False if that is not possible.
 
         It is not possible in five cases:
 
@@ -303,8 +303,8 @@ class RequestExecutor:
     async def _probe_if_in_doubt(self, sent: InFlightRequest, outcome: Outcome) -> None:
         """Send a probe if it is unclear whether the line or the backend caused the failure.
 
-        A probe is a minimal request to the backend. If the backend answered both the line and the probe, the
-        line's `is_backend_alive` becomes True. In all other cases it becomes False.
+        A probe is a small test request to the backend. If the backend answered both the line and the probe,
+        the line's `is_backend_alive` becomes True. In all other cases, it becomes False.
         """
         line, dispatch, attribution = sent.line, sent.dispatch, self._outcomes.attribution
         line.is_backend_alive = False
@@ -321,9 +321,9 @@ class RequestExecutor:
     # Counting
 
     def _observe(self, sent: InFlightRequest, outcome: Outcome) -> None:
-        """Report the outcome to the limits and prefix groups, and its size to the memory budget.
+        """Report an outcome to the limits, the prefix groups and the memory budget.
 
-        The size of an outcome is the number of bytes in the body of the response.
+        The memory budget gets the size of the response's body.
         """
         sent.permit.record_outcome(outcome)
         if outcome.verdict is SUCCESS:
@@ -335,9 +335,9 @@ class RequestExecutor:
     def _count_unless_running(
         self, sent: InFlightRequest, outcome: Outcome, seconds: float, chat_label: str
     ) -> None:
-        """Count the request in the metrics.
+        """Update the metrics for a request that has ended.
 
-        If its job still runs and only a poll of the job failed, do nothing.
+        If the request is a job that still runs, and only polling it has failed, do nothing.
         """
         if sent.line.attempt.job is None or outcome.verdict.budget not in DEFERRED:
             url = sent.dispatch.upstream.backend.url
@@ -364,7 +364,7 @@ async def _is_backend_up(line: SliceLine, dispatch: Dispatch) -> bool | None:
     line or the backend was at fault (decision 0005).
 
     - If the backend has answered another line since this line was last sent, return True without a request.
-    - Otherwise, request the backend's list of models. Return True if the backend responds, otherwise False.
+    - If not, request the backend's list of models. Return True if the backend responds, False if it does not.
     - There is one exception. Some backends have answered lines before, but have never responded to a request
       for their list of models. If such a backend does not respond, return None.
     """

@@ -37,7 +37,10 @@ _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.25, 4.0
 
 
 class SegmentNames:
-    """Generates the storage keys for one attempt's segments. The keys are unique."""
+    """Generates unique storage keys for the segments of one attempt.
+
+    A segment is an object with many results.
+    """
 
     def __init__(self, folder: str, generation: int, attempt: int) -> None:
         self._folder, self._generation, self._attempt = folder, generation, attempt
@@ -49,7 +52,7 @@ class SegmentNames:
 
 
 class ResultWriter:
-    """Buffers the results of a slice and stores them as segments.
+    """Buffers the results of a slice, and stores them together as segments (objects with many results).
 
     A line is settled only when its result is stored.
     """
@@ -62,7 +65,7 @@ class ResultWriter:
         names: SegmentNames,
         answers: CallAnswers | None = None,
     ) -> None:
-        """Create a writer without results.
+        """Create a writer for one attempt of a slice.
 
         Args:
             answers: records the answers of calls once their results are stored; None if the lines are not
@@ -83,7 +86,10 @@ class ResultWriter:
         self.errors = ErrorTally()
 
     def restore(self, stored: StoredResults) -> None:
-        """Add the segments and counts of earlier turns. Call this once, before results are added."""
+        """Add the counts and the stored objects with results (segments) of the slice's earlier attempts.
+
+        Call this once, before results are added.
+        """
         self.segments = list(stored.segments)
         self.completed = sum(stored.settled.values())
         self.failed = len(stored.settled) - self.completed
@@ -105,14 +111,14 @@ class ResultWriter:
 
     @property
     def is_overdue(self) -> bool:
-        """True if buffered results have waited too long to be stored, or if they take too many bytes.
+        """True if buffered results have waited too long to be stored, or if they take too much memory.
 
         While this is True, no more lines are sent.
         """
         return time.monotonic() > self.flush_overdue_at
 
     async def run(self) -> None:
-        """Store buffered results again and again until cancelled.
+        """Store the buffered results at regular intervals until cancelled.
 
         If storage fails, retry. The turn sends no lines until the results are stored.
         """
@@ -142,7 +148,7 @@ class ResultWriter:
             wait = min(wait * 2, _MAX_RETRY_SECONDS)
 
     async def flush(self) -> None:
-        """Store the buffered results as one segment.
+        """Store the buffered results together, in one object (a segment).
 
         Raises:
             StorageUnavailable: storage does not respond. The results stay in the buffer.
@@ -177,9 +183,9 @@ class ResultWriter:
         self.flush_overdue_at = 0.0 if is_much else waiting_since + FLUSH_SECONDS + OVERDUE_SECONDS
 
     async def compact(self, min_segments: int, is_lease_valid: Callable[[], bool]) -> None:
-        """Merge small segments into one if there are at least `min_segments` of them.
+        """Merge small segments of the slice into one if there are at least `min_segments` of them.
 
-        The old segments are deleted after the new segment is stored.
+        A segment is an object with many results. The old segments are deleted after the new one is stored.
 
         Args:
             is_lease_valid: returns False if another attempt may own the slice. The old segments are then not
@@ -198,7 +204,10 @@ class ResultWriter:
                 await self._storage.delete(info.key)
 
     def _small_segments(self) -> list[ObjectInfo]:
-        """Return the smallest segments, at most 8 MiB in total, in the order of writing."""
+        """Return the smallest of the slice's stored objects with results (segments), in the order of writing.
+
+        They have at most 8 MiB in total.
+        """
         small: list[ObjectInfo] = []
         total = 0
         for info in sorted(self.segments, key=lambda info: info.size):
@@ -214,7 +223,7 @@ class ResultWriter:
         self.segments.append(ObjectInfo(key, len(data)))
 
     def _count(self, records: list[SegmentRecord]) -> int:
-        """Add the stored records to the slice's counts. Return the size of the records in bytes."""
+        """Add stored records to the slice's counts. Return the size of the records in bytes."""
         size, succeeded = 0, list[SegmentRecord]()
         for record in records:
             size += len(record.payload)

@@ -42,7 +42,7 @@ class StopReason(Enum):
 
 @dataclass
 class StopSignal:
-    """Signal that a turn has to stop, with the reason.
+    """Says that an attempt of a slice (turn) has to stop, and why.
 
     The first reason that is set stays, unless LEASE_LOST replaces it.
 
@@ -73,13 +73,13 @@ class StopSignal:
 
     @property
     def reason(self) -> StopReason | None:
-        """The reason why the turn has to stop; None if it may continue."""
+        """Why the attempt of the slice has to stop; None if it may continue."""
         if self._reason is None and self.deadline.passed(time.time()):
             self.set(StopReason.DEADLINE)
         return self._reason
 
     def grace_remaining(self) -> float:
-        """Return the seconds that requests in flight may still take; 0 or negative if they must end now."""
+        """Return for how many seconds requests in flight may continue; 0 or negative if they must end now."""
         remaining = self.deadline.grace_remaining(time.time())
         elapsed = time.monotonic() - self._stopped_at
         match self._reason:
@@ -94,11 +94,11 @@ class StopSignal:
 
 
 class RatePacer:
-    """Rate limit of one turn: the interval between its requests, and the maximum number of its requests.
+    """Limits the requests of one attempt of a slice (turn): the interval between them, and their number.
 
-    The server limits how many turns start per second. As each turn sends a limited number of requests, the
-    rate of all requests is limited, too. The rates are looked up before each request, so a changed rate
-    applies to running turns.
+    Temporal limits how many turns start per second. Each turn sends a limited number of requests, so the rate
+    of all requests is limited, too. The rates are looked up before each request, so a changed rate applies to
+    running turns.
     """
 
     def __init__(
@@ -111,11 +111,17 @@ class RatePacer:
 
     @property
     def is_exhausted(self) -> bool:
-        """True if the turn may send no more requests. The next turn sends the remaining lines."""
+        """True if this attempt of the slice may send no more requests.
+
+        The next attempt sends the remaining lines.
+        """
         return not self.remaining()
 
     def remaining(self) -> float:
-        """Return how many more requests the turn may send; infinity if there is no rate limit."""
+        """Return how many more requests this attempt of the slice may send.
+
+        If there is no rate limit, return infinity.
+        """
         pacing = self._pacing
         return math.inf if pacing is None else max(0, pacing.lines - self._sends)
 
@@ -150,7 +156,7 @@ class RatePacer:
 
 @dataclass(eq=False, slots=True)
 class TurnState:
-    """State of a turn that changes while the turn runs. The turn's dispatcher and executor share it."""
+    """Changing state of a running attempt of a slice (turn). Its dispatcher and executor share the state."""
 
     in_flight: set[InFlightRequest] = field(default_factory=set[InFlightRequest])
     waiting_line: SliceLine | None = None  # the line that is queued for a permit
@@ -164,7 +170,7 @@ class TurnState:
 
 @dataclass(frozen=True, eq=False)
 class SliceTurn:
-    """The objects that the dispatcher, executor and job runner of one turn share."""
+    """Objects of one attempt of a slice (turn) that its dispatcher, executor and job runner share."""
 
     worker: WorkerContext
     request: SliceRequest
@@ -182,9 +188,9 @@ class SliceTurn:
 
 
 def next_turn_error(kind: Failure, message: str, delay_seconds: float) -> ApplicationError:
-    """Return the error, not counted as a failure, that ends this attempt.
+    """Return the error with which this attempt ends, so that another attempt follows.
 
-    Temporal starts the next attempt after `delay_seconds`.
+    It is not counted as a failure. Temporal starts the next attempt after `delay_seconds`.
     """
     return ApplicationError(
         message,

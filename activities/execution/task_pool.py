@@ -14,7 +14,7 @@ _ITEMS_BEFORE_YIELD = 16
 
 
 class _PooledTask(Generic[Item]):
-    """One task of the pool, and the next item that it will execute."""
+    """A reusable task of the pool, and the next item that it will execute."""
 
     __slots__ = ("_waiting", "item")
 
@@ -35,9 +35,10 @@ class _PooledTask(Generic[Item]):
 
 
 class TaskPool(Generic[Item]):
-    """Executes items in tasks that are reused. A new task is created only while all others are busy.
+    """Runs items in asyncio tasks that are reused, because creating a task for each item is slow.
 
-    All tasks run in the context (contextvars) in which the pool was created.
+    A new task is created only while all others are busy. All tasks run in the context (contextvars) in which
+    the pool was created.
 
     Args:
         execute: processes one item. It must not raise anything except CancelledError.
@@ -65,8 +66,8 @@ class TaskPool(Generic[Item]):
     async def cancel_all(self) -> None:
         """Cancel all items and wait until their tasks have ended. Do not call `submit` afterwards.
 
-        The pool also drops its references to `execute` and `complete`. These functions usually refer to the
-        owner of the pool, which refers to the pool. Such a cycle would stay in memory until the next garbage
+        The pool also drops its references to `execute` and `complete`. They usually refer to the owner of the
+        pool, and the owner refers to the pool. Such a cycle would stay in memory until the next garbage
         collection.
         """
         self._idle.clear()

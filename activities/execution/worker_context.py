@@ -40,7 +40,7 @@ async def _always_cancelled(tenant: str, batch_id: str) -> bool:
 
 @dataclass
 class WorkerContext:
-    """Services and limits that all slices of a worker process share."""
+    """Services and limits that all slices in a worker process share."""
 
     storage: Storage
     routers: RouterLookup
@@ -105,7 +105,9 @@ class WorkerContext:
             metrics.tenant_limited_seconds.labels(metrics.tenants(tenant), limit).inc(seconds)
 
     def set_fleet_shares(self, in_flight: Mapping[str, int], rates: Mapping[str, Rates]) -> None:
-        """Set which part of each fleet-wide limit this process may use.
+        """Set this process's part of each fleet-wide limit.
+
+        A fleet-wide limit is divided between all workers.
 
         Args:
             in_flight: maximum number of requests in flight, by backend URL.
@@ -131,7 +133,8 @@ class WorkerContext:
     def has_share(self, model: str) -> bool:
         """Return True if this worker may send requests to at least one backend of the model.
 
-        If the model has no backend, also return True.
+        It may not if its part of the backend's fleet-wide limit is 0. If the model has no backend, also
+        return True.
         """
         urls = self.urls_of(model)
         return not urls or any(self.permits.backends.has_share(url) for url in urls)

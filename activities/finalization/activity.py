@@ -56,7 +56,7 @@ _MAX_DEAD_LETTERS = 10_000  # maximum listed per batch; the error file contains 
 
 
 class _SettledLines(NamedTuple):
-    """The selected result of every line of the batch, and counts of these lines by model."""
+    """The result of every line of the batch, and counts of the lines by model."""
 
     selected: SelectedResults
     models: list[ModelCounts]
@@ -86,8 +86,8 @@ class Finalization(FinalizationActivities):
         """Write the batch's output and error file, end the batch, and return its final counts.
 
         All attempts make the same files with the same ids. One database transaction decides which attempt
-        ends the batch, and the other attempts return the result of that attempt. If the batch ended earlier,
-        and its row still waits for the files, only the files are added, and the status stays.
+        ends the batch, and the other attempts return its result. If the batch has already ended and its row
+        waits for the files, only the files are added, and the status stays.
 
         At the end, the batch's intermediate objects are deleted. They are kept if the batch ended without
         files, so that another batch can resume it.
@@ -124,8 +124,8 @@ class Finalization(FinalizationActivities):
     async def _end(self, request: FinalizeRequest, ingestion_errors: list[ErrorCount]) -> BatchRow:
         """Finalize the batch and return its row.
 
-        If this attempt fails because another attempt has already finalized the batch, return the row that the
-        other attempt wrote.
+        If another attempt has already finalized the batch, this attempt may fail. Then return the row that
+        the other attempt wrote.
 
         Args:
             ingestion_errors: the lines that failed in ingestion, by code and model.
@@ -218,7 +218,7 @@ class Finalization(FinalizationActivities):
     async def _settle_all(
         self, request: FinalizeRequest, spool: ResultSpool, index: ResultIndex
     ) -> _SettledLines:
-        """Return exactly one result for every line of the batch, and the counts of each model.
+        """Select or create exactly one result for every line of the batch, and count the lines of each model.
 
         Lines without a result get an error. A duplicate line gets a copy of its original's result.
 
@@ -270,9 +270,9 @@ class Finalization(FinalizationActivities):
 def _errors_of_slices(
     request: FinalizeRequest, index: ResultIndex, selected: SelectedResults
 ) -> list[ErrorCount]:
-    """Return how many lines failed in slices, by error code and model.
+    """Count the lines that failed in slices, by error code and model.
 
-    The model of a result is part of the storage key of the result's segment, a stored object with many
+    The model of a line is read from the storage key of its result's segment, a stored object with many
     results.
     """
     order, tally = request.order, ErrorTally()
@@ -286,10 +286,9 @@ def _errors_of_slices(
 
 
 def _usage_of_models(request: FinalizeRequest, selected: SelectedResults) -> list[ModelUsage]:
-    """Return, for each model, the number of requests that succeeded in slices, and their tokens.
+    """Count the requests that succeeded in slices, and their tokens, for each model.
 
-    Results that ingestion copied from another batch are not counted, because their segments belong to no
-    model.
+    Results that were copied from another batch are not counted, because their segments belong to no model.
     """
     order = request.order
     root, used = (
@@ -312,7 +311,7 @@ def _usage_of_models(request: FinalizeRequest, selected: SelectedResults) -> lis
 def _check_counts(
     request: FinalizeRequest, selected: SelectedResults, missing: MissingLines, from_ingestion: int
 ) -> None:
-    """Check that the results match the lines, before the lines without a result are settled.
+    """Check that the results match the lines of the batch, before lines without a result get an error.
 
     Every result must belong to a line, and every line without a result must be in `missing`. Duplicate lines
     are not checked.

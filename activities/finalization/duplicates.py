@@ -24,7 +24,7 @@ _BATCH_BYTES = 4 * 1024 * 1024
 
 
 class DuplicateSettler:
-    """Gives results to duplicate lines after all other lines have results.
+    """Copies the results of original lines to their duplicates, after all other lines have results.
 
     Duplicates were not sent, so they do not change the token usage.
     """
@@ -75,7 +75,7 @@ class DuplicateSettler:
         return count.model_copy(update=changes)
 
     def _add(self, duplicates: Iterable[Duplicate], model: str) -> int:
-        """Add the results of these duplicates to the index. Return how many of them are successes."""
+        """Add the results of duplicates to the index. Return how many of them are successes."""
         records: list[SegmentRecord] = []
         completed = size = 0
         for duplicate in duplicates:
@@ -113,9 +113,10 @@ class DuplicateSettler:
         ]
 
     def _entry(self, offset: int) -> tuple[bool, int]:
-        """Return (is a success, entry number) of the result of the line at `offset` in the input.
+        """Find the result of the line at `offset` in the input.
 
-        The entry number is the result's position in the index.
+        Return whether it is a success, and its entry number. The entry number is the result's position in the
+        index.
 
         Raises:
             PlanDamaged: the line has no result.

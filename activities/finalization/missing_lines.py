@@ -61,7 +61,7 @@ class MissingLines:
         return at < len(self._packed) and self._packed[at] >> _LENGTH_BITS == offset
 
     def compare(self, share: ModelShare, plan: bytes, completed: "array[int]", failed: "array[int]") -> None:
-        """Compare a model's plan with the results. Collect the lines without a result, and record the counts.
+        """Find the lines in a model's plan that have no result. Record them and the counts of the model.
 
         Args:
             share: the model's part of the batch, with the number of lines that ingestion recorded.
@@ -98,7 +98,7 @@ def _contains(ascending: "array[int]", offset: int) -> bool:
 
 
 async def read_plan(storage: Storage, prefix: str, share: ModelShare) -> bytes:
-    """Return the bytes of a model's plan, which lists the model's lines in the order of sending.
+    """Read a model's plan from storage. The plan lists the model's lines in the order of sending.
 
     Raises:
         PlanDamaged: the plan does not have the number of lines that ingestion recorded.
@@ -125,7 +125,7 @@ async def find_missing(
 
 
 class MissingLineSettler:
-    """Adds an error result to the index for each line that has no result.
+    """Gives an error result to each line that has no result, and adds it to the index.
 
     The error has the code `request.missing_line_code` and the line's custom_id, which is read from the input.
     """
@@ -222,7 +222,7 @@ _ATTEMPT_DECODER = msgspec.json.Decoder(_AttemptRecord)
 
 
 class _LineCutter:
-    """Extracts the lines without a result from the input, which it receives piece by piece."""
+    """Cuts the lines without a result out of the input, which it receives piece by piece."""
 
     def __init__(self, missing: MissingLines) -> None:
         self._missing = missing
@@ -249,7 +249,7 @@ class _LineCutter:
         return lines
 
     def rest(self) -> list[tuple[int, bytes]]:
-        """Return the last line of the input as [(offset, line)] if it has no newline and needs a result.
+        """Return the last line of the input, as [(offset, line)], if it has no newline and needs a result.
 
         In all other cases, return an empty list. Call this at the end of the input.
 
@@ -277,7 +277,7 @@ def _custom_id(offset: int, line: bytes) -> str:
 
 
 async def whole_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
-    """Yield the lines of a stream of bytes, without newlines.
+    """Split a stream of bytes into lines, without newlines.
 
     After each piece of the stream, the lines that end in this piece are yielded as one list.
     """

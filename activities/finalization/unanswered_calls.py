@@ -16,10 +16,10 @@ _ANSWERS_AT_ONCE = 100
 async def answer_calls(
     calls: CallsTable, order: BatchOrder, index: ResultIndex, selected: SelectedResults
 ) -> None:
-    """Record an answer for each call of the batch that has no answer.
+    """Record an answer for each call of the batch that has no answer yet.
 
-    Most calls have an answer, because workers record answers when they store results. A call has no answer if
-    this failed, or if the call was never sent.
+    A call is a single request that runs as a line of a batch. Workers record the answers of most calls when
+    they store results. A call has no answer if this failed, or if the call was never sent.
 
     Raises:
         DatabaseUnavailable: the database does not respond.

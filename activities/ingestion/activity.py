@@ -91,10 +91,10 @@ class Ingestion(IngestionActivities):
 
     @activity.defn
     async def ingest(self, order: BatchOrder) -> IngestResult:
-        """Validate the input and plan its lines. Return what was planned.
+        """Validate the input of a batch, and plan in which order and slices its lines are sent.
 
-        The row's status becomes `in_progress` or `failed`. If the deadline has passed, no line will be sent.
-        The plan is still written, because finalization needs it to write the files.
+        Return the counts. The batch's status becomes `in_progress` or `failed`. If the deadline has passed,
+        no line will be sent. The plan is still written, because finalization needs it to write the files.
 
         Each attempt writes its objects under its own key prefix, and does the whole work again. Only the
         objects under the prefix in the activity's result are used.
@@ -104,7 +104,7 @@ class Ingestion(IngestionActivities):
                 read.
             Deferred: no backend has reported yet which models it serves.
             OverQuota: the batch exceeds the tenant's quota now and has to wait. This is raised only if the
-                tenant's batches are set to wait; otherwise the batch fails.
+                tenant's batches are set to wait. If they are not, the batch fails.
         """
         started = time.monotonic()
         async with heartbeating(), translated(Failure.STORAGE_UNAVAILABLE):
@@ -160,7 +160,7 @@ class Ingestion(IngestionActivities):
     async def _served_models(self, deadline: Deadline) -> frozenset[str] | None:
         """Return the models that backends serve now; None to accept every model.
 
-        If no backend has reported its models yet and the deadline has passed, also return None.
+        None is returned if the deadline has passed before any backend has reported its models.
 
         Raises:
             ApplicationError (DEFERRED): no backend has reported its models yet, and the deadline has not
@@ -214,8 +214,8 @@ class Ingestion(IngestionActivities):
     def _prices(self, context: IngestionContext, models: Iterable[str]) -> Mapping[str, PriceConfig]:
         """Return the prices of the batch by model.
 
-        If an earlier attempt has stored prices, return the stored prices. Otherwise return the current
-        prices.
+        If an earlier attempt has stored the prices, these are returned. If none has, the current prices are
+        returned.
         """
         if context.prices is not None:
             return context.prices
@@ -223,7 +223,7 @@ class Ingestion(IngestionActivities):
         return {model: prices for model, prices in found if prices is not None}
 
     async def _discard(self, order: BatchOrder, prefix: str) -> None:
-        """Delete the objects that this failed attempt wrote under `prefix`.
+        """Delete the objects that this attempt wrote under `prefix` before it failed.
 
         Errors are only logged, because retention deletes the objects later.
         """
@@ -235,7 +235,7 @@ class Ingestion(IngestionActivities):
             _log.warning("objects of a failed ingestion not deleted", extra={"error": str(error)})
 
     async def _check_turn(self, context: IngestionContext) -> None:
-        """If the batch has waited for its tenant's quota, check that it no longer has to wait.
+        """Check that a batch that has waited for its tenant's quota no longer has to wait.
 
         Call this before the input is read again. If the batch has not waited, or if its deadline has passed,
         nothing is checked.
@@ -274,7 +274,7 @@ class Ingestion(IngestionActivities):
         return excess
 
     async def _scan(self, deadline: Deadline, file: FileRow, scanner: Scanner, spool: InputSpool) -> None:
-        """Validate the lines of the input, and copy the input to the spool, a file on the local disk.
+        """Validate the lines of the input, and copy the input to `spool`, a file on the local disk.
 
         Each piece is validated while the next piece is read. If the input is on the same disk, its own file
         is used instead of a copy.
@@ -338,7 +338,10 @@ class Ingestion(IngestionActivities):
         )
 
     async def _end_empty(self, order: BatchOrder) -> IngestResult:
-        """End a rolling batch whose calls were all cancelled, and return the activity's result."""
+        """End a rolling batch, because all its calls were cancelled. Return the activity's result.
+
+        A call is a single request that runs as a line of a rolling batch.
+        """
         row, _ = await self._database.batches.end_without_files(
             order.tenant, order.batch_id, BatchStatus.CANCELLED, [], _now()
         )
@@ -374,7 +377,7 @@ class Ingestion(IngestionActivities):
 def _began_at() -> datetime:
     """Return when the first attempt of this activity began.
 
-    A later attempt does not know this time. It returns the time when the first attempt was scheduled.
+    Later attempts do not know this time. They return the time when the first attempt was scheduled.
     """
     info = activity.info()
     return info.started_time if info.attempt == 1 else info.scheduled_time
@@ -389,7 +392,7 @@ async def _scan_piece(piece: bytes, scanner: Scanner, spool: InputSpool, *, copy
 
 
 async def _next_piece(reading: AsyncIterator[bytes]) -> bytes:
-    """Read and return the next piece of the input, about 1 MiB; empty at the end of the input."""
+    """Read the next piece of the input, about 1 MiB. Return no bytes at the end of the input."""
     pieces: list[bytes] = []
     size = 0
     while size < _PIECE_BYTES and (piece := await anext(reading, None)) is not None:
@@ -399,7 +402,7 @@ async def _next_piece(reading: AsyncIterator[bytes]) -> bytes:
 
 
 def _with_settled(share: ModelShare, settled: ModelCounts | None) -> ModelCounts:
-    """Return the counts of all lines of a model: planned lines, duplicates, and lines that have a result.
+    """Add up the counts of all lines of a model: lines to send, duplicates, and lines that have a result.
 
     Args:
         settled: counts of the lines that already have a result; None if there are none.
@@ -424,7 +427,7 @@ def _log_ingested(result: IngestResult, seconds: float) -> None:
 
 
 def _result_of_ended(row: BatchRow) -> IngestResult:
-    """Return the activity's result for a batch that has already ended, for example by a cancel."""
+    """Return the activity's result for a batch that has ended before ingestion, for example by a cancel."""
     failed = row.status is BatchStatus.FAILED
     return IngestResult(failed=failed, total=row.total, error_count=len(row.errors))
 

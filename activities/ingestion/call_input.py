@@ -12,10 +12,11 @@ from batchwright.storage.base import Storage
 
 
 async def write_calls(database: Database, storage: Storage, order: BatchOrder, group: str) -> FileRow | None:
-    """Write the calls of a rolling batch as its input file. Return the row of the file.
+    """Write the calls of a rolling batch to its input file. Return the row of the file.
 
-    From then on, no further call is stored for the batch. Each attempt writes the lines to an object of its
-    own, without calls that were cancelled meanwhile. Return None if all of them were cancelled.
+    A call is a single request that runs as a line of a rolling batch. After this, the batch gets no further
+    calls. Each attempt writes the lines to an object of its own, without calls that were cancelled meanwhile.
+    Return None if all of them were cancelled.
 
     Args:
         group: the group of calls from which the batch takes its lines.

@@ -30,7 +30,10 @@ class DuplicatePositions:
 
 
 class DuplicateDetector:
-    """Finds duplicate lines. It needs 51 bytes of memory for each distinct request."""
+    """Finds lines with the same model and request as an earlier line (duplicates).
+
+    It needs 51 bytes of memory for each distinct request.
+    """
 
     def __init__(self) -> None:
         self._seen = DigestNumbers()
@@ -60,7 +63,9 @@ class DuplicateDetector:
 def read_duplicates(
     positions: DuplicatePositions, read: ReadLine, start: int, count: int
 ) -> Iterator[Duplicate]:
-    """Yield at most `count` duplicate lines with their custom_ids, beginning with number `start`.
+    """Read a range of the duplicate lines, to find out their custom_ids.
+
+    At most `count` lines are yielded, beginning with number `start`.
 
     Args:
         read: returns a line of the input, given its offset and length.

@@ -24,7 +24,7 @@ _MAX_NAME_CHARACTERS = 255
 
 
 class InputRefused(Exception):
-    """The input of a batch cannot be copied, so that the batch fails. `error` is shown to the client."""
+    """Raised if the input of a batch cannot be copied. The batch then fails, and the client sees `error`."""
 
     def __init__(self, code: ValidationCode, message: str) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class InputRefused(Exception):
 
 
 class InputCopy:
-    """Copy of one referenced input."""
+    """Copies an input that the batch names by its URL, an object in a bucket, to the batch's input file."""
 
     def __init__(self, order: BatchOrder, database: Database, storage: Storage, settings: Settings) -> None:
         self._order = order
@@ -43,7 +43,9 @@ class InputCopy:
         self._most_stored = self._stored = 0  # quota and usage of the tenant's storage; a quota of 0: none
 
     async def make(self, url: str) -> FileRow:
-        """Copy the object to the input file of the batch, expanded if it is compressed, and return the file.
+        """Copy the object to the input file of the batch, and return the file.
+
+        A compressed object is expanded.
 
         Args:
             url: URL of the object.
@@ -112,7 +114,8 @@ class InputCopy:
         """Check that an input of at least `size` bytes is allowed.
 
         Raises:
-            InputRefused: a batch takes fewer bytes, or the tenant may not store so many more.
+            InputRefused: the input is larger than a batch allows, or than the tenant's quota of stored bytes
+                allows.
         """
         limit = self._settings.max_batch_file_bytes
         if size > limit:
@@ -127,7 +130,7 @@ class InputCopy:
         self._stored = await quotas.stored(tenant) if self._most_stored else 0
 
     async def _reserve(self) -> None:
-        """Count the bytes of the copy for the tenant's quota of stored bytes, before the file has a row."""
+        """Count the bytes of the copy for the tenant's quota of stored bytes, before its file has a row."""
         order, quotas = self._order, self._database.quotas
         limit = self._most_stored
         if limit and not await quotas.admit_bytes(order.tenant, order.input_file_id, self._bytes, limit):

@@ -40,7 +40,7 @@ class InputSpool(ScratchFile):
         super().__exit__(kind, error, trace)
 
     async def off_loop(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `work`, which uses this file, in a thread and return its result.
+        """Run a function that uses this file in a thread, and return its result.
 
         If the call is cancelled, it still waits until the thread has stopped, so that the caller can close
         the file.
@@ -60,10 +60,10 @@ class InputSpool(ScratchFile):
         super().write(data)
 
     def use_file(self, file: FileIO) -> bool:
-        """Use the input's own file instead of a copy, and return True. The spool closes the file at its end.
+        """Use the input's own file instead of a copy. The spool closes this file at its end.
 
-        If the file is on another file system than the spool, close the file now and return False. Such a file
-        system may be too slow.
+        Return False if the file is on another file system than the spool, which may be too slow. The file is
+        then closed now.
         """
         if os.fstat(file.fileno()).st_dev != os.fstat(self.file.fileno()).st_dev:
             file.close()
@@ -93,9 +93,9 @@ class InputSpool(ScratchFile):
         return line + b"\n" if missing else line
 
     def read_lines(self, positions: Sequence[tuple[int, int]]) -> bytearray:
-        """Return the lines at these positions, joined. Each position is an offset and a length in bytes.
+        """Read the lines at these positions, and return them joined.
 
-        Adjacent lines are read together.
+        A position is an offset and a length in bytes. Adjacent lines are read together.
 
         Raises:
             StorageUnavailable: the file cannot be read or is too short.

@@ -50,7 +50,7 @@ _LARGE_INPUT_LINES = 200_000  # for larger inputs, models are written one by one
 
 
 class ModelMap(msgspec.Struct):
-    """Content of `model_map.json`: the name that each model has in storage keys.
+    """Content of the stored file `model_map.json`: the name that each model has in storage keys.
 
     Attributes:
         line_count: number of lines of the input.
@@ -62,11 +62,11 @@ class ModelMap(msgspec.Struct):
 
 
 class _DeadlinePassed(Exception):
-    """The deadline passed while lines were being prepared for sending."""
+    """Raised if the batch's deadline passes while lines are being prepared for sending."""
 
 
 class _PlanTables:
-    """The plan and the slice table of one model, while they are made line by line. A line takes 16 bytes.
+    """Builds the plan and the slice table of one model, line by line. A line takes 16 bytes.
 
     The plan lists the lines in the order of sending. The slice table lists the slices, which are ranges of
     lines.
@@ -90,7 +90,10 @@ class _PlanTables:
 
 
 class Publisher:
-    """Writes the objects of one ingestion attempt under the attempt's own key prefix."""
+    """Writes the stored objects of one ingestion attempt: plans, shards (the lines) and slice tables.
+
+    They are under the attempt's own key prefix.
+    """
 
     def __init__(
         self, context: IngestionContext, storage: Storage, rates: EffectiveRates, prefix: str
@@ -177,7 +180,7 @@ class Publisher:
                 await writer.write(piece)
 
     async def _publish_plan_only(self, model: str, lines: ModelLines, spool: InputSpool) -> ModelShare:
-        """Write only the plan of a model (the list of its lines), because the lines will not be sent.
+        """Write only the plan of a model (the list of its lines). The lines themselves will not be sent.
 
         Return the number of lines, with 0 slices. Finalization needs the plan to know which lines exist.
         """
@@ -212,8 +215,8 @@ class Publisher:
         """Return the object that divides a model's lines into slices.
 
         If the model has a rate limit, a worker sends a slice in several turns (attempts of limited time).
-        Every turn counts against the rate like a full turn, even if it sends fewer lines than the rate
-        allows. Therefore the number of lines of a slice is a multiple of the lines that a full turn sends.
+        Every turn counts against the rate like a full turn, even if it sends fewer lines. Therefore the
+        number of lines of a slice is a multiple of the lines that a full turn sends.
         """
         pacing = self._rates.pacing_of(model)
         if pacing is None:
@@ -222,7 +225,7 @@ class Publisher:
         return Slicer(MIN_LARGE_SLICE_LINES - MIN_LARGE_SLICE_LINES % pacing.lines)
 
     async def _publish_unserved(self, scanner: Scanner, spool: InputSpool) -> None:
-        """Write an error result for each line that fails in ingestion. These lines are not sent."""
+        """Write an error result for each line that failed during ingestion. These lines are not sent."""
         if not len(scanner.unserved):
             return
         segment = SegmentWriter()
@@ -246,9 +249,9 @@ class Publisher:
             segment.add(SegmentRecord(RecordKind.SETTLED, offset, payload))
 
     def _error_of(self, id: str, data: bytes) -> tuple[bytes, str]:
-        """Return the error result of a line that fails in ingestion, and the model that the line names.
+        """Create the error result of a line that failed during ingestion.
 
-        If the line names no model, the second item is empty.
+        Return it, and the model that the line names. If the line names no model, the second item is empty.
         """
         order = self._context.order
         if order.policy.lines_fail_alone:
@@ -291,15 +294,15 @@ class Publisher:
 
 
 def _pack_entries(entries: Iterator[PlanEntry]) -> bytes:
-    """Return the next part of a plan, at most 64 KiB. Return no bytes at the end."""
+    """Return the next part of a plan as bytes, at most 64 KiB. Return no bytes at the end."""
     return b"".join(map(pack_entry, islice(entries, _PIECE_LINES)))
 
 
 def settled_counts(scanner: Scanner) -> dict[str, ModelCounts]:
-    """Return the counts of the lines that have a result before any line is sent, by model.
+    """Count the lines that have a result before any line is sent, by model.
 
-    There are two kinds of such lines: a result was copied from the batch that this batch resumes, or the line
-    fails in ingestion.
+    There are two kinds of such lines: lines with a result copied from the batch that this batch resumes, and
+    lines that failed during ingestion.
     """
     settled = dict(scanner.resumed.counts) if scanner.resumed else {}
     for count in scanner.unserved.counts():
@@ -314,7 +317,10 @@ def _pack_duplicates(positions: DuplicatePositions, spool: InputSpool, start: in
 
 
 def _next_piece(ordered: Iterator[PlanLine], tables: _PlanTables, spool: InputSpool) -> bytearray:
-    """Return the next lines to write, about 1 MiB, and add them to `tables`. Return no bytes at the end."""
+    """Return the next lines to write to the shard, about 1 MiB, and record them in `tables`.
+
+    Return no bytes at the end.
+    """
     lines: list[PlanLine] = []
     size = 0
     for line in ordered:

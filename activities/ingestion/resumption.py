@@ -41,7 +41,7 @@ _OTHER_MODELS = "(other models)"
 
 
 class ResultReader:
-    """Reads the results of a file one by one, in the order of the input.
+    """Reads the results in a file one by one, in the order of the input.
 
     Attributes:
         success: True for an output file, False for an error file.
@@ -55,7 +55,7 @@ class ResultReader:
         self._line = b""
 
     def start(self) -> None:
-        """Read the first result. Call this when the file is complete.
+        """Read the first result. Call this once, when the file is complete.
 
         Raises:
             ResultDamaged: the first line is not a result.
@@ -64,7 +64,7 @@ class ResultReader:
         self._advance()
 
     def pop(self) -> bytes:
-        """Return the next result, which is a line without its newline, and move to the result after it.
+        """Return the next result, a line without its newline. Then read ahead to the result after it.
 
         Afterwards `id` is the id of the result that the next call returns.
 
@@ -84,9 +84,10 @@ class ResultReader:
 
 
 class ResumedResults:
-    """Copies the reusable results of the source batch to the local disk, as segments of the new batch.
+    """Copies the reusable results of the batch that is resumed to the local disk, for the new batch.
 
-    A segment is an object with many results. Call `copy_result` for each line of the input, in order.
+    The results are written as segments, objects with many results each. Call `copy_result` for each line of
+    the input, in order.
 
     Args:
         files: readers of the source batch's output and error results.
@@ -125,9 +126,10 @@ class ResumedResults:
             raise self._damaged(str(error)) from error
 
     def copy_result(self, offset: int, model: str) -> bool:
-        """Copy the source batch's result for the line at `offset` in the input, and return True.
+        """Copy the result that the source batch has for the line at `offset` in the input.
 
-        If the source batch has no usable result for it, return False. The line must then be sent.
+        Return True if it has one. If the source batch has no usable result for the line, return False. The
+        line must then be sent.
 
         Raises:
             ApplicationError (RESULTS_DAMAGED): a result is damaged or missing.
@@ -155,7 +157,10 @@ class ResumedResults:
         self._flush()
 
     def segment(self, number: int) -> bytes:
-        """Return the bytes of the segment `segments[number]`. A segment is an object with many results."""
+        """Return the content of the segment with this number in `segments`.
+
+        A segment is an object with many results.
+        """
         position, length = self.segments[number]
         return os.pread(self._spool.file.fileno(), length, position)
 
@@ -198,14 +203,14 @@ class ResumedResults:
 
 
 class SourceBatchGone(Exception):
-    """The source batch or its results no longer exist. The client sees the error's message."""
+    """Raised if the batch that is resumed, or its results, no longer exist. The client sees the message."""
 
 
 @asynccontextmanager
 async def resumed_results(
     order: BatchOrder, database: Database, storage: Storage, settings: Settings
 ) -> AsyncGenerator[ResumedResults | None]:
-    """Context manager that reads the source batch's results and yields an object that copies them.
+    """Context manager that yields an object which copies the results of the batch that is resumed.
 
     If the batch does not resume another batch, it yields None. The local disk needs space for twice the size
     of the results.
@@ -257,10 +262,9 @@ async def _copy_files(
 async def _copy_segments(
     row: BatchRow, storage: Storage, settings: Settings, spools: tuple[InputSpool, InputSpool]
 ) -> None:
-    """Copy the source batch's results to local files.
+    """Copy the results of a batch that has no output files to local files.
 
-    The results are read from the batch's segments, stored objects with many results each, because the batch
-    has no output files.
+    The results are read from the batch's segments, stored objects with many results each.
 
     Args:
         row: row of the source batch.

@@ -43,7 +43,10 @@ class IngestionContext:
 
 
 def line_limits(settings: Settings, policy: BatchPolicy = _PLAIN) -> InputLimits:
-    """Return the limits for the input of a batch. No limit for all lines together fails single calls."""
+    """Return the limits for the input of a batch.
+
+    For a rolling batch, which contains calls of clients, only the length of each line is limited.
+    """
     if policy.rolling is not None:
         return InputLimits(_UNLIMITED, settings.max_line_bytes, _UNLIMITED, bodies_fail_alone=True)
     return InputLimits(
@@ -56,10 +59,10 @@ def line_limits(settings: Settings, policy: BatchPolicy = _PLAIN) -> InputLimits
 
 
 class UnservedLines:
-    """Positions and counts of the lines that fail in ingestion, and are never sent.
+    """Positions and counts of the lines that fail during ingestion and are therefore never sent.
 
-    A line fails in ingestion if no backend serves its model, or if the tenant may not use its model. In a
-    message batch, a line with an invalid body also fails in ingestion.
+    A line fails during ingestion if no backend serves its model, or if the tenant may not use its model. In a
+    message batch, a line with an invalid body also fails during ingestion.
     """
 
     def __init__(self) -> None:
@@ -81,7 +84,7 @@ class UnservedLines:
         ] += 1
 
     def counts(self) -> list[ModelCounts]:
-        """Return the number of lines that fail in ingestion, by model, as counts of failed lines."""
+        """Return the number of lines that failed during ingestion, by model, as counts of failed lines."""
         return [ModelCounts(model=name, lines=lines, failed=lines) for name, lines in self._models.items()]
 
 
@@ -103,7 +106,7 @@ class Scanner:
         Args:
             canonical: returns the model for an alias, and any other name unchanged.
             resumed: the results to reuse; None if the batch does not resume another batch.
-            new_bytes: makes the place for what is stored of each line.
+            new_bytes: creates the storage for data of each line.
         """
         order, settings = context.order, context.settings
         self.deadline_passed = False  # if True, only the positions of lines are recorded

@@ -17,10 +17,11 @@ from batchwright.telemetry.metrics import Metrics
 async def check_window(
     database: Database, metrics: Metrics, context: IngestionContext, scanner: Scanner
 ) -> ValidationError | None:
-    """Forecast when a validated batch will be done. Return an error if the batch is refused, otherwise None.
+    """Forecast when a validated batch will be done.
 
-    A batch is refused if two conditions are met: by the forecast, it cannot be done within its completion
-    window, and the tenant's quotas demand a refusal in this case.
+    Return an error if the batch is refused; None if it is not. A batch is refused if two conditions are met.
+    By the forecast, it cannot be done within its completion window. And the tenant's quotas say that batches
+    are refused in this case.
 
     The forecast and the decision are stored together. If ingestion has several attempts, all of them use the
     first stored forecast and decision.
@@ -38,7 +39,7 @@ async def check_window(
 async def _forecast_start(
     table: ForecastsTable, context: IngestionContext, lines: Mapping[str, int]
 ) -> StartForecast | None:
-    """Forecast when a batch will be done, and store the forecast with the decision to admit the batch or not.
+    """Forecast when a batch will be done. Store the forecast, and whether the batch is admitted.
 
     Return the stored forecast. Return None in two cases: the speed of one of the models is not known, or the
     status of the batch is no longer `validating`.

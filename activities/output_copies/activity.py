@@ -24,14 +24,14 @@ _NOT_FOUND = "Object storage does not find a file of the batch."
 
 
 class CopyImpossible(Exception):
-    """The files cannot be copied, and a retry does not help. The message is for the tenant."""
+    """Raised if the files cannot be copied and a retry does not help. The message is for the tenant."""
 
 
 class OutputCopies(OutputCopyActivities):
-    """Copies output and error files.
+    """Copies the output and error files of ended batches to the buckets that the batches name.
 
-    The key of a copy is made of the batch's id, and all attempts write the same bytes. So a repeated attempt
-    does no harm.
+    All attempts write the same bytes under the same key, which is made of the batch's id. So a repeated
+    attempt does no harm.
     """
 
     def __init__(self, database: Database, storage: Storage, settings: Settings, metrics: Metrics) -> None:
@@ -40,10 +40,10 @@ class OutputCopies(OutputCopyActivities):
 
     @activity.defn
     async def copy_output(self, order: BatchOrder) -> OutputCopyState:
-        """Write the files of an ended batch to its output location, and return the final state.
+        """Copy the files of an ended batch to its output location. Return the final state of the copy.
 
-        The row of the batch gets the state, and the reason if an attempt fails. If the batch was deleted, the
-        copy has failed. If it has no files, nothing is written.
+        The batch's row gets the state, and the reason if an attempt fails. If the batch was deleted, the copy
+        has failed. If it has no files, nothing is written.
 
         Raises (ApplicationError, by type):
             StorageUnavailable: the storage or the bucket does not respond, the storage does not find a file,
@@ -69,9 +69,10 @@ class OutputCopies(OutputCopyActivities):
 
     @activity.defn
     async def give_up_output_copy(self, order: BatchOrder) -> OutputCopyState:
-        """Record that no more attempts follow, and return the final state. The last attempt's error stays.
+        """Record that the copy has failed and no more attempts follow. Return the final state of the copy.
 
-        If an attempt has succeeded although its worker could not report it, the state stays `written`.
+        The error of the last attempt stays. If an attempt has succeeded although its worker could not report
+        it, the state stays `written`.
 
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.
@@ -123,7 +124,10 @@ class OutputCopies(OutputCopyActivities):
 
 
 def _sentence_of(error: ObjectMissing | ObjectRefused | StorageUnavailable) -> str:
-    """Return why an attempt failed, in a sentence for the tenant that says nothing of the installation."""
+    """Return why an attempt failed, as a sentence for the tenant.
+
+    It contains no details of the installation.
+    """
     match error:
         case ObjectMissing():
             return _NOT_FOUND

@@ -25,7 +25,7 @@ OUTPUT_KINDS: tuple[Literal["output", "error"], ...] = ("output", "error")
 
 
 class OutputFiles:
-    """Output and error file of one finalization attempt.
+    """Writes the output and error file in one attempt to finalize a batch.
 
     All attempts use the same file ids, but each attempt has its own storage keys.
     """
@@ -40,7 +40,7 @@ class OutputFiles:
     async def write(
         self, index: ResultIndex, selected: SelectedResults, at: datetime
     ) -> list[FileRow | None]:
-        """Write the output file and the error file. Return [row of the output file, row of the error file].
+        """Write the output file and the error file. Return the database row of each, in this order.
 
         If a file would have no lines, it is not written, and None takes the place of its row.
 
@@ -55,7 +55,7 @@ class OutputFiles:
         ]
 
     async def discard(self) -> None:
-        """Delete the objects that this attempt has written. Call this only if no row names them.
+        """Delete the objects that this attempt has written. Call this only if no database row refers to them.
 
         A storage error is only logged, because the objects are also deleted after the batch has ended.
         """
@@ -97,8 +97,8 @@ class OutputFiles:
 def file_lifetime(order: BatchOrder, status: BatchStatus, settings: Settings) -> timedelta:
     """Return how long the files of an ended batch are kept.
 
-    If the client has set this time in the order, return it. Otherwise it depends on the status with which the
-    batch ended.
+    The client may have set this time in the order. If not, it depends on the status with which the batch
+    ended.
     """
     if order.output_expires_after_seconds is not None:
         return timedelta(seconds=order.output_expires_after_seconds)
@@ -108,7 +108,7 @@ def file_lifetime(order: BatchOrder, status: BatchStatus, settings: Settings) ->
 
 
 async def delete_superseded(storage: Storage, files: FilesTable, order: BatchOrder) -> None:
-    """Delete the output and error files of the finalization attempts that did not end the batch.
+    """Delete the output and error files of attempts that did not end the batch.
 
     Call this only after the batch has ended. Before that, it is not known which attempt's files are final.
     """

@@ -61,7 +61,7 @@ def in_input_order(offsets: "array[int]", run: int = SORT_RUN) -> "array[int]":
 
 
 def _run_boundaries(offsets: "array[int]", run: int) -> list[int]:
-    """Return the offsets that separate groups (runs) of about `run` entries.
+    """Return offsets at which the entries can be divided into groups (runs) of about `run` entries.
 
     Args:
         offsets: each entry's offset in the input.
@@ -73,9 +73,9 @@ def _run_boundaries(offsets: "array[int]", run: int) -> list[int]:
 
 
 class SegmentUsage(NamedTuple):
-    """Number of selected successes in one segment, and the tokens that they have used.
+    """Number of successes in one segment that were selected for the output file, and their tokens.
 
-    `segment` is the storage key of the segment.
+    `segment` is the storage key of the segment, a stored object with many results.
     """
 
     segment: str
@@ -84,7 +84,9 @@ class SegmentUsage(NamedTuple):
 
 
 class SelectedResults(NamedTuple):
-    """The selected result of each line that has a result, as entry numbers in the order of the input.
+    """The result that was selected for each line, as entry numbers in the order of the input.
+
+    Lines without a result are missing.
 
     Attributes:
         output: results of the lines that succeeded.
@@ -133,19 +135,20 @@ class DeadLetterIndex:
         self._length.append(length)
 
     def sorted_by_offset(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (offset, segment, position, length) of each dead letter, in the order of the offsets.
+        """Yield each dead letter as (offset, segment, position, length), in the order of the offsets.
 
-        `offset` is the byte offset of the line in the input. `position` is the byte offset of the record in
-        segment number `segment`, and `length` is its size in bytes.
+        A dead letter records why a line failed. `offset` is the byte offset of the line in the input.
+        `position` is the byte offset of the record in segment number `segment`, and `length` is its size in
+        bytes.
         """
         for entry in sorted(range(len(self)), key=self._offset.__getitem__):
             yield self._offset[entry], self._segment[entry], self._position[entry], self._length[entry]
 
 
 class AttemptIndex:
-    """Positions of attempt records on the local disk.
+    """Positions of records of failed attempts on the local disk.
 
-    Each record belongs to an attempt after which its line was sent again.
+    After each of these attempts, the line was sent again.
     """
 
     def __init__(self) -> None:
@@ -164,7 +167,10 @@ class AttemptIndex:
         self._length.append(length)
 
     def find(self, offset: int) -> Iterator[tuple[int, int]]:
-        """Yield (position in the local file, length) of each record of the line at `offset` in the input."""
+        """Find all records of the line at `offset` in the input.
+
+        Yield their positions and lengths in the local file.
+        """
         if len(self._ordered) != len(self._offset):
             self._ordered = array("I", sorted(range(len(self._offset)), key=self._offset.__getitem__))
         at = bisect_left(self._ordered, offset, key=self._offset.__getitem__)
@@ -175,9 +181,9 @@ class AttemptIndex:
 
 
 class ResultIndex:
-    """Index of the results of a batch. Use it as a context manager.
+    """Index of all results of a batch, which are kept in a local file. Use it as a context manager.
 
-    Segments may be added in any order; `select` picks one result for each line.
+    Segments may be added in any order. `select` then selects one result for each line.
     """
 
     def __init__(self, spool: ResultSpool) -> None:
@@ -205,7 +211,9 @@ class ResultIndex:
         return len(self._offset)
 
     def add_segment(self, name: str, data: bytes) -> int:
-        """Write a segment, an object with many results, to the local file. Return its number of results.
+        """Add all results in a segment, a stored object with many results. Return their number.
+
+        The segment is written to the local file.
 
         Args:
             name: storage key of the segment.
@@ -249,7 +257,7 @@ class ResultIndex:
             self._usages[place] += sum(column)
 
     def add_errors(self, lines: Sequence[tuple[int, bytes]]) -> None:
-        """Add error results that finalization made.
+        """Add error results that were created for lines without a result, and are in no stored segment.
 
         Args:
             lines: pairs of the offset of a line in the input, and the line to write to the error file for it.
@@ -257,7 +265,7 @@ class ResultIndex:
         self.add_records([SegmentRecord(RecordKind.SETTLED, offset, line) for offset, line in lines])
 
     def add_records(self, records: Iterable[SegmentRecord]) -> None:
-        """Add results that finalization made.
+        """Add results that finalization has created, and that are in no stored segment.
 
         The records may include dead letters, the reasons why lines failed.
         """
@@ -274,7 +282,7 @@ class ResultIndex:
         return bytes(self._spool.read_parts([(position, length)], b""))
 
     def select(self) -> SelectedResults:
-        """Select one result for each line: a success if there is one, otherwise an error.
+        """Select one result for each line: a success if there is one, an error if there is none.
 
         If a line has several successes, or only several errors, select the result whose segment (stored
         object) has the lowest name. If results are added later, call this again.
@@ -287,11 +295,11 @@ class ResultIndex:
         return SelectedResults(output, error, self._usages_without(others))
 
     def _split(self, ordered: "array[int]") -> tuple["array[int]", "array[int]"]:
-        """Select one entry for each line. Return (the selected entries, all other entries).
+        """Select one entry for each line. Return the selected entries, and all other entries.
 
         Args:
-            ordered: all entries, sorted by the offsets of their lines. Entries of the same line follow each
-                other.
+            ordered: all entries, sorted by the offsets of their lines. So entries of the same line are
+                neighbours.
         """
         selected, others, last = array("I"), array("I"), -1
         offsets = self._offset
@@ -310,7 +318,7 @@ class ResultIndex:
     def _rank(self, entry: int) -> tuple[bool, str]:
         """Return a sort key for a result.
 
-        If a line has several results, the one with the lowest key is selected.
+        Of several results of a line, the one with the lowest key is selected.
         """
         return not self._success[entry], self._segments[self._segment_of(entry)]
 
@@ -318,7 +326,7 @@ class ResultIndex:
         return bisect_right(self._firsts, entry) - 1
 
     def _usages_without(self, others: "array[int]") -> list[SegmentUsage]:
-        """Return, for each segment, the successes and tokens of all its entries except those in `others`."""
+        """Add up the successes and tokens of each segment, without the entries in `others`."""
         left, width = array("Q", self._usages), len(_NO_USAGE)
         for entry in others:
             head = self._read(TOKENS_BYTES, self._position[entry] - TOKENS_BYTES)
@@ -331,19 +339,19 @@ class ResultIndex:
         ]
 
     def lines_by_segment(self, entries: "array[int]") -> Iterator[tuple[str, bytes]]:
-        """Yield (storage key of the segment, line of the result) for each of these entries."""
+        """Yield each of these entries as (storage key of its segment, line of the output or error file)."""
         for entry in entries:
             yield self._segments[self._segment_of(entry)], self.line(entry)
 
     def offsets_of(self, entries: "array[int]") -> "array[int]":
-        """Return, for each of these entries, the offset of its line in the input file."""
+        """Return the offset in the input file of each entry's line."""
         return array("q", map(self._offset.__getitem__, entries))
 
     def dead_letters(self, selected: SelectedResults, limit: int = sys.maxsize) -> list[tuple[int, bytes]]:
         """Return at most `limit` dead letters of failed lines, sorted by offset in the input.
 
-        Each item is (offset of the line in the input, dead letter). A dead letter is the record of why the
-        line failed. It is returned only if it is in the same segment as the line's selected result.
+        Each item is (offset of the line in the input, dead letter). A dead letter records why the line
+        failed. It is returned only if it is in the same segment as the line's selected result.
         """
         failed = self.offsets_of(selected.error) if self._dead_letters else array("q")
         found: list[tuple[int, bytes]] = []
@@ -356,7 +364,7 @@ class ResultIndex:
         return found
 
     def earlier_attempts(self, offset: int) -> Iterator[bytes]:
-        """Yield the records of all attempts of a line except the last attempt, in no particular order.
+        """Yield the records of a line's attempts, without the last attempt, in no particular order.
 
         Args:
             offset: the line's position in the input.
@@ -364,7 +372,7 @@ class ResultIndex:
         return (self._read(length, position) for position, length in self._attempts.find(offset))
 
     def line_blocks(self, entries: "array[int]") -> Iterator[bytearray]:
-        """Yield the lines of these entries, each with a newline, joined into blocks of about 1 MiB."""
+        """Yield the lines of these entries as they are written to a file, in blocks of about 1 MiB."""
         block: list[tuple[int, int]] = []
         size = 0
         lengths, positions = self._length, self._position

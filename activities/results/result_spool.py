@@ -11,7 +11,7 @@ from batchwright.storage.base import StorageUnavailable
 
 
 class ResultSpool(ScratchFile):
-    """Append-only scratch file that any thread may read and write."""
+    """Local scratch file to which data is only appended. Any thread may read and write it."""
 
     def __init__(self, directory: Path | None) -> None:
         super().__init__(directory, "Finalization")
@@ -36,7 +36,7 @@ class ResultSpool(ScratchFile):
         return start
 
     def read_parts(self, places: Sequence[tuple[int, int]], ending: bytes) -> bytearray:
-        """Return the parts of the file at `places`, joined. `ending` is added after each part.
+        """Read several parts of the file, and return them joined. `ending` is added after each part.
 
         Args:
             places: position and length in bytes of each part.

@@ -15,7 +15,7 @@ _Read = tuple[str, bytes]
 
 
 class SegmentReader:
-    """Reads segments, stored objects with many results each, into the result index.
+    """Reads segments (stored objects with many results each) from storage, and adds them to the result index.
 
     Only a few segments are in memory at a time.
     """
@@ -27,22 +27,25 @@ class SegmentReader:
         self._seen: set[str] = set()
 
     async def read_segment(self, key: str) -> int:
-        """Read the segment with this storage key. Return its number of results; 0 if it does not exist."""
+        """Read one stored object with results (a segment). Return the number of its results.
+
+        Return 0 if there is no object with this storage key.
+        """
         data = await self._get(key)
         return 0 if data is None else await asyncio.to_thread(self._index.add_segment, key, data)
 
     async def read_prefix(self, root: str) -> int:
-        """Read every segment under the key prefix `root`, and return the number of results in them.
+        """Read all stored objects with results (segments) under a key prefix. Return the number of results.
 
         Call this only if no process writes or merges segments under this prefix any longer.
         """
         return sum([await self.read_segment(info.key) async for info in self._storage.list(root)])
 
     async def read_live_prefix(self, root: str) -> None:
-        """Read every segment under the key prefix `root`. Meanwhile, a slice may merge its segments.
+        """Read all stored objects with results (segments) under a key prefix, while a slice may merge them.
 
-        A merge replaces several segments by one new segment. If a segment disappears, list the prefix again
-        to find the new segment.
+        A merge replaces several segments by one new segment. If a segment disappears, the prefix is listed
+        again to find the new segment.
 
         Raises:
             StorageUnavailable: segments have disappeared after each of five listings.
@@ -55,7 +58,7 @@ class SegmentReader:
         raise StorageUnavailable(f"Segments under {root!r} keep disappearing while they are read.")
 
     async def _read_new(self, new: list[ObjectInfo]) -> bool:
-        """Read these segments into the index. Return False if at least one of them no longer exists."""
+        """Read stored objects with results (segments). Return False if at least one no longer exists."""
         complete, read = True, list[_Read]()
         for group in [*_groups(new), []]:
             found, _ = await run_both(self._read(group), asyncio.to_thread(self._index_segments, read))
@@ -68,7 +71,10 @@ class SegmentReader:
         return list(zip(group, found, strict=True))
 
     def _index_segments(self, segments: list[_Read]) -> None:
-        """Add segments to the index. This runs in a thread, while the event loop reads more segments."""
+        """Add the results in these segments to the index.
+
+        This runs in a thread. Meanwhile, the event loop reads more segments.
+        """
         for key, data in segments:
             self._index.add_segment(key, data)
             self._seen.add(key)
@@ -81,9 +87,9 @@ class SegmentReader:
 
 
 def _groups(infos: Iterable[ObjectInfo]) -> Iterator[list[str]]:
-    """Yield groups of storage keys. The objects of a group are read at the same time.
+    """Divide stored objects into groups that are read at the same time. Yield the keys of each group.
 
-    A group has at most 8 segments and 8 MiB. A larger segment is a group by itself.
+    A group has at most 8 objects and 8 MiB. A larger object is a group by itself.
     """
     group: list[str] = []
     size = 0

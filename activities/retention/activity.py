@@ -58,7 +58,7 @@ class Retention(RetentionActivities):
 
     @activity.defn
     async def sweep(self, request: SweepRequest) -> SweepResult:
-        """Delete data of one kind for one turn of about ten seconds.
+        """Delete old data of one kind for about ten seconds (one turn).
 
         Return the counts, and the position at which the next turn continues. The position is None at the end
         of the data. A turn can be repeated safely.
@@ -99,9 +99,9 @@ class Retention(RetentionActivities):
         )
 
     async def _finish(self, request: SweepRequest, turn: RetentionTurn) -> None:
-        """Log the totals of a kind of data after its last turn.
+        """Log how much data of one kind was deleted, after the last turn for this kind.
 
-        Record a success if all deletions succeeded.
+        If all deletions succeeded, also record a success.
         """
         before = request.so_far
         data = {

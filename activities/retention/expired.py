@@ -59,7 +59,7 @@ async def uploads(turn: RetentionTurn, position: SweepPosition) -> SweepPosition
 
 
 async def batches(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
-    """Delete the intermediate objects of ended batches, and the output files that no row names.
+    """Delete the intermediate objects of ended batches, and output files that no database row refers to.
 
     Return the position at which the next turn continues; None after the last batch.
     """
@@ -87,10 +87,10 @@ async def _delete_lost_attempts(turn: RetentionTurn, batch: EndedItem) -> None:
 
 
 async def metadata(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
-    """Delete rows of batches that ended long ago, then rows of old uploads, then records of deleted batches.
+    """Delete old database rows: of batches that ended long ago, of uploads, and records of deleted batches.
 
-    Return the position at which the next turn continues; None after the last row. A position with the id of
-    an upload means that all rows of batches are done.
+    They are deleted in this order. Return the position at which the next turn continues; None after the last
+    row. A position with the id of an upload means that all rows of batches are done.
     """
     table, before = turn.database.retention, turn.cutoffs.metadata
 
@@ -151,7 +151,7 @@ async def _remove_rows(
     count: Callable[[], Awaitable[int]],
     remove: Callable[[int], Awaitable[int]],
 ) -> SweepPosition | None:
-    """Remove rows that name no objects, page by page, until none is left or the turn ends.
+    """Remove database rows that refer to no objects, page by page, until none is left or the turn ends.
 
     Args:
         count: returns how many rows would be removed, for a dry run.

@@ -30,9 +30,9 @@ _STATS_AT_ONCE = 16
 
 
 async def unfinished_objects(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
-    """Delete the remains of writes that were abandoned at least `MAX_WRITE_TIME` ago. Return None.
+    """Delete the remains of writes to storage that were abandoned at least `MAX_WRITE_TIME` ago.
 
-    None means that there is no further turn, because one turn deletes all remains. A dry run does nothing,
+    Return None, because one turn deletes all remains and no further turn is needed. A dry run does nothing,
     because the storage cannot count them.
     """
     if not turn.dry_run:
@@ -61,7 +61,7 @@ async def orphaned_objects(turn: RetentionTurn, position: SweepPosition) -> Swee
 async def _delete_orphans(
     turn: RetentionTurn, tenant: str, live: frozenset[str], page: Sequence[DatedObject]
 ) -> None:
-    """Delete the objects on one page of a listing that have no row.
+    """Delete the objects in one page of a listing that have no database row.
 
     The rows are read after the objects were listed. If an object was written between the two steps, it either
     has a row already or is too young to be deleted.
@@ -124,18 +124,18 @@ async def _check_mark(turn: RetentionTurn) -> None:
 
 
 def _tenant_done(turn: RetentionTurn, tenant: str) -> SweepPosition:
-    """Return the position after all data of this tenant.
+    """Return the position that means that all data of this tenant was processed.
 
-    `at` is set in it, which means: the tenant is done.
+    In this position, `at` is set.
     """
     return SweepPosition(at=turn.now, tenant=tenant)
 
 
 async def _tenants(turn: RetentionTurn, position: SweepPosition) -> AsyncGenerator[str]:
-    """Yield the names of the tenants, from `position` on.
+    """Yield the names of the tenants that are left, beginning at `position`.
 
-    If `position.at` is None, begin with the tenant in `position`. Otherwise this tenant is done, and the next
-    tenant is the first one.
+    If `position.at` is None, the first one is the tenant in `position`. If it is set, this tenant is done,
+    and the first one is the next tenant.
     """
     after = position.tenant
     if after and position.at is None:

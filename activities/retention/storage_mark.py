@@ -12,9 +12,9 @@ from batchwright.storage.base import ObjectMissing, Storage
 async def check_storage_mark(
     database: Database, storage: Storage, now: datetime, *, dry_run: bool = False
 ) -> None:
-    """Check that the storage belongs to this database. If the storage never had a mark, write one.
+    """Check that the storage belongs to this database, before anything is deleted from it.
 
-    The mark is an object with the id of the database.
+    The storage has a mark, an object with the id of its database. If it never had a mark, one is written.
 
     Args:
         dry_run: True to write nothing.

@@ -24,9 +24,10 @@ T = TypeVar("T")
 
 @dataclass
 class RetentionTurn:
-    """One turn that deletes data of one kind. When `is_over` is True, the turn stops at the next position.
+    """One turn of retention: it deletes old data of one kind, for a limited time.
 
-    A position is a point in the data from which another turn can continue.
+    When `is_over` is True, the turn stops at the next position. A position is a point in the data from which
+    another turn can continue.
 
     Attributes:
         cutoffs: for each kind of data, a time. Data from before this time is deleted.
@@ -77,7 +78,7 @@ class RetentionTurn:
 
     @asynccontextmanager
     async def isolated(self, subject: str) -> AsyncGenerator[None]:
-        """Context manager that counts a storage error as the failure of one item, so that the turn continues.
+        """Context manager that counts a storage error as the failure of one item. The turn then continues.
 
         StorageUnavailable is still raised, because it affects all items.
 
@@ -112,7 +113,7 @@ async def sweep_pages(
     each: Callable[[T], Awaitable[None]],
     position_of: Callable[[T], SweepPosition],
 ) -> SweepPosition | None:
-    """Call `each` for every row, page by page, until the last row or the end of the turn.
+    """Process database rows page by page, until the last row or the end of the turn.
 
     Return the position at which the next turn continues; None after the last row.
 

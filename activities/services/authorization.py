@@ -41,7 +41,7 @@ class Permissions(Protocol):
         ...
 
     def budget_exceeded(self, tenant: str, key_id: str, currency: str) -> UsedUpBudget | None:
-        """Return a daily budget of the batch that is used up; None if no budget is used up.
+        """Return a daily budget that applies to a batch and is used up; None if there is none.
 
         Args:
             key_id: id of the API key that created the batch; empty if the batch was created without a key.
@@ -50,7 +50,7 @@ class Permissions(Protocol):
         ...
 
     def record_usage(self, tenant: str, key_id: str, tokens: int, cost: int) -> None:
-        """Count what a batch's lines have used, for the budgets of its tenant and its API key.
+        """Count the tokens and the cost of a batch's lines for the budgets of its tenant and its API key.
 
         Args:
             cost: amount as in `rules/costs.py`.
@@ -88,7 +88,7 @@ class CachedPermissions(Permissions):
         longest_window: timedelta,
         clock: Callable[[], float] = suspend_aware_clock,
     ) -> None:
-        """Create permissions that are not valid before the first `refresh`.
+        """Create the cache. It is empty and not valid before the first `refresh`.
 
         Args:
             costs: costs of batches, which are refreshed together with the permissions.
@@ -157,10 +157,10 @@ class CachedPermissions(Permissions):
 
 
 class LineAuthorizer:
-    """Checks before each send if lines of one slice may be sent.
+    """Checks before each send if lines of one slice may still be sent.
 
-    If lines may be sent, the `version` of the permissions is stored in `allowed_version`. As long as the
-    permissions have this version, every line of the slice may be sent without another check.
+    If they may, the `version` of the permissions is stored in `allowed_version`. As long as the permissions
+    have this version, every line of the slice may be sent without another check.
     """
 
     def __init__(self, permissions: Permissions, metrics: Metrics, request: SliceRequest) -> None:

@@ -26,7 +26,7 @@ class RouterLookup(Protocol):
 
 
 class RunningJob(NamedTuple):
-    """A job that still ran when its line last had a turn.
+    """A job that was still running at the end of its line's last turn.
 
     Attributes:
         request_id: id of the line's request.
@@ -58,7 +58,7 @@ def kind_label(upstream: Upstream) -> str:
 async def cancel_job(
     upstream: Upstream, config: JobConfig, job_id: str, request_id: str, headers: Sequence[Header]
 ) -> bool:
-    """Ask the backend to cancel a job. Return False if no request was sent.
+    """Request that the backend cancels a job. Return False if no request was sent.
 
     No request is sent if the backend has no endpoint for cancelling jobs, or if the job has no id.
     """
@@ -76,16 +76,16 @@ async def cancel_job(
 class JobCanceller:
     """Cancels the jobs of ended batches at their backends.
 
-    If a batch ends early during a turn of a slice, the turn itself cancels the jobs that it waits for. If the
-    batch ends between two turns of a slice, the jobs of this slice continue. The worker that writes the files
-    of the batch then cancels them.
+    A turn is one attempt to send lines of a slice. If a batch ends early during a turn, the turn itself
+    cancels its jobs. If it ends between two turns, the jobs continue. The worker that writes the files of the
+    batch then cancels them.
     """
 
     def __init__(self, routers: RouterLookup, metrics: Metrics) -> None:
         self._routers, self._metrics = routers, metrics
 
     async def cancel(self, order: BatchOrder, models: Iterable[str], jobs: Sequence[RunningJob]) -> None:
-        """Cancel jobs of a batch. Jobs that are not cancelled within seconds end by themselves.
+        """Cancel jobs of a batch at their backends, within a few seconds. All other jobs end by themselves.
 
         Args:
             models: models of the batch.

@@ -25,7 +25,7 @@ _REPORTED_SECONDS = 10.0
 
 @dataclass(eq=False)
 class _BatchSpending:
-    """Cost of one batch.
+    """Cost of one batch so far, as this process knows it.
 
     `here` is the cost of the batch's slices in this process. `elsewhere` is the cost of its slices on other
     workers, as it was last read from the database.
@@ -47,7 +47,7 @@ class _BatchSpending:
 
 
 class SliceCost:
-    """Cost of the lines of one slice that have succeeded. The unit of amounts is defined in `rules/costs.py`.
+    """Cost of one slice: of its lines that have succeeded. `rules/costs.py` defines the unit of amounts.
 
     Attributes:
         amount: cost of the slice, including its earlier turns.
@@ -64,7 +64,8 @@ class SliceCost:
     def is_over_cap(self) -> bool:
         """True if the batch has reached the cap on its cost, so that none of its lines may be sent.
 
-        If the cap is raised before the cap is recorded as reached, lines may be sent again.
+        If the cap is raised in time, lines may be sent again. After the database has recorded that the cap is
+        reached, it is too late.
         """
         return self._batch.is_over_cap
 
@@ -74,7 +75,10 @@ class SliceCost:
         return self._batch.is_ending
 
     def add(self, usage: TokenUsage) -> int:
-        """Count a line that has succeeded with this usage. Return what it costs; 0 if there is no price."""
+        """Count the cost of a line that has succeeded, from its tokens.
+
+        Return the cost; 0 if there is no price.
+        """
         if self._prices is None:
             return 0
         cost = self._prices.cost(usage)
@@ -84,19 +88,19 @@ class SliceCost:
 
 
 def uncounted() -> SliceCost:
-    """Return the cost of a slice whose model has no prices. It stays 0."""
+    """Return a cost object for a slice whose model has no prices. Its amount stays 0."""
     return SliceCost(_BatchSpending(), None)
 
 
 class BatchCosts:
-    """Tracks the cost of all batches whose slices run in this process."""
+    """Tracks the cost of all batches that have a slice in this process, and compares it with their caps."""
 
     def __init__(self, table: ProgressTable, clock: Callable[[], float] = time.monotonic) -> None:
         self._table, self._clock = table, clock
         self._batches: dict[BatchKey, _BatchSpending] = {}
 
     async def track(self, request: SliceRequest, usage: TokenUsage, requests: int) -> SliceCost:
-        """Begin to count the cost of a slice, and return the object that counts it.
+        """Start to count the cost of a slice. Return the object that counts it.
 
         Call `end` after the turn. If no other slice of the batch is tracked, the cap of the batch and its
         cost so far are read from the database at once.
@@ -123,7 +127,10 @@ class BatchCosts:
         return cost
 
     def end(self, cost: SliceCost) -> None:
-        """Mark the slice as ended. It is counted until the database certainly has its last report."""
+        """Mark the slice as ended.
+
+        Its cost is counted here until the database certainly has its last report.
+        """
         cost.ended_at = self._clock()
 
     async def refresh(self) -> None:

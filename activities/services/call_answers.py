@@ -14,9 +14,10 @@ _RECORD_SECONDS = 2.0
 
 
 class CallAnswers:
-    """Records the answers of the calls of one rolling batch as soon as their results are stored.
+    """Records the answers of calls as soon as their results are stored.
 
-    If the recording fails, finalization records the answers later.
+    A call is a single request of a client. One object is for the calls of one rolling batch. If the recording
+    fails, finalization records the answers later.
     """
 
     def __init__(self, calls: CallsTable, tenant: str) -> None:
@@ -24,7 +25,7 @@ class CallAnswers:
         self._outages = OutageLog(logger, "answers of calls are recorded later")
 
     async def record(self, lines: Sequence[bytes]) -> None:
-        """Record the answers in these lines of an output or error file. If this fails, only log it."""
+        """Record the answers that lines of an output or error file contain. If this fails, only log it."""
         try:
             async with asyncio.timeout(_RECORD_SECONDS):
                 await self._calls.answer(self._tenant, answers_of(lines))

@@ -22,18 +22,24 @@ CallbackFuture = asyncio.Future[ReceivedCallback]
 
 
 class CallbackSubscriptions(Protocol):
-    """Subscriptions to the callbacks of jobs. `id` is always the id of the job's `CallbackToken`."""
+    """Interface to wait for the callbacks of asynchronous jobs.
+
+    `id` is always the id of the job's `CallbackToken`.
+    """
 
     def url(self, callback: CallbackToken) -> str:
         """Return the URL that a backend calls at the end of a job; empty if callbacks are not configured."""
         ...
 
     def subscribe(self, id: str) -> CallbackFuture:
-        """Return a future that receives the first callback with this id, even if it has already arrived."""
+        """Return a future that gets the first callback with this id.
+
+        The callback may already have arrived.
+        """
         ...
 
     def unsubscribe(self, id: str, call: CallbackFuture) -> None:
-        """Stop waiting for the callback.
+        """Stop waiting for a callback.
 
         Args:
             call: the future that `subscribe` returned.
@@ -62,7 +68,7 @@ class NoCallbacks(CallbackSubscriptions):
 
 
 class CallbackWatch(CallbackSubscriptions):
-    """Subscriptions of one worker process. One database query per second reads the arrived callbacks."""
+    """Waits for the callbacks of jobs in one worker process. It reads arrived callbacks once per second."""
 
     def __init__(self, table: CallbacksTable, settings: Settings) -> None:
         self._table = table

@@ -26,7 +26,7 @@ _NOTHING = DailyAmounts()
 
 
 class LimitedGroups:
-    """The budget groups that have a budget, with their budgets.
+    """All groups that share a daily budget, with their budgets.
 
     A budget group is an organization with tenants as members, or a group of one tenant's API keys.
     """
@@ -73,7 +73,7 @@ _DAY_SECONDS = 86_400
 
 @dataclass
 class _UsageTotals:
-    """Tokens and cost of one day, by tenant, API key and budget group."""
+    """Tokens and cost that were used on one day, by tenant, API key and budget group."""
 
     by_tenant: dict[str, DailyAmounts] = field(default_factory=dict[str, DailyAmounts])
     by_key: dict[tuple[str, str], DailyAmounts] = field(default_factory=dict[tuple[str, str], DailyAmounts])
@@ -86,7 +86,7 @@ class _UsageTotals:
         self._add_to_groups(tenant, key_id, used, groups)
 
     def regroup(self, groups: LimitedGroups) -> None:
-        """Compute the usage of budget groups again, from the usage of their present members."""
+        """Compute the usage of budget groups again, after their members have changed."""
         self.by_group.clear()
         for (tenant, key_id), used in self.by_key.items():
             self._add_to_groups(tenant, key_id, used, groups)
@@ -100,7 +100,7 @@ class _UsageTotals:
 
 
 class DailyBudgets:
-    """All daily budgets, and how much of each is used, as far as this process knows.
+    """All daily budgets, and how much of each is used according to this process.
 
     Args:
         default: budget of tenants without a budget of their own; 0 means no limit.
@@ -128,7 +128,7 @@ class DailyBudgets:
         self._cleared_on = _NEVER
 
     def exceeded(self, tenant: str, key_id: str, currency: str = "") -> UsedUpBudget | None:
-        """Return a budget of the batch that is used up; None if no budget is used up.
+        """Return a daily budget that applies to a batch and is used up; None if there is none.
 
         Args:
             key_id: id of the API key that created the batch; empty if the batch was created without a key.
@@ -165,7 +165,7 @@ class DailyBudgets:
             yield self._limited.limits[group], used, f"{whose} {group.kind} {group.name}"
 
     def record(self, tenant: str, key_id: str, tokens: int, cost: int = 0) -> None:
-        """Count what a line has used, for the budgets of the batch's tenant and API key.
+        """Count the tokens and the cost of a line for the budgets of the batch's tenant and API key.
 
         Args:
             cost: in millionths of a millionth of the currency's unit, as in `rules/costs.py`.
@@ -179,7 +179,7 @@ class DailyBudgets:
             own.is_published = False
 
     async def refresh(self, own: Mapping[str, TenantQuotas]) -> None:
-        """Publish the usage of this process, and read the budgets and the usage of other processes.
+        """Publish the usage of this process, and read all budgets and the usage of other processes.
 
         Args:
             own: quotas of the tenants that have quotas of their own.
@@ -208,7 +208,7 @@ class DailyBudgets:
             own_totals.regroup(groups)
 
     async def publish(self) -> None:
-        """Write the usage of this process to the database, for other processes.
+        """Write the usage of this process to the database, where other processes read it.
 
         Raises:
             DatabaseUnavailable: the database does not respond. The next call writes the usage.

@@ -20,22 +20,21 @@ _REFRESH_SECONDS = 2.0
 
 
 class StoredShares(TenantShares):
-    """Weights, caps and rates of tenants, caps of API keys, holds, and the order of batches.
+    """Limits of tenants and API keys, holds by operators, weights, and the order of batches.
 
     Everything is read from the database every two seconds.
 
-    The cap of a tenant is divided between the workers that run slices of the tenant. The cap of an API key is
-    divided between the workers that run slices of the key's batches. A worker learns of other workers from
-    their heartbeats. Therefore, when another worker begins its first such slice, the parts of all workers
-    together may exceed the cap for a few seconds.
+    A cap limits requests in flight. The cap of a tenant is divided between the workers that run slices of the
+    tenant. The cap of an API key is divided between the workers that run slices of the key's batches. A
+    worker learns of other workers from their heartbeats. So when another worker begins its first such slice,
+    the parts together may exceed the cap for a few seconds.
 
     The rates of a tenant are divided in the same way, but the new worker sends nothing until the other
     workers know of it.
     """
 
     def __init__(self, database: Database, worker_id: str) -> None:
-        """Create the reader. Before the first `refresh`, it knows no weight, no cap and no hold of any
-        tenant.
+        """Create the reader. It knows no limits before the first `refresh`.
 
         Args:
             worker_id: id with which this process stores its heartbeats. Each cap is divided among the workers
@@ -57,7 +56,7 @@ class StoredShares(TenantShares):
         return self._schedule.ranks(model)
 
     async def refresh(self) -> None:
-        """Read the weights, the caps, the holds, and the remaining lines of batches again.
+        """Read the limits, the holds, the weights, and the remaining lines of batches again.
 
         Raises:
             DatabaseUnavailable: the database does not respond. The last values stay in effect.
@@ -126,7 +125,7 @@ class StoredShares(TenantShares):
 
 
 def part_of_cap(cap: int, workers: Sequence[str], worker_id: str) -> int:
-    """Return how much of a tenant's or an API key's cap one worker may use.
+    """Return the part of a tenant's or an API key's cap that one worker may use.
 
     The parts of all workers add up to the cap. But if the cap is lower than the number of workers, each
     worker gets 1, because its slices would otherwise never end.

@@ -12,7 +12,9 @@ _MAX_DISPLAY_NAME = 256
 
 
 class ModelAccess(NamedTuple):
-    """Decides which models the lines of a batch may use. It is created once, when ingestion starts.
+    """Decides which models the lines of a batch may use.
+
+    It is created once per batch, when its input is read.
 
     Attributes:
         served: models that backends have reported. If it is None, no backend has reported any, and every

@@ -25,7 +25,7 @@ class ProgressReporter:
         self._writing = asyncio.Lock()  # one write at a time, so that older numbers are not written last
 
     def report(self, progress: SliceProgress) -> None:
-        """Buffer the slice's counts for the next write. They replace older counts of the same slice."""
+        """Buffer the counts of a slice for the next write. They replace older counts of the same slice."""
         self._pending[progress.batch_id, progress.model, progress.number] = progress
 
     async def run(self) -> None:

@@ -36,7 +36,7 @@ WaitingBatches = Mapping[str, Mapping[str, int]]
 
 @dataclass(eq=False)
 class HeldSlice:
-    """A slice that this worker runs.
+    """A slice that this worker runs, as `SliceDemand` sees it.
 
     Attributes:
         queue: task queue from which the slice came, as in `SliceDemand`.
@@ -66,7 +66,7 @@ class HeldSlice:
         return self.memory is not None and self.memory.granted and self.memory.size > 0
 
     def drain(self) -> None:
-        """Record that the slice sends no more lines and only waits for responses."""
+        """Record that the slice will send no more lines, and only waits for responses."""
         self.ready = _nothing
 
 
@@ -76,7 +76,7 @@ def _nothing() -> int:
 
 @dataclass(eq=False)
 class _Queue:
-    """Slices of one task queue, and the searches for slices of tenants that have none on this worker.
+    """Slices that this worker took from one task queue, and its searches for slices of other tenants.
 
     Attributes:
         slots: one object for each taken slice, including slices that have not begun to run and slices whose
@@ -115,12 +115,12 @@ class _Queue:
     is_first_checked: bool = False
 
     def with_lines(self) -> list[HeldSlice]:
-        """Return the slices that have lines to send. Slices whose lines are not read yet are included."""
+        """Return the slices that have lines to send, and those whose lines were not read yet."""
         return [held for held in self.slices if held.ready is None or held.ready()]
 
 
 class SliceDemand:
-    """The slices that one worker process holds. It decides whether the worker should take another slice.
+    """Decides whether a worker process should take another slice from a task queue. It knows all its slices.
 
     In all methods, a task queue is named by its model. The name `ALL_MODELS` means the queue that several
     models share.
@@ -134,7 +134,7 @@ class SliceDemand:
         has_share: Callable[[str], bool] = lambda _: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create the demand of a process that holds no slice.
+        """Create the object for a worker process that has no slice yet.
 
         Args:
             limiter: permits of this process.
@@ -153,8 +153,8 @@ class SliceDemand:
     def set_waiting(self, batches: WaitingBatches, sharing: Collection[str] = ()) -> None:
         """Set how many batches have lines that may be sent now, by model and tenant.
 
-        Batches count even if only other workers run their slices. `sharing` has the models whose slices come
-        from the queue `ALL_MODELS`.
+        This includes batches that run only on other workers. `sharing` has the models whose slices come from
+        the queue `ALL_MODELS`.
         """
         self._waiting, self._sharing = batches, sharing
         for queue in list(self._queues.values()):
@@ -198,7 +198,7 @@ class SliceDemand:
                 here.ended += 1
 
     def _end_search(self, name: str, here: _Queue, found: HeldSlice) -> bool:
-        """End a search with the slice that it found. Return True if the slice must return to its queue.
+        """End a search with the slice that was found. Return True if the slice must return to its queue.
 
         The slice must return if it is wrong and the worker does not need its lines. These rules are applied
         in order:
@@ -229,7 +229,12 @@ class SliceDemand:
         return is_wrong and not self._is_hungry(name, here, arrived=1)
 
     def lines_read(self, held: HeldSlice, lines: int, ready: Callable[[], int]) -> None:
-        """Set a slice's number of lines without a result, and a function that counts the lines ready now."""
+        """Record that a slice's lines were read.
+
+        Args:
+            lines: number of its lines without a result.
+            ready: returns how many of its lines could be sent now.
+        """
         held.ready = ready
         queue = self._queues[held.queue]
         queue.lines += _NEW_SLICE_SHARE * (lines - queue.lines)
@@ -237,8 +242,8 @@ class SliceDemand:
     def must_yield(self, held: HeldSlice) -> bool:
         """Return True if the slice must stop sending, because another slice waits for its place or memory.
 
-        The place of a yielding slice becomes free only with its last response. Therefore the number of
-        yielding slices is at most the number of waiting slices. Once the result was True, it stays True.
+        The place of such a slice becomes free only with its last response. So at most as many slices yield as
+        other slices wait. Once the result was True, it stays True.
         """
         if not held.is_yielding:
             queue = self._queues[held.queue]
@@ -249,7 +254,7 @@ class SliceDemand:
         return held.is_yielding
 
     def is_spare(self, held: HeldSlice, limit: Limit) -> bool:
-        """Return True if other slices on this worker can use up `limit`, for which this slice waits.
+        """Return True if other slices on this worker can use up the limit for which this slice waits.
 
         Two conditions must be met: `limit` applies to this slice and to at least `_MAX_BLOCKED_SLICES` other
         slices, and all of these slices come from the queue `ALL_MODELS`.
@@ -272,8 +277,8 @@ class SliceDemand:
     def _must_free_memory(self, held: HeldSlice) -> bool:
         """Return True if this slice must free its memory, because another slice waits for memory.
 
-        Slices that already yield will free their memory soon. Therefore the result is True only if the number
-        of slices that wait for memory is greater than the number of slices that yield.
+        Slices that already yield will free their memory soon. So the result is True only if more slices wait
+        for memory than already yield.
         """
         waiting = self._budget.waiting
         if not waiting or not held.holds_memory:
@@ -300,7 +305,7 @@ class SliceDemand:
         )
 
     def _is_hungry(self, name: str, here: _Queue, arrived: int = 0) -> bool:
-        """Return True if the worker could send more lines than its slices have ready.
+        """Return True if the worker could send more lines than its slices have ready to send.
 
         `arrived` is the number of slices that have just arrived. They are not counted.
         """
@@ -316,7 +321,7 @@ class SliceDemand:
         return len(queue.slots) >= min(MAX_SLICES, _MAX_SENDING_SLICES + waiting_only)
 
     def _count_missing(self, name: str, queue: _Queue) -> int:
-        """Return how many waiting batches have no slice on this worker, but at most `_MAX_YIELDING`.
+        """Count the waiting batches that have no slice on this worker, up to `_MAX_YIELDING`.
 
         If the queue is `ALL_MODELS`, a slice that only waits for responses does not count as a slice on this
         worker, because it does not occupy a place.
@@ -349,9 +354,9 @@ class SliceDemand:
     def _seeks_tenant(self, name: str, queue: _Queue) -> bool:
         """Return True if the worker should take another slice, to search for a slice of a tenant.
 
-        The search is for a tenant with a waiting batch that has no slice with lines on this worker. If the
-        tenant has no lines on this worker at all, the search starts at once. Otherwise there is a search
-        every `_SEEK_SECONDS`. `_end_search` decides what happens to the slice that is found.
+        The tenant has a waiting batch without a slice with lines on this worker. If the tenant has no lines
+        on this worker at all, the search starts at once. If it has some, there is a search every
+        `_SEEK_SECONDS`. `_end_search` decides what happens to the slice that is found.
         """
         now = self._clock()
         if queue.is_checked or now < queue.seek_after:
@@ -381,8 +386,8 @@ class SliceDemand:
         """Return True if the worker should take another slice, to search for a batch that goes first.
 
         Such a batch goes first in its tenant and priority, but has no slice on this worker. Without a search,
-        the batch would have to wait until this worker has sent all lines that it has now. A search is
-        repeated after `_SEEK_SECONDS`.
+        it would wait until this worker has sent all lines that it has now. A search is repeated after
+        `_SEEK_SECONDS`.
         """
         if queue.is_first_checked:
             return False

@@ -67,7 +67,7 @@ def waiting_reason(circuit: CircuitBreaker | None, tenant: str = "") -> str:
 
 
 def _as_clause(message: str) -> str:
-    """Return a sentence about the backend as a clause, with "it" as its subject.
+    """Turn a sentence about the backend into a clause with "it" as its subject.
 
     For example, "The backend answered 503." becomes "it answered 503".
     """
@@ -77,7 +77,9 @@ def _as_clause(message: str) -> str:
 
 
 def deferral_cause(circuit: CircuitBreaker | None) -> str:
-    """Return the cause of a deferral as a metric label. There are only a few different labels.
+    """Return why a slice is deferred (tried again later), as a metric label.
+
+    There are only a few different labels.
 
     Args:
         circuit: circuit breaker that represents the model's backends; None if no backend serves the model.
@@ -90,7 +92,7 @@ def deferral_cause(circuit: CircuitBreaker | None) -> str:
 
 
 def deferral_seconds(circuit: CircuitBreaker | None, lines_wait: float, attempt: int) -> float:
-    """Return for how many seconds to defer a slice that cannot send, so that it does not occupy a worker.
+    """Return after how many seconds a slice that cannot send is tried again. Meanwhile it occupies no worker.
 
     The result is at most 60 s. There are three cases:
 
@@ -113,10 +115,11 @@ def deferral_seconds(circuit: CircuitBreaker | None, lines_wait: float, attempt:
 
 
 class DeferralMetrics:
-    """Counts deferrals of slices, and shows for how many (batch, model) pairs slices are deferred now.
+    """Metrics about deferred slices: how often slices are deferred, and how many are deferred now.
 
-    A deferred slice may continue on another worker, and this worker does not learn of it. Therefore a slice
-    counts as deferred until one minute after the end of its deferral.
+    A deferred slice returns to its queue, and is tried again later. It may continue on another worker, and
+    this worker does not learn of it. So it counts as deferred until one minute after the end of its deferral.
+    Slices of the same batch and model count once.
     """
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
@@ -126,7 +129,7 @@ class DeferralMetrics:
             metrics.waiting.labels(cause).set_function(lambda cause=cause: self._count(cause))
 
     def record(self, batch_id: str, model: str, cause: str, seconds: float, lines: int = 0) -> None:
-        """Count the deferral of a slice for `seconds`.
+        """Count that a slice is deferred (tried again later) for `seconds`.
 
         Args:
             cause: result of `deferral_cause`, or another metric label such as `dependency`.
@@ -175,10 +178,10 @@ def _now() -> datetime:
 
 
 class WaitingReasons:
-    """Publishes waiting reasons to the database, where the API reads them, and to the batch's workflow.
+    """Publishes why models of batches wait: to the database for the API, and to the batch's workflow.
 
-    The workflow gets a reason only if the reason has changed. The workflow gets at most four reasons in a
-    row, then one per minute.
+    The workflow gets a reason only if the reason has changed. It gets at most four reasons in a row, then one
+    per minute.
     """
 
     def __init__(
@@ -220,9 +223,9 @@ class WaitingReasons:
         self._start(published, self._write(waiting, published, may_signal=may_signal))
 
     def clear(self, tenant: str, batch_id: str, model: str) -> None:
-        """Withdraw the model's waiting reason in the background, because the slice sends lines.
+        """Withdraw a model's waiting reason in the background, because the slice now sends lines.
 
-        A reason that another worker has reported is withdrawn as well.
+        A reason that another worker has reported is withdrawn, too.
         """
         published = self._of(batch_id, model)
         was_signalled, published.reason, published.written_at = bool(published.reason), "", float("-inf")

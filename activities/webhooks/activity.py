@@ -33,10 +33,10 @@ class WebhookDeliveries(WebhookActivities):
 
     @activity.defn
     async def deliver_webhook(self, request: AttemptRequest) -> AttemptResult:
-        """Send the event to its endpoint once, and record the attempt. Return its result, even if it failed.
+        """Send a webhook to its endpoint once, and record the attempt.
 
-        If the worker crashes before the attempt is recorded, the attempt is repeated. The receiver then gets
-        the event twice, with the same `webhook-id`.
+        Return the attempt's result, even if it failed. If the worker crashes before the attempt is recorded,
+        the attempt is repeated. The receiver then gets the event twice, with the same `webhook-id`.
 
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.

@@ -14,7 +14,7 @@ _MAX_RESULT_BYTES = 1024 * 1024  # of a job, in its callback
 
 
 async def body_of(database: Database, delivery: WebhookDelivery, endpoint: WebhookEndpoint) -> bytes:
-    """Return the body of a delivery: the event, or the job for which the endpoint is the callback.
+    """Return the body of a webhook: an event, or the job for which the endpoint is the callback.
 
     Raises:
         DatabaseUnavailable: the database does not answer.
@@ -27,7 +27,7 @@ async def body_of(database: Database, delivery: WebhookDelivery, endpoint: Webho
 
 
 async def event_of(database: Database, delivery: WebhookDelivery, endpoint: WebhookEndpoint) -> BatchEvent:
-    """Return the event of a delivery.
+    """Return the event that a webhook reports.
 
     If the endpoint wants details, the event describes the batch as it is now.
 
