@@ -62,10 +62,10 @@ _OVER_CAP = (
 
 @workflow.defn
 class BatchWorkflow:
-    """Runs one batch from ingestion to finalization.
+    """Runs one batch from reading its input to writing its files.
 
     Signal handlers only record what is requested, and `run` acts on it. If a cancel and the completion happen
-    at the same time, the event that first updates the batch's row in the database takes effect.
+    at the same time, the first to update the batch's row in the database takes effect.
     """
 
     @workflow.init
@@ -111,18 +111,17 @@ class BatchWorkflow:
     def abandon(self) -> None:
         """End the batch without output files. An operator sends this signal if the files cannot be written.
 
-        The results in storage are kept. The signal has an effect only while the files are being written, or
-        while they are pending.
+        The stored results are kept. The signal has an effect only while the files are being written, or while
+        they are pending.
         """
         self._abandoned = self._is_finalizing or self._files_pending
 
     @workflow.signal
     def waiting(self, waiting: WaitingReason) -> None:
-        """Record a worker's report of why a model's slices wait.
+        """Record why a model's lines wait, as a worker reports it.
 
-        If its reason is empty, clear the earlier reason. A model can have two reasons at the same time: one
-        for the whole fleet, and one for a single slice. A report replaces or clears only the reason of its
-        own kind.
+        An empty reason clears the earlier reason. A model can have two reasons at the same time: one for the
+        whole fleet, and one for a single slice. A report replaces or clears only the reason of its own kind.
         """
         self._waiting.pop((waiting.model, waiting.fleet_wide), None)
         if waiting.reason:
@@ -136,7 +135,7 @@ class BatchWorkflow:
 
     @workflow.signal
     def progress(self, progress: ModelProgress) -> None:
-        """Record the progress of one model, as its child workflow reports it from time to time."""
+        """Record how far one model of the batch is. Its child workflow reports this from time to time."""
         self._on_progress(progress)
 
     @workflow.query
@@ -223,8 +222,9 @@ class BatchWorkflow:
     async def _ingest(self) -> IngestResult | None:
         """Run the ingestion activity, even after the deadline, and return its result.
 
-        Return None if the activity failed, the batch was cancelled, or an operator abandoned its files. If
-        only the input is invalid, the activity does not fail, and its result says that the input is invalid.
+        Ingestion validates the input and plans its lines. Return None if the activity failed, the batch was
+        cancelled, or an operator abandoned its files. If only the input is invalid, the activity does not
+        fail, and its result says so.
         """
         step = workflow.start_activity_method(
             IngestionActivities.ingest, self._order, **ingestion_options(self._order, workflow.now())
@@ -244,7 +244,7 @@ class BatchWorkflow:
         return ingested
 
     async def _run_models(self, ingested: IngestResult) -> None:
-        """Start all model runs at once, and wait until they have ended.
+        """Start one child workflow (model run) for each model, and wait until all of them have ended.
 
         If the batch is already ending, do nothing.
         """
@@ -262,8 +262,8 @@ class BatchWorkflow:
     def _on_progress(self, progress: ModelProgress) -> None:
         """Record the progress of a model.
 
-        If more slices are done than before, also clear the waiting reason that one of the model's slices
-        reported. If the worker that reported it has crashed, no worker would clear it otherwise.
+        If more slices are done than before, also clear the waiting reason that a slice of the model has
+        reported. The worker that reported it may have crashed, and would then never clear it.
         """
         before = self._progress.get(progress.model)
         if before is not None and progress.slices_done > before.slices_done:
@@ -286,9 +286,9 @@ class BatchWorkflow:
     # Finalization
 
     async def _finalize(self, ingested: IngestResult) -> BatchResult:
-        """Write the output files, set the final status in the batch's row, and return the batch's result.
+        """Write the output files, set the batch's final status, and return the batch's result.
 
-        A cancel has an effect until the row has its final status. If the files cannot be written, or if an
+        A cancel has an effect until the final status is set. If the files cannot be written, or if an
         operator abandons them, the batch ends without files.
         """
         self._is_finalizing = True
@@ -315,7 +315,10 @@ class BatchWorkflow:
         )
 
     async def _write_files(self, ingested: IngestResult, status: BatchStatus) -> FinalizeResult | None:
-        """Write the files and return the result of finalization; None if an operator abandons the files."""
+        """Write the files, and return the activity's result.
+
+        Return None if an operator abandons the files.
+        """
         if status == BatchStatus.COMPLETED:
             step = self._start_finalization(ingested, status, waits_for_storage=True)
             written = await run_until(
@@ -329,11 +332,10 @@ class BatchWorkflow:
     async def _write_files_of_early_end(
         self, ingested: IngestResult, status: BatchStatus
     ) -> FinalizeResult | None:
-        """Write the files of a batch that expired, failed or was cancelled.
+        """Write the files of a batch that expired, failed or was cancelled. Return the activity's result.
 
-        Return the result of finalization. Return None if an operator abandons the files. If writing takes
-        longer than FILES_TIMEOUT, or if storage is unavailable, first set the batch's final status, and write
-        the files later.
+        If writing takes longer than FILES_TIMEOUT, or if storage is unavailable, first set the batch's final
+        status, and write the files later. Return None if an operator abandons the files.
         """
         step = self._start_finalization(ingested, status, waits_for_storage=self._files_pending)
         if not self._files_pending:
@@ -364,10 +366,11 @@ class BatchWorkflow:
         )
 
     async def _end_in_time(self, status: BatchStatus, step: workflow.ActivityHandle[T]) -> None:
-        """Wait for `step`. If it takes too long, set the batch's final status before its files are written.
+        """Wait for an activity.
 
-        Also do this if `step` fails because storage is unavailable. If an operator abandons the files, return
-        at once and set no status.
+        If it takes too long, set the batch's final status before the files are written. Also do this if the
+        activity fails because storage is unavailable. If an operator abandons the files, return at once and
+        set no status.
 
         Args:
             status: the final status.
@@ -426,7 +429,7 @@ class BatchWorkflow:
         self._errors = [*self._errors, ValidationError(code=code, message=message)]
 
     def _report_failure(self, what: str, error: ActivityError) -> None:
-        """Add the failure of a step to the errors that the tenant sees. The details are only logged.
+        """Add an activity's failure to the errors that the tenant sees. The details are only logged.
 
         The batch fails, unless it has already ended with pending files. `what` is the start of the sentence
         for the tenant, such as "The results could not be written".

@@ -16,7 +16,10 @@ with workflow.unsafe.imports_passed_through():
 class ConsistencyCheckWorkflow:
     @workflow.run
     async def run(self, order: ConsistencyCheckOrder) -> ConsistencyCheckResult:
-        """Run the check and return its result. Found differences are not a failure of the run."""
+        """Compare the database with Temporal and storage, and return the result.
+
+        If differences are found, the run still succeeds.
+        """
         return await workflow.execute_activity_method(
             ConsistencyCheckActivities.check_consistency, order, **consistency_check_options()
         )

@@ -22,7 +22,10 @@ _MAX_MODELS = 20
 
 
 def ensure_search_attributes(order: BatchOrder) -> None:
-    """Set the search attributes that are missing, for example because the workflow was started by hand."""
+    """Set missing search attributes of the workflow.
+
+    They are missing if it was started by hand, for example.
+    """
     known = workflow.info().typed_search_attributes
     missing = [
         *([] if STATUS in known else [STATUS.value_set(BatchStatus.VALIDATING)]),

@@ -34,7 +34,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def sentence_for_tenant(error: BaseException) -> str:
-    """Return why a step failed, as a sentence for tenants. The sentence names no host, path or exception."""
+    """Explain to tenants in a sentence why a step failed. The sentence names no host, path or exception."""
     cause: BaseException | None = error
     while isinstance(cause, (ActivityError, ChildWorkflowError)) and cause.cause is not None:
         cause = cause.cause
@@ -51,7 +51,7 @@ def sentence_for_tenant(error: BaseException) -> str:
 
 
 def abandoned(*, results_kept: bool) -> str:
-    """Return why a batch has no files after an operator abandoned them, as sentences for tenants.
+    """Explain to tenants why a batch has no files: an operator abandoned them.
 
     Args:
         results_kept: False if the batch had no results yet, because its input was still being read.
@@ -68,10 +68,10 @@ def abandoned(*, results_kept: bool) -> str:
 
 
 def gave_up_on_storage(error: BaseException | None) -> bool:
-    """Return True if an activity has failed, without retries, because storage is unavailable.
+    """Return True if an activity has failed because storage is unavailable.
 
-    Return False for every other failure, and if `error` is None. An activity fails in this way only if its
-    options say that it must not wait for storage. All other activities are retried.
+    An activity fails in this way only if its options say that it must not wait for storage. All other
+    activities are retried. The result is False for every other failure, and if `error` is None.
     """
     if not isinstance(error, ActivityError) or error.retry_state != RetryState.NON_RETRYABLE_FAILURE:
         return False

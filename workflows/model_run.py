@@ -10,7 +10,10 @@ with workflow.unsafe.imports_passed_through():
 
 @workflow.defn
 class ModelRunWorkflow:
-    """Runs the slices (parts of the lines) of one model of a batch. Signals pause, resume or stop it."""
+    """Runs all slices of one model of a batch. A slice is a part of the model's lines.
+
+    Signals pause, resume or stop it.
+    """
 
     @workflow.init
     def __init__(self, run: ModelRun) -> None:

@@ -33,7 +33,7 @@ _OpenRun = ChildWorkflowHandle[ModelRunWorkflow, ModelRunResult]
 
 
 class ModelRuns:
-    """Starts one model run (child workflow) for each model of a batch, and sends them the desired state.
+    """Starts one model run (child workflow) for each model of a batch, and pauses, resumes or stops them.
 
     The desired state (run, pause or stop) is the same for all model runs. If it changes while an earlier
     change is being sent, the new change is sent afterwards, so no change is lost.
@@ -86,7 +86,7 @@ class ModelRuns:
         self._on_end(share, result, error)
 
     async def _run_child(self, share: ModelShare, prefix: str) -> ModelRunResult:
-        """Run one model in a child workflow and return the workflow's result.
+        """Run one model in a child workflow, and return its result.
 
         `prefix` is the key prefix of the objects that ingestion has written for the batch.
 

@@ -67,7 +67,7 @@ _LAST_PRIORITY = 5
 
 
 def unlimited_retries(longest: timedelta = timedelta(minutes=1)) -> RetryPolicy:
-    """Return a policy that retries until the activity's schedule-to-close timeout.
+    """Return a policy that retries an activity until its schedule-to-close timeout.
 
     If the activity has no such timeout, it is retried forever. Failures of the types in NEVER_RETRIED are not
     retried. `longest` is the maximum pause between two attempts.
@@ -80,7 +80,7 @@ def unlimited_retries(longest: timedelta = timedelta(minutes=1)) -> RetryPolicy:
 
 
 def ingestion_options(order: BatchOrder, now: datetime) -> ActivityConfig:
-    """Return the options of the ingestion activity.
+    """Return the options of the ingestion activity, which reads and validates the input.
 
     Ingestion may continue after the deadline, because the lines must be counted. The batch's policy sets for
     how long.
@@ -100,7 +100,7 @@ def ingestion_options(order: BatchOrder, now: datetime) -> ActivityConfig:
 
 
 def finalization_options(order: BatchOrder, status: str, *, waits_for_storage: bool) -> ActivityConfig:
-    """Return the options of the finalization activity.
+    """Return the options of the finalization activity, which writes the files.
 
     Args:
         status: status with which the batch ends, for the summary.
@@ -175,7 +175,10 @@ def webhook_options(order: DeliveryOrder, attempt: int) -> ActivityConfig:
 
 
 def output_copy_workflow_options(order: BatchOrder) -> ChildWorkflowConfig:
-    """Return the options of the workflow that copies the files of a batch. It continues after the batch."""
+    """Return the options of the workflow that copies the files of a batch.
+
+    It continues after the batch ends.
+    """
     return ChildWorkflowConfig(
         id=output_copy_id(order.batch_id),
         task_queue=CONTROL_QUEUE,
@@ -213,7 +216,7 @@ def output_copy_end_options(order: BatchOrder) -> ActivityConfig:
 
 
 def scheduled_batch_options(schedule: ScheduleRef) -> ActivityConfig:
-    """Return the options of the activity that admits the batch of a schedule.
+    """Return the options of the activity that checks if a scheduled batch may be created.
 
     The activity is retried for an hour. If it has not succeeded by then, no batch is created.
     """
@@ -228,7 +231,7 @@ def scheduled_batch_options(schedule: ScheduleRef) -> ActivityConfig:
 
 
 def scheduled_run_options(schedule: ScheduleRef, summary: str) -> ActivityConfig:
-    """Return the options of the other activities of a schedule's run, which are retried forever."""
+    """Return the options of the other activities in a run of a schedule. They are retried forever."""
     return ActivityConfig(
         task_queue=CONTROL_QUEUE,
         start_to_close_timeout=_END_ATTEMPT,
@@ -239,10 +242,9 @@ def scheduled_run_options(schedule: ScheduleRef, summary: str) -> ActivityConfig
 
 
 def batch_options(order: BatchOrder) -> ChildWorkflowConfig:
-    """Return the options of the workflow of a scheduled batch.
+    """Return the options of the workflow of a batch that a schedule creates.
 
-    They are the same as for every other batch. The batch continues if the workflow that started it is
-    terminated.
+    They are the same as for every other batch. The batch continues if the schedule's workflow is terminated.
     """
     return ChildWorkflowConfig(
         id=order.batch_id,
@@ -258,8 +260,8 @@ def batch_options(order: BatchOrder) -> ChildWorkflowConfig:
 def slice_options(run: ModelRun, number: int, now: datetime) -> ActivityConfig:
     """Return the options of the activity that sends the lines of slice `number`.
 
-    The activity is scheduled on the task queue of the run. If the run names no task queue, the activity is
-    scheduled on the task queue of the model. It may wait for a worker until the deadline.
+    The activity is scheduled on the task queue of the run, or on the queue of the model if the run names
+    none. It may wait for a worker until the deadline.
     """
     grace = timedelta(seconds=run.policy.expiry_grace_seconds)
     group = size_group(run.lines, is_late=is_late(now, run.created_at or now, run.deadline))

@@ -89,7 +89,7 @@ class RetentionWorkflow:
         )
 
     def _continue_at(self, position: SweepPosition | None) -> None:
-        """Set where the next turn continues within the present kind of data.
+        """Record where the next turn continues within the present kind of data.
 
         If `position` is None, this kind is finished, and the next turn begins with the next kind.
         """

@@ -28,7 +28,10 @@ _SCHEDULED_AT = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")  #
 
 @workflow.defn(name=WORKFLOW)
 class ScheduledBatchWorkflow:
-    """Runs as long as its batch, so that the overlap policy of the schedule is about batches."""
+    """Creates the batch of a schedule, and waits until the batch ends.
+
+    Because it runs as long as its batch, the schedule's overlap policy applies to the batches.
+    """
 
     @workflow.init
     def __init__(self, schedule: ScheduleRef) -> None:
@@ -39,8 +42,8 @@ class ScheduledBatchWorkflow:
     async def run(self, schedule: ScheduleRef) -> ScheduledBatchResult:
         """Create the batch and wait for its end. Return its status, or why no batch was created.
 
-        A cancel, for example by the overlap policy `cancel_other`, cancels the batch. The workflow ends when
-        the batch has ended.
+        If the workflow is cancelled, for example by the overlap policy `cancel_other`, the batch is
+        cancelled. The workflow ends when the batch has ended.
         """
         del schedule
         work = asyncio.create_task(self._run_batch())

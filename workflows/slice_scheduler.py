@@ -36,7 +36,7 @@ MAX_OUTSTANDING = 256
 
 
 class SliceScheduler:
-    """Schedules the slices of one model run in the order of their numbers, and reports progress to the batch.
+    """Schedules the slices of one model as activities, in the order of their numbers, and reports progress.
 
     `stop`, `pause` and `resume` only record what is requested, and `work` acts on it. When the workflow's
     history is long, the run continues as new, with its state as the input.
@@ -63,7 +63,7 @@ class SliceScheduler:
         self._stopping = True
 
     def pause(self) -> None:
-        """Cancel the scheduled slices, and schedule no slices until `resume`. The deadline stays the same."""
+        """Cancel the scheduled slices, and schedule none until `resume`. The deadline stays the same."""
         self._paused = True
 
     def resume(self) -> None:
@@ -123,7 +123,7 @@ class SliceScheduler:
         return len(self._scheduled) < max(self._run.policy.outstanding_slices, by_workers)
 
     def _should_wake(self) -> bool:
-        """Return True if the main loop has something to do.
+        """Return True if the main loop of `work` has something to do.
 
         Temporal calls this after every event of the workflow, so it must be cheap.
         """
@@ -183,17 +183,17 @@ class SliceScheduler:
         self._update_details()
 
     def _move(self, number: int, queue: str) -> None:
-        """Schedule slice `number` again on the task queue `queue`.
+        """Schedule slice `number` again on another task queue, and all later slices on this queue, too.
 
-        From now on, schedule all slices on this queue. A slice that is already scheduled on the old queue
-        stays there until its next attempt. This attempt sends nothing and returns the new queue.
+        A slice that is already scheduled on the old queue stays there until its next attempt. This attempt
+        sends nothing and returns the new queue.
         """
         self._unfinished.append(number)
         queue_changes = self._run.queue_changes + (queue != self._run.queue)
         self._begin_generation(queue=queue, queue_changes=queue_changes)
 
     def _begin_generation(self, **changes: object) -> None:
-        """Increase the run's generation, the number that shows which attempts of a slice are newer.
+        """Increase the run's generation, a number that shows which attempts of a slice are newer.
 
         Call this before slices are scheduled again, because Temporal then counts their attempts from 1 again.
 
@@ -220,8 +220,8 @@ class SliceScheduler:
     async def _stop(self) -> None:
         """Cancel the scheduled slices and wait until they return.
 
-        The wait ends after the grace period for requests in flight, plus a margin. The reason is that the
-        slices of a crashed worker never return.
+        The wait is limited, because the slices of a crashed worker never return. It ends after the grace
+        period for requests in flight, plus a margin.
         """
         self._cancel_all()
         if not self._scheduled:
@@ -252,7 +252,7 @@ class SliceScheduler:
     # Over several histories
 
     async def _continue_as_new(self) -> None:
-        """Wait until the scheduled slices have returned, then continue as new with the state of this run.
+        """Continue the workflow as new, with the state of this run, after the scheduled slices have returned.
 
         If a slice has not returned after the time of one turn, cancel it. If the run has to end, or if no
         slices are left to schedule, return without continuing as new.

@@ -12,18 +12,18 @@ T = TypeVar("T")
 async def run_until(
     step: workflow.ActivityHandle[T], stopped: Callable[[], bool], max_wait: timedelta
 ) -> T | None:
-    """Wait for the step and return its result.
+    """Wait for an activity and return its result, unless it has to be stopped before.
 
-    If `stopped()` becomes True first, cancel the step and return None. If the step succeeds although it was
+    If `stopped()` becomes True first, cancel the activity and return None. If it succeeds although it was
     cancelled, its result is returned.
 
     Args:
         step: a running activity.
-        stopped: returns True when the step must be cancelled. It is called after every workflow event.
-        max_wait: how long to wait until the cancelled step has ended. Then None is returned.
+        stopped: returns True when the activity must be cancelled. It is called after every workflow event.
+        max_wait: how long to wait until the cancelled activity has ended. Then None is returned.
 
     Raises:
-        ActivityError: the step failed without being cancelled.
+        ActivityError: the activity failed without being cancelled.
     """
     await workflow.wait_condition(lambda: step.done() or stopped())
     if not step.done():
