@@ -251,7 +251,8 @@ class Ingestion(IngestionActivities):
     async def _reserve(self, context: IngestionContext, work: EnqueuedWork) -> QuotaExcess | None:
         """Reserve the tenant's quota for the lines and tokens of this batch, before anything is written.
 
-        Return None if the quota is reserved. Otherwise return which quota would be exceeded, and by how much.
+        Return None if the quota is reserved. If it is not, return which quota would be exceeded, and by how
+        much.
 
         Raises:
             ApplicationError (OVER_QUOTA): the quota is exceeded now, and the tenant's batches are set to

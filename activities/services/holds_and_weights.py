@@ -128,7 +128,7 @@ def part_of_cap(cap: int, workers: Sequence[str], worker_id: str) -> int:
     """Return the part of a tenant's or an API key's cap that one worker may use.
 
     The parts of all workers add up to the cap. But if the cap is lower than the number of workers, each
-    worker gets 1, because its slices would otherwise never end.
+    worker gets 1, because the slices of a worker without a part would never end.
 
     Args:
         cap: number of requests that may be in flight in the whole fleet.

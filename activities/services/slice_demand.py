@@ -173,7 +173,10 @@ class SliceDemand:
         self._queues[queue].slots.add(slot)
 
     def release(self, queue: str, slot: object) -> None:
-        """Stop counting a slice. This has no effect if `take` was not called with this slot."""
+        """Stop counting a slice that `take` has counted.
+
+        If `take` was not called with this slot, do nothing.
+        """
         here = self._queues.get(queue)
         if here is not None and slot in here.slots:
             with self._lock:
@@ -198,10 +201,10 @@ class SliceDemand:
                 here.ended += 1
 
     def _end_search(self, name: str, here: _Queue, found: HeldSlice) -> bool:
-        """End a search with the slice that was found. Return True if the slice must return to its queue.
+        """End a search for a slice. Return True if the slice that was found must return to its queue.
 
-        The slice must return if it is wrong and the worker does not need its lines. These rules are applied
-        in order:
+        The worker searches for a certain tenant or batch, but gets the next slice of the queue. This slice
+        must return if it is wrong and the worker does not need its lines. These rules are applied in order:
 
         - The slice is right if no other slice of its tenant has lines on this worker.
         - If the search was for a tenant without lines on this worker, every other slice is wrong.
@@ -323,8 +326,8 @@ class SliceDemand:
     def _count_missing(self, name: str, queue: _Queue) -> int:
         """Count the waiting batches that have no slice on this worker, up to `_MAX_YIELDING`.
 
-        If the queue is `ALL_MODELS`, a slice that only waits for responses does not count as a slice on this
-        worker, because it does not occupy a place.
+        In the queue `ALL_MODELS`, a slice that only waits for responses occupies no place on the worker. So
+        it does not count as a slice on this worker.
         """
         models, slices = [name], queue.slices
         if name == ALL_MODELS:

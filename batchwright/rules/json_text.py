@@ -125,7 +125,7 @@ def _end_of_value(text: bytes, start: int) -> int:
 
 
 class RepeatedKey(ValueError):
-    """A JSON object has the same key twice. The message names the key and the remedy."""
+    """Raised if a JSON object has the same key twice. The message names the key and the remedy."""
 
 
 def unique_keys(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:

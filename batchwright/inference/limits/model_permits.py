@@ -69,8 +69,8 @@ class ModelPermits(Generic[Request]):
         """Return True if the model may send one request although its backends are full.
 
         Call this for a model that uses no permit. Its backends may be full of requests of another model that
-        never get a response. Two conditions must be met. The backends have been full for ten seconds, and
-        this process has not used up its part of the fleet-wide limit of at least one of them.
+        never get a response. Two conditions must be met. The backends have been full for ten seconds. And for
+        at least one of them, this process has not used up its part of the fleet-wide limit.
         """
         is_long = now - self.full_since >= _STARVED_SECONDS
         return is_long and not all(map(backends.has_used_share, self.urls))

@@ -112,9 +112,9 @@ class BatchSchedule:
     spare goes first. All other batches follow, the batch with the fewest lines left first. So small batches
     do not wait for large ones.
 
-    A batch is at risk if it would end in the last quarter of its window or later, even if it got the present
-    rate of its whole priority. If a batch can no longer end in time, it is ranked by its lines, like a batch
-    that is not at risk.
+    A batch is at risk if it would end in the last quarter of its window or later. This is computed as if it
+    got the present rate of its whole priority. If a batch can no longer end in time, it is ranked by its
+    lines, like a batch that is not at risk.
     """
 
     def __init__(self) -> None:

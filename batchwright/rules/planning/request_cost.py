@@ -92,5 +92,5 @@ def _answer_count(value: RawValue) -> int | None:
 
 
 def _value_bytes(value: RawValue) -> int:
-    """Return the number of bytes that the value takes in the line; 0 if it is missing."""
+    """Return the size of a raw JSON value in bytes; 0 if it is missing."""
     return 0 if value is UNSET else len(memoryview(value))
