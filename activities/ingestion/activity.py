@@ -235,7 +235,7 @@ class Ingestion(IngestionActivities):
             _log.warning("objects of a failed ingestion not deleted", extra={"error": str(error)})
 
     async def _check_turn(self, context: IngestionContext) -> None:
-        """Check that a batch that has waited for its tenant's quota no longer has to wait.
+        """Check that the batch no longer has to wait for its tenant's quota.
 
         Call this before the input is read again. If the batch has not waited, or if its deadline has passed,
         nothing is checked.

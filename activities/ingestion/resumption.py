@@ -262,7 +262,7 @@ async def _copy_files(
 async def _copy_segments(
     row: BatchRow, storage: Storage, settings: Settings, spools: tuple[InputSpool, InputSpool]
 ) -> None:
-    """Copy the results of a batch that has no output files to local files.
+    """Read the results of a batch that has no output files, and write them to local files.
 
     The results are read from the batch's segments, stored objects with many results each.
 

@@ -84,7 +84,7 @@ class UnservedLines:
         ] += 1
 
     def counts(self) -> list[ModelCounts]:
-        """Return the number of lines that failed during ingestion, by model, as counts of failed lines."""
+        """Return the number of lines that failed during ingestion, by model."""
         return [ModelCounts(model=name, lines=lines, failed=lines) for name, lines in self._models.items()]
 
 

@@ -156,7 +156,7 @@ class AttemptIndex:
         self._ordered = array("I")
 
     def add(self, offset: int, position: int, length: int) -> None:
-        """Add a record of the line at `offset` in the input.
+        """Add the record of a failed attempt of the line at `offset` in the input.
 
         Args:
             position: start of the record in the local file.

@@ -51,7 +51,8 @@ class SliceCost:
 
     Attributes:
         amount: cost of the slice, including its earlier turns.
-        counted_elsewhere: the part of `amount` that is also contained in the batch's amount `elsewhere`.
+        counted_elsewhere: the part of `amount` that was also read from the database, in the batch's amount
+            `elsewhere`.
         ended_at: when the turn ended; None while it runs.
     """
 
@@ -129,7 +130,7 @@ class BatchCosts:
     def end(self, cost: SliceCost) -> None:
         """Mark the slice as ended.
 
-        Its cost is counted here until the database certainly has its last report.
+        It is still counted here, until its last report is certainly in the database.
         """
         cost.ended_at = self._clock()
 

@@ -185,7 +185,10 @@ class SliceDemand:
 
     @contextmanager
     def holding(self, queue: str, model: str, tenant: str, batch_id: str) -> Generator[HeldSlice]:
-        """Context manager that yields a slice and counts it as held. It must enclose the whole activity."""
+        """Context manager that counts a slice as running on this worker, and yields it.
+
+        It must enclose the whole activity that runs the slice.
+        """
         held, here = HeldSlice(queue, model, tenant, batch_id), self._queues[queue]
         if here.is_seeking and self._end_search(queue, here, held):
             held.is_surplus = True

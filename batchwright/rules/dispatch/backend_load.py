@@ -118,13 +118,13 @@ class LatencyBaseline:
     def end_window(self, level: float, error: float = 0.0) -> None:
         """End the current window of responses.
 
-        Update the baseline, and the usual offset of each kind in the window.
+        This updates the usual offset of each kind of response in the window. It also moves the baseline, the
+        usual latency level, towards `level`. How fast it moves depends on the difference between them:
 
-        The baseline moves towards `level`. How fast it moves depends on the difference between them:
-
-        - At most two standard errors: slowly, because the difference may be chance.
-        - `level` is lower by more than that: quickly, except for the first two standard errors.
-        - `level` is higher by more than that: very slowly.
+        - If the difference is at most two standard errors, it moves slowly, because the difference may be
+          chance.
+        - If `level` is lower by more than that, it moves quickly, except for the first two standard errors.
+        - If `level` is higher by more than that, it moves very slowly.
 
         Args:
             level: mean latency level of the window's responses.
