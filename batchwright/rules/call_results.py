@@ -30,7 +30,7 @@ class ResultError(msgspec.Struct):
 
 
 class CallResult(msgspec.Struct):
-    """One line of an output or error file, parsed. Either `response` or `error` is None."""
+    """One line of an output or error file, parsed. One of `response` and `error` is None."""
 
     custom_id: str = ""
     response: Response | None = None

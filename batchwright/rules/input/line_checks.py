@@ -124,7 +124,7 @@ class LineChecker:
     def finish(self) -> None:
         """Record an error for each repeated `custom_id` that was not found before.
 
-        Call this once, after the last line. Then forget all ids.
+        Call this once, after the last line. It also forgets all ids, to free their memory.
         """
         for line in self._ids.repeated():
             self._add_duplicate(line)
