@@ -27,11 +27,11 @@ class CallStatus(StrEnum):
 
 
 class NewCall(Message):
-    """A call to be stored.
+    """A single request of a client (a call) that is to be stored.
 
-    Calls with the same `group` may be lines of the same batch. If `notifies` is True, the end of the call is
-    an event for webhooks. `echoed` is a JSON object with the fields of the request that a response without an
-    answer has; empty if there are none.
+    Calls with the same `group` can be sent together, as lines of one batch. If `notifies` is True, webhook
+    endpoints receive an event when the call ends. `echoed` is a JSON object of request fields, which are
+    repeated in a response that has no answer. It is empty if there are no such fields.
     """
 
     tenant: str
@@ -45,13 +45,14 @@ class NewCall(Message):
 
 
 class Call(Message):
-    """A stored call. `notifies` is True if its client does not wait for it.
+    """A stored call: a single request of a client, which is processed as a line of a batch.
 
-    `request` is empty once the call has ended. `echoed` stays, as in `NewCall`.
+    `notifies` is True if the client does not wait for the answer. `request` is empty once the call has ended.
+    `echoed` is the same as in `NewCall`.
 
-    `answer` is the line of an output or error file with the call's result. It is None until the call has
-    ended. It stays None if the call ended without a result. In this case, if the batch has failed, `error`
-    says why.
+    `answer` has the result of the call, as a line of an output or error file. It is None while the call runs,
+    and stays None if the call ended without a result. If the reason is that the batch failed, `error` has the
+    batch's error.
     """
 
     tenant: str
@@ -70,7 +71,7 @@ class Call(Message):
 
 
 class CallAnswer(Message):
-    """The result of a call: a line of an output or error file, and the resulting status of the call."""
+    """Result of a call, as a line of an output or error file, and the resulting status of the call."""
 
     id: str
     status: CallStatus
@@ -78,9 +79,9 @@ class CallAnswer(Message):
 
 
 class RollingBatch(Message):
-    """Settings of a rolling batch, whose lines are single calls.
+    """Settings of a rolling batch: a batch that collects single requests of clients (calls) as its lines.
 
-    Calls of `group` become lines of the batch until it is about `open_seconds` old.
+    The batch takes calls with the key `group` until it is about `open_seconds` old.
     """
 
     group: str

@@ -9,7 +9,7 @@ DISPATCH_QUEUE = "dispatch"  # slices of the models that share one rate limit
 
 
 def inference_queue(safe_model: str) -> str:
-    """Return the name of the task queue for the slices of a model.
+    """Return the name of the task queue for the activities that send the lines of a model.
 
     `safe_model` is the model's name as returned by `rules.ids.safe_name`.
     """
@@ -28,7 +28,7 @@ def output_copy_id(batch_id: str) -> str:
 def webhook_delivery_id(delivery_id: str, replays: int) -> str:
     """Return the id of the workflow that sends a webhook delivery.
 
-    Each time the delivery is replayed, a new workflow sends it. `replays` is the number of replays so far, so
-    each of these workflows has another id.
+    `replays` is the number of times that the delivery was sent again on request. It is a part of the id,
+    because each replay has a workflow of its own.
     """
     return f"{delivery_id}/{replays}"

@@ -44,7 +44,7 @@ class Endpoint(StrEnum):
 
 
 class Profile(StrEnum):
-    """Strictness of the checks of requests and input files.
+    """How strictly requests and input files are checked.
 
     `strict` accepts only what OpenAI accepts. `relaxed` also accepts, for example, other completion windows
     and lines without `url` or `method`.
@@ -68,28 +68,28 @@ class Quota(StrEnum):
 
 
 class OverQuota(StrEnum):
-    """Ways to treat a batch that would exceed its tenant's quota of enqueued lines or tokens."""
+    """What to do with a batch that would exceed its tenant's quota of enqueued lines or tokens."""
 
     FAIL = "fail"
     WAIT = "wait"  # the batch stays in validation until the quota allows it
 
 
 class AdmissionPolicy(StrEnum):
-    """Ways to treat a batch that, by its forecast, cannot be done within its completion window."""
+    """What to do with a batch that, according to its forecast, cannot end within its completion window."""
 
     ACCEPT = "accept"
     REFUSE = "refuse"  # it fails before a line is sent
 
 
 class HoldKind(StrEnum):
-    """Kind of a hold, by which an operator stops the sending of all lines of a tenant or of a model."""
+    """Kinds of holds. With a hold, an operator stops the sending of all lines of a tenant or of a model."""
 
     TENANT = "tenant"
     MODEL = "model"
 
 
 class GroupKind(StrEnum):
-    """Kind of a budget group, whose members share daily budgets.
+    """Kinds of budget groups. The members of a budget group share daily budgets.
 
     The members of an organization are tenants. The members of a team or a user are API keys of one tenant.
     """

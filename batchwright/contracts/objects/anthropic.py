@@ -37,7 +37,7 @@ class MessageCounts(ApiObject):
 
 
 class MessageBatchObject(ApiObject):
-    """A message batch.
+    """A message batch: a batch of the endpoint `/v1/messages`, in the form of Anthropic's API.
 
     `archived_at` is set, and `results_url` is null, once the results are no longer available.
     """
@@ -55,7 +55,10 @@ class MessageBatchObject(ApiObject):
 
 
 class RelaxedMessageBatchObject(MessageBatchObject):
-    """A message batch in the profile `relaxed`. `x_batchwright` is the batch as OpenAI's API shows it."""
+    """A message batch in the profile `relaxed`.
+
+    `x_batchwright` contains the same batch in the form of OpenAI's API.
+    """
 
     x_batchwright: BatchObject
 
@@ -85,7 +88,7 @@ class MessageErrorDetails(ApiObject):
 
 
 class MessageErrorObject(ApiObject):
-    """Body of every response with an error status, and the error of a request that failed."""
+    """Body of every error response, and the error of a failed request in the results."""
 
     type: Literal["error"] = "error"
     error: MessageErrorDetails

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field, JsonValue
 
 
 class AuditAction(StrEnum):
-    """Acts that the audit log records. The names are stable."""
+    """Actions that the audit log records. The names never change."""
 
     BATCH_ABANDON = "batch.abandon"
     BATCH_CANCEL = "batch.cancel"
@@ -54,7 +54,7 @@ class AuditAction(StrEnum):
 
 
 class AuditTargetType(StrEnum):
-    """Kinds of things that an act changes."""
+    """Kinds of objects that a recorded action can change."""
 
     BATCH = "batch"
     BUDGET_GROUP = "budget_group"
@@ -94,7 +94,7 @@ class AuditTargetObject(BaseModel):
 
 
 class AuditEntryObject(BaseModel):
-    """One act. `before` and `after` are the target as read right before and right after the act."""
+    """One action in the audit log. `before` and `after` are the changed object before and after it."""
 
     id: str
     object: Literal["audit_log.entry"] = "audit_log.entry"

@@ -16,10 +16,10 @@ class ResponseError(BaseModel):
 
 
 class JobObject(BaseModel):
-    """A call that was submitted to the queue: in responses, and in the callback at its end.
+    """A request that was submitted to the queue. Responses and the callback at its end have this form.
 
-    `result` is the body of the backend's response. If it is too large for a callback, it is null there, and
-    `result_omitted` is True. Times are in Unix seconds.
+    `result` is the body of the backend's response. If the body is too large for a callback, `result` is null
+    in the callback, and `result_omitted` is True. Times are in Unix seconds.
     """
 
     job_id: str
@@ -33,7 +33,7 @@ class JobObject(BaseModel):
 
 
 class NewJobObject(JobObject):
-    """A new job.
+    """A job that was just submitted to the queue.
 
     `callback_secret` is the key that signs the callback of the job; null if the job has no callback.
     """

@@ -108,7 +108,7 @@ class UsageObject(ApiObject):
 class WaitingObject(ApiObject):
     """Reason why a batch waits.
 
-    `model` is null if the whole batch waits. `since` is null if the start of the wait is not known.
+    `model` is null if the whole batch waits. `since` is null if it is not known when the wait began.
     """
 
     model: str | None
@@ -117,12 +117,11 @@ class WaitingObject(ApiObject):
 
 
 class ForecastObject(ApiObject):
-    """Forecast of when the last line of a batch gets its result, as calculated at `made_at`.
+    """Forecast of when the last line of a batch gets its result. It was calculated at `made_at`.
 
-    The remaining seconds count from now. `window` compares the forecast with the batch's completion window:
-    `fits` if the batch is in time with a probability of 90 % or more, `at_risk` with 50 % to 90 %, and
-    otherwise `late`. `lines_ahead` is the number of lines of other batches that will be sent before the last
-    line of this batch.
+    The remaining seconds count from now. `window` is `fits` if the batch ends within its completion window
+    with a probability of 90 % or more. From 50 % to 90 %, it is `at_risk`. Below 50 %, it is `late`.
+    `lines_ahead` is the number of lines of other batches that are sent before the last line of this batch.
     """
 
     window: WindowFit
@@ -136,9 +135,10 @@ class ForecastObject(ApiObject):
 class StartForecastObject(ApiObject):
     """Forecast of a batch's end, made at `made_at`, before the first line of the batch was sent.
 
-    `window` is `fits` if the batch would be done within its completion window with a probability of 90 %,
-    `cannot` if it would be late even in the best case, and otherwise `at_risk`. Seconds count from `made_at`.
-    `lines_ahead` are lines of other batches that would be sent before the last line of this batch.
+    `window` is `fits` if the batch ends within its completion window with a probability of 90 % or more. It
+    is `cannot` if the batch is late even in the best case. In between, it is `at_risk`. Seconds count from
+    `made_at`. `lines_ahead` is the number of lines of other batches that are sent before the last line of
+    this batch.
     """
 
     window: StartFit
@@ -156,9 +156,9 @@ class ModelCost(ApiObject):
 
 
 class BatchCost(ApiObject):
-    """Cost of the lines of a batch that succeeded, in decimal numbers.
+    """Cost of the successful lines of a batch. Amounts are decimal numbers as text.
 
-    The cost is `final` once the batch has ended and its files are written.
+    `final` is true once the batch has ended and its files are written.
     """
 
     amount: str
@@ -170,7 +170,8 @@ class BatchCost(ApiObject):
 class BatchWebhook(ApiObject):
     """The webhook endpoint that was created together with a batch.
 
-    `secret` is null if the operator has removed the key that encrypted it: rotate it to get a new one.
+    `secret` is null if the operator has removed the key with which it was encrypted. Rotate the secret to get
+    a new one.
     """
 
     id: str
@@ -183,8 +184,8 @@ class BatchWebhook(ApiObject):
 class OutputLocation(ApiObject):
     """Location to which the files of a batch are copied when it ends.
 
-    `state` is `pending`, `written` or `failed`. `error` says why the last attempt failed, or is null. A
-    pending copy is tried again.
+    `state` is `pending`, `written` or `failed`. `error` says why the last attempt failed; null if none
+    failed. While the state is `pending`, the copy is tried again.
     """
 
     url: str
@@ -273,22 +274,22 @@ class BatchObject(ApiObject):
 
     @property
     def waiting(self) -> list[WaitingObject]:
-        """Reasons why the batch waits. The list is empty if it does not wait."""
+        """Reasons why the batch waits. The list is empty if the batch does not wait."""
         return self.x_batchwright.waiting or []
 
 
 class ThroughputSample(ApiObject):
-    """How many lines had a final result at the time `at`, in Unix seconds."""
+    """Number of lines that had a final result at the time `at`, in Unix seconds."""
 
     at: int
     lines: int
 
 
 class ThroughputObject(ApiObject):
-    """Progress of a batch over time, oldest first.
+    """Progress of a batch over time, oldest sample first.
 
-    The first sample is from the time when its lines began to be sent, the next ones follow each ten seconds
-    or more seldom, and the last one is from the time when its files began to be written.
+    The first sample was taken when the first lines could be sent, and the last one when the writing of the
+    files began. In between, there is one sample every ten seconds, or less often.
     """
 
     object: Literal["batch.throughput"] = "batch.throughput"
@@ -308,9 +309,9 @@ class EstimatedCost(ApiObject):
 
 
 class ModelEstimateObject(ApiObject):
-    """Estimate of the lines of one model.
+    """Estimate for the lines of one model.
 
-    If all these lines would fail without being sent, `error` is their error code; otherwise null.
+    If all these lines would fail without being sent, `error` is their error code. If not, it is null.
     """
 
     model: str
@@ -323,9 +324,10 @@ class ModelEstimateObject(ApiObject):
 
 
 class EstimatedTime(ApiObject):
-    """How long a batch would take if it began now, with probabilities of 50 and 90 %.
+    """Estimate of how long a batch would take if it began now, with probabilities of 50 % and 90 %.
 
-    `lines_ahead` are lines of other batches that would be sent before the last line of this batch.
+    `lines_ahead` is the number of lines of other batches that would be sent before the last line of this
+    batch.
     """
 
     seconds_p50: int
@@ -334,13 +336,13 @@ class EstimatedTime(ApiObject):
 
 
 class EstimateObject(ApiObject):
-    """Estimated lines, tokens and cost of a batch, from its input. Lines with errors do not count.
+    """Estimated lines, tokens and cost of a batch, computed from its input. Lines with errors do not count.
 
     - `input_tokens` is one token for four bytes of prompt.
-    - `output_tokens` is computed from your earlier batches, or else from the limits of the lines. It is null
-      if there are no earlier batches and a line has no limit.
+    - `output_tokens` is computed from your earlier batches. If there are none, it is computed from the limits
+      of the lines. It is null if, in this case, a line has no limit.
     - `max_output_tokens` is the sum of the limits of all lines, or null if a line has none.
-    - `cost` is null if no model has prices. Otherwise it leaves out models without prices.
+    - `cost` is null if no model has prices. If only some models have prices, it is their cost.
     - `forecast` is null if the speed of one of the models is not known.
     - `errors` are the errors with which the batch would fail.
     """

@@ -79,10 +79,10 @@ class DefaultQuotas(BaseModel):
 
 
 class QuotaObject(BaseModel):
-    """Quotas, weight and cap that were set for one tenant. `0` means no limit.
+    """Quotas, weight and limits that were set for one tenant. `0` means no limit.
 
-    `null` means that nothing was set, so the default applies: every model for `models`, no cap for
-    `max_in_flight`, and no limit for `backend_requests_per_minute` and `backend_tokens_per_minute`.
+    `null` means that nothing was set, so the default applies. The default of `models` is every model.
+    `max_in_flight`, `backend_requests_per_minute` and `backend_tokens_per_minute` have no limit by default.
     """
 
     tenant: str
@@ -155,9 +155,9 @@ class RateList(BaseModel):
 
 
 class HoldObject(BaseModel):
-    """A tenant or a model whose lines are not sent.
+    """Record that an operator has stopped the sending of all lines of a tenant or of a model.
 
-    If it is a tenant, `model` is null. If it is a model, `tenant` is null.
+    If it is for a tenant, `model` is null. If it is for a model, `tenant` is null.
     """
 
     object: Literal["hold"] = "hold"
@@ -186,7 +186,9 @@ class OperatorBatchPage(BaseModel):
 
 
 class PendingObject(BaseModel):
-    """A step of a batch that has not ended. A turn of a slice is such a step, too."""
+    """An activity of a batch's workflow that runs or waits. It may be one attempt to send a part of the
+    lines.
+    """
 
     state: ActivityState
     queue: str = Field(description="task queue of Temporal")
@@ -228,7 +230,7 @@ class TenantBatchCounts(BaseModel):
 
 
 class BatchCountsObject(BaseModel):
-    """Numbers of batches of all tenants. Ended batches count only if they ended after `ended_since`."""
+    """Numbers of batches of all tenants. A batch that ended before `ended_since` is not counted."""
 
     object: Literal["batch_counts"] = "batch_counts"
     statuses: dict[BatchStatus, int]
@@ -254,8 +256,8 @@ class DeadLetterError(BaseModel):
 class DeadLetterObject(BaseModel):
     """A line that failed after its last attempt.
 
-    `id` is the id of the line in the error file. `retried_as` is the batch that retries the line; null if
-    there is none.
+    `id` is the same id as in the error file. `retried_as` is the id of the batch that retries the line; null
+    if no batch retries it.
     """
 
     id: str
@@ -285,9 +287,10 @@ class DeletedDeadLetter(BaseModel):
 
 
 class DeadLetterRetryObject(BaseModel):
-    """Result of retrying the dead letters of one batch, `origin`.
+    """Result of retrying the dead letters (lines that failed after their last attempt) of the batch `origin`.
 
-    `batch_id` is the new batch that retries them. If it is null, `refused` is the reason.
+    `batch_id` is the new batch that retries them. If no batch was created, it is null, and `refused` has the
+    reason.
     """
 
     tenant: str
@@ -297,7 +300,7 @@ class DeadLetterRetryObject(BaseModel):
 
 
 class DeadLetterRetryPage(BaseModel):
-    """Results of retrying the dead letters of several batches.
+    """Results of retrying the dead letters (failed lines) of several batches.
 
     If `has_more` is true, call again with `after` set to `last_id`.
     """
@@ -309,9 +312,9 @@ class DeadLetterRetryPage(BaseModel):
 
 
 class RequestStats(BaseModel):
-    """Numbers of completed requests. A request that several lines share counts once for each line.
+    """Numbers of completed requests to backends. Retries count as requests.
 
-    Retries count as requests.
+    A request that several lines share counts once for each line.
     """
 
     total: int
@@ -338,7 +341,7 @@ class ModelStats(BaseModel):
 
 
 class OpenCircuitObject(BaseModel):
-    """A circuit breaker that is open: workers send only probes for this model to this backend."""
+    """A circuit breaker that is open: for this model, workers send only test requests to this backend."""
 
     model: str
     backend: str = Field(description="URL of the backend")

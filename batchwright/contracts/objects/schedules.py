@@ -13,9 +13,10 @@ class RunError(ApiObject):
 
 
 class ScheduleRunObject(ApiObject):
-    """A time at which a schedule was due. `error` says why no batch was created; otherwise it is null.
+    """One time at which a schedule was due.
 
-    `status` is the status of the batch, or null if there is none or it was deleted.
+    `error` says why no batch was created; null if one was created. `status` is the status of the batch. It is
+    null if there is no batch or the batch was deleted.
     """
 
     scheduled_at: int
@@ -37,7 +38,7 @@ class ScheduledBatchExtension(ApiObject):
 
 
 class ScheduledBatchObject(ApiObject):
-    """Fields from which each batch of a schedule is created, as in `POST /v1/batches`."""
+    """Fields from which a schedule creates its batches, as in `POST /v1/batches`."""
 
     input_file_id: str
     endpoint: str
@@ -50,10 +51,10 @@ class ScheduledBatchObject(ApiObject):
 class ScheduleObject(ApiObject):
     """A schedule that creates batches.
 
-    - `next_times` are the next times at which it is due. They are empty while it is paused.
+    - `next_times` are the next times at which it is due. The list is empty while the schedule is paused.
     - `runs` are the latest times at which it was due, newest first.
-    - `skipped` counts the times at which it was due and no batch was created, because of `overlap` or because
-      Temporal was unavailable for over an hour.
+    - `skipped` counts the due times at which no batch was created. The reason is `overlap`, or that Temporal
+      was unavailable for over an hour.
     """
 
     id: str

@@ -11,7 +11,10 @@ from batchwright.contracts.terms import BatchStatus
 
 
 class EventType(StrEnum):
-    """Types of events. OpenAI has those of the four ends of a batch and of a response."""
+    """Types of events about batches and single calls.
+
+    OpenAI's API has the same types for the four final statuses of a batch and for the end of a response.
+    """
 
     BATCH_COMPLETED = "batch.completed"
     BATCH_FAILED = "batch.failed"
@@ -27,7 +30,7 @@ class EventType(StrEnum):
 
     @classmethod
     def of_end(cls, status: BatchStatus) -> "EventType":
-        """Return the event type for a batch that has ended. Raises ValueError for any other status."""
+        """Return the event type for the final status of a batch. Raises ValueError for any other status."""
         if not status.is_terminal:
             raise ValueError(f"batch.{status} is not the end of a batch")
         return cls(f"batch.{status}")
@@ -51,9 +54,9 @@ TEST_BATCH = "batch_" + 32 * "0"  # the batch of test events, which does not exi
 
 
 class EventDetails(Message):
-    """State of the batch when the delivery of the event was first attempted.
+    """State of a batch at the first attempt to deliver the event.
 
-    An event that only tests an endpoint has no batch. In its details, only `test` is set, to True.
+    A test event of an endpoint has no batch. Its details have only the field `test`, which is True.
     """
 
     test: bool = False
@@ -71,9 +74,9 @@ class EventDetails(Message):
 
 
 class EventData(Message):
-    """The batch or single call that the event is about: its id and, in `x_batchwright`, a batch's state.
+    """Content of an event: the id of the batch or single call, and optionally the state of the batch.
 
-    `x_batchwright` is None if the setting `details` of the endpoint is off.
+    `x_batchwright` is the state of the batch. It is None if the endpoint's setting `details` is off.
     """
 
     id: str
@@ -90,7 +93,7 @@ class BatchEvent(Message):
     data: EventData
 
     def body(self) -> bytes:
-        """Return the event as JSON, which is the body of the webhook request.
+        """Return the event as JSON, for the body of the webhook request.
 
         If the event has no details, the body has only the fields that OpenAI sends.
         """

@@ -9,12 +9,13 @@ DeliveryStatus = Literal["pending", "delivered", "failed"]
 
 
 class WebhookObject(ApiObject):
-    """An endpoint, which receives events about batches.
+    """A webhook endpoint: a URL that receives events about batches.
 
     `secret` is null except in the response that creates or replaces it. `batch_id` is null if the endpoint
-    receives the events of all batches. If `details` is true, events contain `data.x_batchwright`.
-    `previous_secret_expires_at` is the time until which a replaced secret signs, too. `failing_since` is the
-    first failed attempt since the last success. `disabled_reason` is null while the endpoint is enabled.
+    receives the events of all batches. If `details` is true, events contain `data.x_batchwright`. After a
+    secret was replaced, requests are signed with the old secret, too, until `previous_secret_expires_at`.
+    `failing_since` is the time of the first failed attempt since the last success. `disabled_reason` is null
+    while the endpoint is enabled.
     """
 
     id: str
@@ -63,7 +64,7 @@ class AttemptObject(ApiObject):
 class DeliveryObject(ApiObject):
     """An event and its delivery to one endpoint. `id` is the `webhook-id` of every attempt.
 
-    `reason` says why the delivery failed without another attempt, for example because the endpoint was
+    `reason` says why the delivery ended without further attempts, for example because the endpoint was
     disabled. `attempts` has the latest attempts, oldest first.
     """
 

@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field
 
 
 class WorkerObject(BaseModel):
-    """A live worker process, as it last reported itself."""
+    """A live worker process, with its latest report about itself."""
 
     id: str = Field(description="host:pid")
     started_at: int | None = Field(description="Unix time in seconds")

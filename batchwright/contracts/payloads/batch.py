@@ -14,9 +14,9 @@ SCHEDULED = "scheduled"  # reason why a batch waits before its `start_at`
 
 
 class Caller(Message):
-    """The caller who created a batch: the id of its API key, and request headers to pass on to backends.
+    """The caller who created a batch: the id of its API key, and request headers that backends receive, too.
 
-    Neither field contains a credential.
+    The fields contain no credentials.
     """
 
     key_id: str = ""  # id of the API key; empty if there was none
@@ -50,11 +50,11 @@ class BatchPolicy(Message):
 
     @property
     def lines_fail_alone(self) -> bool:
-        """True if a line that is not valid fails alone, instead of failing the batch."""
+        """True if an invalid line fails alone. False if it makes the whole batch fail."""
         return self.message_requests > 0 or self.rolling is not None
 
     def weight_or(self, default: float) -> float:
-        """Return the tenant's weight that was set at run time, or `default` if none was set."""
+        """Return the weight that an operator has set for the tenant, or `default` if none was set."""
         return default if self.fairness_weight is None else self.fairness_weight
 
 
@@ -66,7 +66,7 @@ class RerunKind(StrEnum):
 
 
 class SourceBatch(Message):
-    """The ended batch from which a new batch was created."""
+    """The ended batch that a new batch retries or resumes."""
 
     batch_id: str
     kind: RerunKind
@@ -76,8 +76,8 @@ class SourceBatch(Message):
 class BatchOrder(Message):
     """Start argument of a batch's workflow. It describes the whole batch.
 
-    Times are in UTC, in whole seconds. The batch starts at `start_at`, or when it is created if `start_at` is
-    None. `deadline` is the time of the start plus the completion window.
+    Times are in UTC, in whole seconds. The batch starts at `start_at`. If that is None, it starts when it is
+    created. `deadline` is the time of the start plus the completion window.
     """
 
     batch_id: str
@@ -114,8 +114,8 @@ class BatchOrder(Message):
     def longest_run(self) -> timedelta:
         """Time after which Temporal ends the workflow.
 
-        The workflow ends earlier by its own timers. This timeout only ends a run that no worker ever
-        finishes.
+        Usually the workflow's own timers end it earlier. This is only a safeguard for a workflow that no
+        worker finishes.
         """
         finalizing = timedelta(seconds=self.policy.finalize_patience_seconds)
         return self.deadline - self.created_at + finalizing + _SAFETY_MARGIN
@@ -137,7 +137,7 @@ class BatchResult(Message):
 
 
 class ModelCounts(Message):
-    """Number of lines of one model in a batch, and how many of them have a final result so far."""
+    """Number of lines of one model in a batch, and how many of them have completed and failed so far."""
 
     model: str
     lines: int
@@ -147,9 +147,9 @@ class ModelCounts(Message):
 
 
 class ModelUsage(Usage):
-    """Requests of one model that succeeded in a batch, and the tokens that they used.
+    """Number of successful requests of one model in a batch, and the tokens that they used.
 
-    Lines that were not sent, because they got the result of another line or batch, do not count.
+    A line that reuses the result of another line or batch is not sent, so it does not count.
     """
 
     model: str
@@ -178,12 +178,12 @@ class ErrorCount(Message):
 
 
 class WaitingReason(Message):
-    """A worker's report to the batch's workflow of why the lines of a model wait.
+    """Worker's report to the batch's workflow about why the lines of a model wait.
 
-    If `reason` is empty, the lines no longer wait. If `model` is empty, the reason is for all models of the
-    batch. If `fleet_wide` is False, the workflow drops the reason when a slice of the model is finished. If
-    `fleet_wide` is True, the workflow keeps the reason until a worker reports the end of the wait, or until
-    all slices of the model have ended.
+    An empty `reason` means that the lines no longer wait. An empty `model` means all models of the batch. If
+    `fleet_wide` is False, the reason ends when a slice (a part of the model's lines) is finished. If it is
+    True, the reason ends when a worker reports the end of the wait, or when all slices of the model have
+    ended.
     """
 
     model: str
@@ -193,7 +193,7 @@ class WaitingReason(Message):
 
 
 class WindowFit(StrEnum):
-    """Forecast for a batch: in time for its completion window, at risk, or late."""
+    """Forecast for a batch: it ends within its completion window, may miss it, or will be late."""
 
     FITS = "fits"  # in time with a probability of at least 90 %
     AT_RISK = "at_risk"  # in time with a probability of 50 % to 90 %
@@ -201,10 +201,10 @@ class WindowFit(StrEnum):
 
 
 class BatchForecast(Message):
-    """Forecast of when the last line of a batch gets its result, as calculated at `made_at`.
+    """Forecast of when the last line of a batch gets its result. It was calculated at `made_at`.
 
-    The batch will be done within `p50_seconds` after `made_at` with a probability of 50 %, and within
-    `p90_seconds` with a probability of 90 %.
+    With a probability of 50 %, the batch ends within `p50_seconds` after `made_at`; with 90 %, within
+    `p90_seconds`.
     """
 
     made_at: datetime
@@ -215,16 +215,16 @@ class BatchForecast(Message):
     window: WindowFit
 
     def seconds_left(self, at: datetime) -> tuple[float, float]:
-        """Return the seconds of `p50_seconds` and of `p90_seconds` that are left at the time `at`.
+        """Return how many seconds of `p50_seconds` and of `p90_seconds` are left at the time `at`.
 
-        Both times count from `made_at`. A number is 0 if the whole time has passed.
+        Both count from `made_at`. If one of them has passed, its result is 0.
         """
         age = (at - self.made_at).total_seconds()
         return max(self.p50_seconds - age, 0.0), max(self.p90_seconds - age, 0.0)
 
 
 class StartFit(StrEnum):
-    """Forecast, made before a batch began: done within the completion window, at risk, or impossible."""
+    """Forecast before a batch begins: its completion window fits, is at risk, or cannot be met."""
 
     FITS = "fits"  # with a probability of 90 %
     AT_RISK = "at_risk"
@@ -234,9 +234,9 @@ class StartFit(StrEnum):
 class StartForecast(Message):
     """Forecast of a batch, made once, after its input was validated and before its first line is sent.
 
-    The batch will be done within `p50_seconds` after `made_at` with a probability of 50 %, and within
-    `p90_seconds` with a probability of 90 %. In the best case it takes `soonest_seconds`. `refused` is True
-    if the batch was refused, because even in the best case it would miss its completion window.
+    With a probability of 50 %, the batch ends within `p50_seconds` after `made_at`; with 90 %, within
+    `p90_seconds`. In the best case it takes `soonest_seconds`. If even the best case misses the completion
+    window, the batch can be refused; `refused` is True then.
     """
 
     made_at: datetime

@@ -14,9 +14,9 @@ WORKFLOW = "ScheduledBatchWorkflow"
 
 
 class OverlapPolicy(StrEnum):
-    """Ways to treat a batch that is due while an earlier batch of its schedule has not ended.
+    """What to do if a batch is due while an earlier batch of its schedule has not ended.
 
-    The names are Temporal's names.
+    The names are the same as in Temporal.
     """
 
     SKIP = "skip"  # it is not created
@@ -27,7 +27,9 @@ class OverlapPolicy(StrEnum):
 
 
 class BatchTemplate(Message):
-    """Values from which a batch is created, except its id and its times. It contains no secret."""
+    """Data from which a schedule creates each batch. The id and the times are added then. It contains no
+    secret.
+    """
 
     input_file_id: str
     endpoint: Endpoint
@@ -45,7 +47,9 @@ class BatchTemplate(Message):
 
 
 class ScheduleSpec(Message):
-    """When batches of a schedule are created, as Temporal knows it. `id` is the schedule's id there."""
+    """Rules for when a schedule creates batches, as stored in Temporal. `id` is the schedule's id in
+    Temporal.
+    """
 
     tenant: str
     id: str
@@ -55,14 +59,16 @@ class ScheduleSpec(Message):
 
 
 class ScheduleRef(Message):
-    """Argument of the workflow that a schedule starts. Its activity reads all else from the database."""
+    """Argument of the workflow that a schedule starts. The workflow's activity reads the rest from the
+    database.
+    """
 
     tenant: str
     schedule_id: str
 
 
 class ScheduledRun(Message):
-    """One time at which a schedule was due. `run_id` is the workflow id and the id of its first run."""
+    """One time at which a schedule was due. `run_id` is the workflow's id and the id of its first run."""
 
     schedule: ScheduleRef
     run_id: str
@@ -70,9 +76,9 @@ class ScheduledRun(Message):
 
 
 class ScheduledBatch(Message):
-    """The order of a run's batch, or the reason why there is no batch.
+    """Start argument of the batch that is due, or the reason why no batch is created.
 
-    The reason consists of a stable code and a message for the tenant.
+    The reason has a stable code, and a message for the tenant.
     """
 
     order: BatchOrder | None = None
@@ -81,14 +87,14 @@ class ScheduledBatch(Message):
 
 
 class RunRecord(Message):
-    """Outcome of one run of a schedule, as shown in the schedule's list of runs."""
+    """Outcome of one due time of a schedule, for the schedule's list of runs."""
 
     run: ScheduledRun
     batch: ScheduledBatch
 
 
 class ScheduledBatchResult(Message):
-    """Result of the workflow: the batch and its final status, or why no batch was created."""
+    """Result of the workflow of a schedule: the batch and its final status, or why no batch was created."""
 
     batch_id: str = ""
     status: BatchStatus | None = None
@@ -96,34 +102,36 @@ class ScheduledBatchResult(Message):
 
 
 class ScheduleActivities:
-    """Declares the activities of a run, so that workflows can call them.
+    """Declares the activities that a schedule's workflow calls, without their implementation.
 
     The implementations are in `activities/batch_schedules/activity.py`.
     """
 
     @activity.defn
     async def admit_scheduled_batch(self, run: ScheduledRun) -> ScheduledBatch:
-        """Check that the batch that is due now may be created. Return its order, or the reason against it.
+        """Check that the due batch may be created. Return its start argument, or the reason why it is
+        refused.
 
-        A repeated call returns the order of the same batch. The batch has no row yet.
+        The batch is not stored in the database yet. A repeated call returns the start argument of the same
+        batch.
         """
         raise NotImplementedError
 
     @activity.defn
     async def record_scheduled_run(self, record: RunRecord) -> None:
-        """Insert the row of the run's batch, whose workflow was started, and add the run to its schedule."""
+        """Insert the database row of a batch that was started, and add the run to its schedule."""
         raise NotImplementedError
 
     @activity.defn
     async def record_scheduled_cancel(self, order: BatchOrder) -> None:
-        """Record that the batch is being cancelled, so that clients see it."""
+        """Record in the database that the batch is being cancelled, so that clients see it."""
         raise NotImplementedError
 
     @activity.defn
     async def end_of_scheduled_batch(self, order: BatchOrder) -> BatchStatus | None:
-        """Return the final status of a batch; None if it was deleted.
+        """Return the final status of a batch; None if the batch was deleted.
 
-        While the batch is live, the activity fails, and Temporal retries it. So no worker is occupied by
-        waiting.
+        While the batch runs, the activity fails, and Temporal calls it again later. So no worker is occupied
+        by waiting.
         """
         raise NotImplementedError

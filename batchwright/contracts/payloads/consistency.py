@@ -15,14 +15,14 @@ class ConsistencyCheckOrder(Message):
 
 
 class DifferenceCount(Message):
-    """Number of differences of one kind that a check found, and how many of them it did not repair."""
+    """Number of differences of one kind that a consistency check found, and how many are not repaired."""
 
     found: int = 0
     left: int = 0
 
 
 class ConsistencyCheckResult(Message):
-    """Result of a consistency check: how much it compared, and the differences that it found."""
+    """Result of a consistency check: how many objects it compared, and which differences it found."""
 
     rows: int  # live batches that were compared
     runs: int

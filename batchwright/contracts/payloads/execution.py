@@ -21,9 +21,10 @@ RELEASED = "released"
 
 
 class ModelRun(Message):
-    """Start argument of a model run, the workflow that schedules the slices of one model of a batch.
+    """Start argument of the workflow that sends the lines of one model of a batch (the model run).
 
-    The fields after `policy` are the state of the workflow. They are set when it continues as new.
+    The workflow divides its work into slices: parts of the model's lines. The fields after `policy` are the
+    state of the workflow. They are set when it continues as new.
     """
 
     batch_id: str
@@ -56,9 +57,12 @@ class ModelRun(Message):
 
     @classmethod
     def of(cls, order: BatchOrder, share: ModelShare, ingest_prefix: str, *, paused: bool = False) -> Self:
-        """Return the start argument of the model run for the model of `share`, in the batch of `order`.
+        """Return the start argument of the workflow that sends the lines of one model of a batch (the model
+        run).
 
         Args:
+            order: start argument of the batch's workflow.
+            share: the model, and the number of its lines and slices (parts of its lines).
             ingest_prefix: key prefix in storage of the objects that ingestion wrote for the batch.
             paused: True if the batch is paused.
         """
@@ -83,10 +87,10 @@ class ModelRun(Message):
 
 
 class SliceRequest(Message):
-    """Argument of the activity `run_slice`: the slice number `number` of a model, and how to send its lines.
+    """Argument of the activity `run_slice`, which sends a slice: the part number `number` of a model's lines.
 
-    Each time the workflow schedules the slice again, `generation` is greater than before, because Temporal
-    then counts the attempts of the slice from 1 again.
+    The workflow may schedule the same slice several times. Each time, Temporal counts the attempts from 1
+    again, and `generation` is greater than before.
     """
 
     batch_id: str
@@ -134,10 +138,10 @@ class SliceRequest(Message):
 
 
 class SliceResult(Message):
-    """Result and heartbeat of the activity `run_slice`: how many lines of the slice have a final result.
+    """Result and heartbeat of the activity `run_slice`, which sends a slice: a part of a model's lines.
 
-    `finished` is True once all lines of the slice have a final result. `over_cap` is True if the batch has
-    reached the cap on its cost, so that the lines without a result were not sent.
+    It has the number of lines with a final result. `finished` is True once all lines have one. `over_cap` is
+    True if the batch has reached the cap on its cost. The remaining lines were not sent then.
     """
 
     finished: bool = False
@@ -154,11 +158,12 @@ class SliceResult(Message):
 
 
 class ModelRunResult(Message):
-    """Result of a model run: how many lines of its finished slices have completed, and how many have failed.
+    """Result of the workflow for one model of a batch (the model run): how many lines completed and how many
+    failed.
 
-    `finished` is True if all slices are finished. `over_cap` is True if the run ended because the batch has
-    reached the cap on its cost. Finalization counts the lines again, and its counts, which can be different,
-    are the final counts of the batch.
+    Only finished slices (parts of the lines) count. `finished` is True if all slices are finished. `over_cap`
+    is True if the run ended because the batch has reached the cap on its cost. The counts are preliminary:
+    they are counted again when the output files are written.
     """
 
     finished: bool

@@ -12,7 +12,7 @@ from batchwright.contracts.terms import BatchStatus, Usage, ValidationError
 class FinalizeRequest(Message):
     """Request to write the output and error files of a batch, and then to end the batch with `status`.
 
-    If a line has no result, it gets the error code `missing_line_code` in the error file.
+    A line without a result gets the error code `missing_line_code` in the error file.
     """
 
     order: BatchOrder
@@ -54,8 +54,8 @@ class EndRequest(Message):
     Attributes:
         keep_results: True to keep the results in storage until retention deletes them, so that the batch can
             be resumed.
-        files_pending: True if the files will be written later. In a second request for the same batch, False
-            means that they will never be written.
+        files_pending: True if the files will be written later. If such a request is followed by one with
+            False, the files will never be written.
         errors: why the batch failed, or why its files are missing.
     """
 

@@ -8,9 +8,9 @@ from batchwright.contracts.registry.prices import PriceConfig
 
 
 class ModelShare(Message):
-    """The part of a batch's input that is for one model, as ingestion planned it.
+    """The part of a batch's input that is for one model.
 
-    `slices` is the number of slices, and `lines` is the number of lines in all these slices together.
+    It is divided into `slices` parts (slices) for sending, which have `lines` lines together.
     """
 
     model: str
@@ -25,11 +25,11 @@ class ModelShare(Message):
 
 
 class IngestResult(Message):
-    """Result of ingestion. The keys of all objects that it wrote, such as plans, begin with `ingest_prefix`.
+    """Result of ingestion, which reads and checks the input of a batch.
 
-    Each attempt of the activity writes its objects under another prefix. Only the objects under
-    `ingest_prefix` are used. `failed` is True if the input is invalid. The batch's row then already has the
-    status `failed`, and `ingest_prefix` is empty.
+    Each attempt writes its objects under a key prefix of its own. Only the objects under `ingest_prefix` are
+    used. `failed` is True if the input is invalid. The batch's row then already has the status `failed`, and
+    `ingest_prefix` is empty.
     """
 
     failed: bool = False

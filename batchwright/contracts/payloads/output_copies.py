@@ -17,9 +17,9 @@ class OutputCopyState(StrEnum):
 
 
 class OutputCopy(Message):
-    """Progress of the copies of a batch's files.
+    """Progress of copying a batch's files to its output location.
 
-    `error` says in words for the tenant why the last attempt failed. It is empty if no attempt failed.
+    `error` tells the tenant why the last attempt failed. It is empty if no attempt failed.
     """
 
     state: OutputCopyState = OutputCopyState.PENDING
@@ -39,5 +39,5 @@ class OutputCopyActivities:
 
     @activity.defn
     async def give_up_output_copy(self, order: BatchOrder) -> OutputCopyState:
-        """Record that no more attempts to write the files follow, and return the final state."""
+        """Record that the files will not be copied again, and return the final state."""
         raise NotImplementedError

@@ -43,7 +43,10 @@ LITTER_KINDS = [RetentionKind.UNFINISHED, RetentionKind.ORPHANS, RetentionKind.L
 
 
 class SweepPosition(Message):
-    """Position at which the next turn of a sweep continues. The default is the start of the sweep."""
+    """Position at which the next activity of a sweep (a deletion of old data) continues.
+
+    The default is the start of the sweep.
+    """
 
     at: datetime | None = None
     tenant: str = ""
@@ -66,9 +69,10 @@ class DeletionCount(Message):
 
 
 class SweepRequest(Message):
-    """Request for one turn of a sweep, which deletes data of one kind, starting at `position`.
+    """Request to delete old data of one kind, starting at `position`, until the activity's time is over.
 
-    `so_far` has the counts of the earlier turns. If `dry_run` is True, data is counted but not deleted.
+    `so_far` has the counts of the earlier activities of this sweep. If `dry_run` is True, the data is only
+    counted.
     """
 
     kind: RetentionKind
@@ -79,9 +83,10 @@ class SweepRequest(Message):
 
 
 class SweepResult(Message):
-    """Counts of a sweep up to the end of this turn, and the position of its next turn.
+    """Counts of a sweep (a deletion of old data) so far, and the position from which the next activity
+    continues.
 
-    The position is None if this was the last turn.
+    The position is None if the sweep is complete.
     """
 
     deleted: DeletionCount
@@ -89,10 +94,10 @@ class SweepResult(Message):
 
 
 class RetentionOrder(Message):
-    """Start argument of a retention run.
+    """Start argument of a retention run, which deletes old data.
 
-    When the run continues as new, `kinds` are the remaining kinds of data. The first of them continues at
-    `position`. `deleted` and `errors` are the results so far.
+    When the workflow continues as new, `kinds` has the kinds of data that remain. The first of them continues
+    at `position`. `deleted` and `errors` are the results so far.
     """
 
     kinds: list[RetentionKind] = EXPIRED_KINDS

@@ -11,8 +11,9 @@ class DeliveryOrder(Message):
     """Argument of the workflow that delivers one event to one endpoint.
 
     It has no URL and no secret: the activity reads them from the database. `is_test` is True for a test
-    event, which is attempted for minutes only. Deliveries with different fairness keys share the workers
-    fairly, however many deliveries have the same key. If `fairness_key` is empty, the key is the endpoint.
+    event, which is retried for minutes only. Temporal shares the workers fairly between fairness keys: each
+    key gets the same part, however many deliveries have it. If `fairness_key` is empty, the endpoint's id is
+    the key.
     """
 
     tenant: str
@@ -25,7 +26,7 @@ class DeliveryOrder(Message):
 class AttemptRequest(Message):
     """Request for one attempt of a delivery.
 
-    If `is_last` is True, no other attempt follows. So if this attempt fails, the whole delivery has failed.
+    If `is_last` is True and the attempt fails, the whole delivery has failed.
     """
 
     order: DeliveryOrder
@@ -35,7 +36,7 @@ class AttemptRequest(Message):
 class AttemptResult(Message):
     """Result of one attempt of a delivery.
 
-    `is_final` is True if no other attempt follows. `outcome` says in words for people what happened.
+    `is_final` is True if no other attempt follows. `outcome` is a sentence for people about what happened.
     """
 
     is_final: bool
@@ -55,8 +56,8 @@ class WebhookActivities:
 
     @activity.defn
     async def deliver_webhook(self, request: AttemptRequest) -> AttemptResult:
-        """Send the event to its endpoint once, and record the attempt in the database.
+        """Send an event to its endpoint once, and record the attempt in the database.
 
-        If the endpoint does not accept the event, no exception is raised. The result then has the reason.
+        If the endpoint does not accept the event, the result has the reason, and no exception is raised.
         """
         raise NotImplementedError

@@ -36,9 +36,9 @@ RESERVED_HEADERS = frozenset(
 
 
 class BackendConfig(RegistryEntry):
-    """One backend of a model: its URL, and how requests are sent to it.
+    """Configuration of one backend of a model: its URL, and how requests are sent to it.
 
-    A timeout that is not set has the value of the corresponding setting.
+    If a timeout is not set, the setting of the same name applies.
     """
 
     url: str = Field(max_length=2048, description="URL of the backend, with or without `/v1`")
@@ -165,10 +165,10 @@ def check_host_name(name: str) -> None:
 
 
 def check_header_name(name: str) -> None:
-    """Raise ValueError if operators are not allowed to configure a header with this name.
+    """Raise ValueError if operators may not configure a request header with this name.
 
-    A name is not allowed if it is invalid, if the header is for credentials, or if Batchwright sets the
-    header itself.
+    A name is refused if it is invalid, if it is a header for credentials, or if Batchwright sets this header
+    itself.
     """
     if not _HEADER_NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a header name")

@@ -11,7 +11,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 
 
 def _parse_duration(value: object) -> object:
-    """Return a duration such as `5m` in seconds, here 300.0. Return a value that is not text unchanged.
+    """Return a duration such as `5m` in seconds, here 300.0. A value that is not text is returned unchanged.
 
     Raises ValueError if the text is not a duration, or if the value is a boolean.
     """
@@ -32,6 +32,6 @@ PositiveDuration = Annotated[Duration, Field(gt=0)]
 
 
 class RegistryEntry(BaseModel):
-    """Base class of everything in the registry. Unknown keys are rejected."""
+    """Base class of all objects in the model registry. Unknown keys are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

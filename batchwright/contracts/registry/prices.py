@@ -34,7 +34,7 @@ def parse_decimal(value: object) -> str:
 
 
 def decimal_text(number: Decimal) -> str:
-    """Return a decimal number without an exponent and without zeros at its end."""
+    """Return a decimal number as text, without an exponent and without zeros at the end."""
     text = f"{number:f}"
     text = text.rstrip("0").rstrip(".") if "." in text else text
     return "0" if text in ("", "-0") else text

@@ -142,7 +142,7 @@ class GatewayConfig(BackendConfig):
 
 
 class RegistryConfig(RegistryEntry):
-    """The registry: either one gateway for all models, or models with their own backends."""
+    """The model registry: either one gateway for all models, or models with their own backends."""
 
     gateway: GatewayConfig | None = Field(
         default=None, description="one backend that serves all models; not together with `models`"
@@ -172,10 +172,10 @@ def prices_of(models: Mapping[str, ModelConfig]) -> dict[str, PriceConfig]:
 def describe_duplicate_backend(backends: Sequence[BackendConfig], model: str = "") -> str:
     """Return a message about the first backend that occurs twice in `backends`, or "" if all are different.
 
-    Two backends are the same if they have the same URL, model name and credentials.
+    Backends are the same if their URL, model name and credentials are equal.
 
     Args:
-        model: the model name of every backend that sets no model name; "" if it is not known.
+        model: model name of the backends that set none; "" if it is not known.
     """
     found = _first_duplicate(
         (
@@ -208,13 +208,13 @@ class ModelNameConflict(ValueError):
 
 
 def check_model_names(models: dict[str, ModelConfig], elsewhere: frozenset[str] = frozenset()) -> None:
-    """Check that every alias belongs to one model only, and that every fallback is another known model.
+    """Check that every alias belongs to only one model, and that every fallback is another known model.
 
     Raises ModelNameConflict if a check fails.
 
     Args:
         models: the models to check, by name.
-        elsewhere: names of other served models. A model may have them as fallbacks, too.
+        elsewhere: names of models that are defined in other places. They can be fallbacks, too.
     """
     owners: dict[str, str] = {}
     for name, model in models.items():
