@@ -41,7 +41,7 @@ class DatabaseServer(Protocol):
     """Connection to the database server. All tables use the same connection."""
 
     async def check(self) -> None:
-        """Send a query to the database. Raises DatabaseUnavailable if it does not answer."""
+        """Check that the database answers. Raises DatabaseUnavailable if it does not."""
         ...
 
     async def close(self) -> None: ...
@@ -89,7 +89,7 @@ class Database:
     quotas: QuotasTable
 
     async def check(self) -> None:
-        """Send a query to the database. Raises DatabaseUnavailable if it does not answer."""
+        """Check that the database answers. Raises DatabaseUnavailable if it does not."""
         await self.server.check()
 
     async def close(self) -> None:

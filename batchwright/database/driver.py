@@ -63,10 +63,10 @@ async def connect(database_url: str) -> DatabaseConnection:
 async def create_driver_pool(database_url: str, size: int) -> Pool:
     """Create a pool of at most `size` connections. A connection is opened when it is first needed.
 
-    The arguments of asyncpg have these reasons:
+    Why asyncpg gets these arguments:
 
-    - `min_size=0`: otherwise asyncpg logs a traceback every second for each connection that it cannot open
-      during an outage.
+    - `min_size=0`: with a greater number, asyncpg logs a traceback every second for each connection that it
+      cannot open during an outage.
     - `reset`: a connection is released without a reset statement. This is safe, because all settings, locks
       and cursors that this product uses end with their transaction.
     - `server_settings`: only the application name and the time zone. Poolers such as PgBouncer refuse other
@@ -87,8 +87,8 @@ async def create_driver_pool(database_url: str, size: int) -> Pool:
 async def _configure(session: Session) -> None:
     """Configure a new connection: turn off JIT compilation, and set a time limit for idle transactions.
 
-    If a client disappears during a transaction, PostgreSQL waits for this time. Then it ends the transaction
-    and releases its locks.
+    If a client disappears during a transaction, PostgreSQL ends the transaction after this time and releases
+    its locks.
     """
     await session.execute(f"SET jit = off; SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
 

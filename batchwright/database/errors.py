@@ -37,7 +37,7 @@ class DatabaseUnavailable(DatabaseError):
 class OutcomeUnknown(DatabaseUnavailable):
     """The response to a statement was lost. The database may or may not have executed the statement.
 
-    A caller that cleans up must assume that the rows were written.
+    A caller that deletes things after an error must assume that the rows were written.
     """
 
 
@@ -135,9 +135,10 @@ class InOtherOrganization(DatabaseError):
 
 
 class VersionConflict(DatabaseError):
-    """The current version of the model is not a version that the caller expected, so nothing was changed.
+    """The model was changed by another request, so its version is not the one that the caller expected.
 
-    `present` is the current version of the model; `0` if the model was never changed at run time.
+    Nothing was changed. `present` is the current version of the model; `0` if the model was never changed at
+    run time.
     """
 
     def __init__(self, model: str, present: int) -> None:

@@ -57,7 +57,7 @@ async def migrate(database_url: str) -> list[str]:
 
 
 async def pending(database_url: str) -> list[str]:
-    """Return the names of the migrations that `migrate` would apply. Changes nothing.
+    """Return the names of the migrations that `migrate` would apply, without applying them.
 
     Raises SchemaMismatch and DatabaseUnavailable in the same cases as `migrate`.
     """

@@ -21,7 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class StorableSession(Session):
-    """Database session that replaces the characters in arguments that PostgreSQL cannot store."""
+    """Database session that can store every text.
+
+    Characters in arguments that PostgreSQL refuses are replaced.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -42,8 +45,8 @@ class StorableSession(Session):
 class ConnectionPool:
     """Connection pool to PostgreSQL. It translates errors of the driver to exceptions of this package.
 
-    Errors in the SQL are raised unchanged. If DatabaseUnavailable is raised, no statement was executed. If
-    its subclass OutcomeUnknown is raised, the response was lost, so a COMMIT may have been executed.
+    Errors in the SQL are raised unchanged. DatabaseUnavailable means that no statement was executed. Its
+    subclass OutcomeUnknown means that the response was lost, so a COMMIT may have been executed.
     """
 
     def __init__(self, pool: driver.Pool, database_url: str) -> None:
@@ -77,20 +80,20 @@ class ConnectionPool:
                         yield StorableSession(connection)
 
     async def check(self) -> None:
-        """Send a query to the database. Raises DatabaseUnavailable if it does not answer."""
+        """Check that the database answers. Raises DatabaseUnavailable if it does not."""
         await self.fetchrow("SELECT 1")
 
     async def contact(self) -> None:
-        """Connect and run one query. Raises asyncpg's own exceptions."""
+        """Connect and run one query. Raises the driver's own exceptions (of asyncpg), not translated."""
         async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
             await connection.execute("SELECT 1")
 
     def patient(
         self, seconds: float, failures: tuple[type[Exception], ...] = (DatabaseUnavailable,)
     ) -> AsyncRetrying:
-        """Return a retrier. It repeats a call that raises one of `failures`, until `seconds` have passed.
+        """Return a retrier: it repeats a call as long as the call raises one of `failures`.
 
-        Then it raises the exception of the last call.
+        After `seconds`, the retrier stops and raises the exception of the last call.
         """
         return AsyncRetrying(
             retry=retry_if_exception_type(failures),
@@ -103,7 +106,7 @@ class ConnectionPool:
         )
 
     async def close(self) -> None:
-        """Close all connections once their queries have ended. Wait at most QUERY_SECONDS for the queries."""
+        """Wait at most QUERY_SECONDS for running queries, then close all connections."""
         try:
             async with asyncio.timeout(QUERY_SECONDS):
                 await self._pool.close()
@@ -162,7 +165,9 @@ def translated(
 
 
 def _reason(error: BaseException) -> str:
-    """Return why PostgreSQL does not answer: the error's text, or the name of its class if it has no text."""
+    """Return why PostgreSQL does not answer: the text of `error`, or the name of its class if the text is
+    empty.
+    """
     if isinstance(error, ConnectionRefusedError):
         return "the connection was refused"
     return str(error).rstrip(".") or type(error).__name__

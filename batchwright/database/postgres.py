@@ -49,7 +49,7 @@ async def open_database(settings: Settings, *, patience_seconds: float = _PATIEN
 
     Raises:
         DatabaseUnavailable: PostgreSQL did not answer within `patience_seconds`, or rejected the login.
-        SchemaMismatch: migrations are missing, so `batchwright migrate` has to run first, or this version
+        SchemaMismatch: migrations are missing, and `batchwright migrate` has to run first. Or this version
             cannot use the tables.
     """
     pool = await open_connection_pool(

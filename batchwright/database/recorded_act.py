@@ -20,17 +20,17 @@ async def recorded(
     read_after: Callable[[], Awaitable[JsonValue]],
     code_of: Callable[[Exception], str | None],
 ) -> AsyncGenerator[None]:
-    """Context manager that records an act in the audit log. The act is the code of its block.
+    """Context manager that records its block in the audit log, as one action.
 
-    The beginning of the act is recorded before the block runs, and the outcome afterwards. The outcome in the
-    audit log stays `unknown` if the process ends during the act, or if the database is unavailable after the
-    act. In the second case the act is not undone, and no exception is raised for the missing outcome.
+    The beginning is recorded before the block runs, and the outcome afterwards. If the process ends in
+    between, the outcome in the audit log stays `unknown`. The same happens if the database is unavailable
+    after the block. The action is not undone then, and no exception is raised for the missing outcome.
 
     Args:
-        read_after: called after a successful act. Returns the changed object for the audit log, without
+        read_after: called after a successful action. Returns the changed object for the audit log, without
             secrets; None if the object no longer exists.
-        code_of: called with the exception that the act raised. If the exception means that the act was
-            refused, it returns the error code. If the act failed in another way, it returns None.
+        code_of: called with the exception that the block raised. If the exception means that the action was
+            refused, it returns the error code. If the action failed in another way, it returns None.
 
     Raises:
         DatabaseUnavailable: the beginning could not be recorded. The block did not run.

@@ -46,9 +46,9 @@ class FileRow(Message):
 
 
 class BatchRow(Message):
-    """Row of a batch: the order that created it, its status, times, counts and files.
+    """Row of a batch: its start argument, status, times, counts and files.
 
-    `status` is never `cancelling`. The API shows `cancelling` for a batch that has `cancel_requested_at` and
+    `status` is never `cancelling`. The API shows `cancelling` if `cancel_requested_at` is set and the batch
     has not ended.
     """
 
@@ -88,10 +88,10 @@ class BatchRow(Message):
 
 
 class EndedBatch(NamedTuple):
-    """A batch's row, as it is after a method has tried to end the batch or to add its files.
+    """Row of a batch after a method has tried to end the batch or to add its files.
 
-    `moved` is True if the method changed the row. It is False if the method changed nothing, for example
-    because the batch had already ended.
+    `moved` is True if the method changed the row. It is False if nothing changed, for example because the
+    batch had already ended.
     """
 
     row: BatchRow
@@ -99,11 +99,11 @@ class EndedBatch(NamedTuple):
 
 
 class SliceProgress(Message):
-    """A worker's report about one slice (a part of a model's lines): its finished lines and its tokens.
+    """Worker's report about one slice (a part of a model's lines): its finished lines and its tokens.
 
     All numbers are totals since the slice started. `number` identifies the slice within its model and batch.
-    The report with the greater (`generation`, `attempt`) is the newer report about a slice, and replaces the
-    older report. `generation` increases each time the attempts are counted from 1 again.
+    A newer report replaces an older one. The newer report has the greater `generation`; if both are equal,
+    the greater `attempt`. Whenever attempts are counted from 1 again, `generation` increases.
     """
 
     tenant: str
@@ -122,8 +122,8 @@ class BatchOutcome(Message):
     """Values to store at the end of a batch: final status, counts, files and dead letters.
 
     `dead_letters` are the lines that failed after their last attempt. `models` has the final counts of the
-    models that have slices. If `models` is None, the last counts that workers reported become the final
-    counts.
+    models whose lines were sent to backends. If `models` is None, the last counts that workers reported
+    become final.
     """
 
     status: BatchStatus
@@ -151,7 +151,7 @@ class RateChange(Message):
 
 
 class ModelChange(Message):
-    """Change of one model at run time: the model was registered, changed or removed.
+    """Change of a model's registry entry at run time: the model was added, changed or removed.
 
     `config` is a complete registry entry. `patch` has only the changed settings. If both are None, the model
     was removed. `version` increases with each change, and is 0 before the first change.
@@ -189,7 +189,7 @@ class LiveBatch:
 
 @dataclass(frozen=True)
 class ModelBacklog:
-    """Number of lines of one model in one batch in progress that still need a final result."""
+    """Number of lines of one model, in one batch in progress, that do not have a final result yet."""
 
     tenant: str
     batch_id: str
@@ -203,7 +203,7 @@ class ModelBacklog:
 
 
 class Hold(NamedTuple):
-    """A tenant or a model for which an operator has stopped the sending of lines, and since when."""
+    """Record that an operator has stopped the sending of all lines of a tenant or model, and since when."""
 
     kind: HoldKind
     name: str
@@ -212,7 +212,7 @@ class Hold(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelDeadline:
-    """Number of lines of one model, in all batches, that still need a final result by `deadline`."""
+    """Number of lines of one model, in all batches, that must get a final result by `deadline`."""
 
     model: str
     deadline: datetime
@@ -220,7 +220,7 @@ class ModelDeadline:
 
 
 class ServedModel(Message):
-    """A model that a backend listed at the time `seen_at`."""
+    """A model that a backend offered at the time `seen_at`, in its list of models."""
 
     name: str
     backend_url: str
@@ -230,8 +230,8 @@ class ServedModel(Message):
 class WorkerHeartbeat(Message):
     """Latest report of a worker process about itself.
 
-    `stats` maps names to numbers. The names are names of metrics, of queues that the worker polls, and of
-    slices that it runs.
+    `stats` maps names to numbers. A name is that of a metric, of a queue that the worker polls, or of a slice
+    (part of a model's lines) that it sends.
     """
 
     id: str  # host:pid
@@ -242,7 +242,10 @@ class WorkerHeartbeat(Message):
 
 
 class BackendLoad(NamedTuple):
-    """Interactive calls in flight at one backend: now, and on average over the last seconds."""
+    """Number of requests that API processes have sent to one backend for waiting clients.
+
+    `in_flight` is the number now. `mean` is the average over the last seconds.
+    """
 
     backend: str  # URL
     in_flight: int
@@ -341,7 +344,7 @@ class UploadRow(Message):
     completion: str | None = None  # digest of the list of parts with which the upload was completed
 
     def status_at(self, now: datetime) -> UploadStatus:
-        """Return the status that users see at the time `now`.
+        """Return the status of the upload that users see at the time `now`.
 
         It is `expired` if the stored status is `pending` and `expires_at` has passed.
         """
@@ -358,12 +361,12 @@ class PartRow(Message):
 
 
 class IdempotencyClaim(Message):
-    """An idempotency key that a successful request has used.
+    """Record that a successful request used this idempotency key.
 
     Attributes:
         operation: kind of object that the request created: batches, files or uploads.
-        fingerprint: digest of the request. If a second request has the same key but another fingerprint, it
-            is a different request.
+        fingerprint: digest of the request. A later request with the same key is a repetition only if its
+            fingerprint is the same.
         made: the object that the request created, as JSON.
     """
 

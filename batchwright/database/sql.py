@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Migration(NamedTuple):
-    """An SQL file that changes the tables.
+    """An SQL file that creates or changes tables.
 
     `checksum` is the SHA-256 of the file. `breaking` is True if older versions of Batchwright cannot use the
     changed tables.
@@ -26,7 +26,7 @@ class Migration(NamedTuple):
 
 
 def queries(kind: Callable[..., T], table: str) -> T:
-    """Return the SQL statements of a table as an instance of the dataclass `kind`.
+    """Load the SQL statements of a table, and return them as an instance of the dataclass `kind`.
 
     The statements are in the file `queries/<table>.sql`. The statement after a line `-- name: x` becomes the
     field `x`.

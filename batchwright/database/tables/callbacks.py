@@ -22,7 +22,9 @@ class ReceivedCallback(NamedTuple):
 
 
 class CallbacksTable(Protocol):
-    """Received callbacks, at most one for each id. `accept` refuses a second callback with the same id."""
+    """Callbacks that backends have sent. Each id is accepted only once, so that a repeated callback is
+    refused.
+    """
 
     async def accept(self, id: str, body: bytes | None, size: int, expires_at: datetime) -> bool:
         """Store a callback and return True. If the id was used before, store nothing and return False.

@@ -26,11 +26,11 @@ class CallKey(NamedTuple):
 
 
 class StoredCall(NamedTuple):
-    """A call that was stored, and the order of the open batch of its group, which has to be started.
+    """Result of storing a call (single request): its batch, and the batch that must be started for it.
 
-    `batch_id` is the batch of the call. It is not the open batch if the call was stored before for a batch
-    that may never have been started; `move` the call then. If its batch was started and no longer takes
-    calls, `order` is None.
+    `batch_id` is the batch of the call. `order` is the start argument of the batch that now collects calls of
+    the group. If this is another batch, the call was stored before, and its own batch was perhaps never
+    started: `move` the call. `order` is None if the call's batch was started and takes no more calls.
     """
 
     batch_id: str
@@ -44,87 +44,109 @@ class CallLine(NamedTuple):
 
 
 class CallsTable(Protocol):
-    """Single calls. Only the first answer of a call counts: an ended call no longer changes.
+    """Table of calls (single requests of clients). Only the first answer counts: an ended call does not
+    change.
 
-    The end of a call empties its `request`.
+    When a call ends, its `request` is emptied.
     """
 
     async def insert(self, call: NewCall) -> StoredCall | None:
-        """Store a call as a line of the open rolling batch of its group. A repeated call keeps its batch.
+        """Store a call (single request) as a line of the batch that now collects the calls of its group.
 
-        If no batch of the group is open, store nothing and return None.
+        A call that is stored already keeps its batch. If no batch collects calls of the group now, store
+        nothing and return None.
         """
         ...
 
     async def open(self, group: str, order: BatchOrder) -> None:
-        """Let the batch of `order` collect the calls of a group, unless another batch already does this."""
+        """Make the batch of `order` collect the calls of a group, unless another batch already does this."""
         ...
 
     async def move(self, call: NewCall, batch_id: str) -> bool:
-        """Make a call that no batch has collected a line of a batch that was started, and return True.
+        """Move a call to the batch `batch_id`, which was started, and return True.
 
-        Return False if a batch has collected the call, or if `batch_id` is no longer the open batch of its
-        group.
+        Change nothing and return False if a batch has already collected the call, or if `batch_id` no longer
+        takes calls of the group.
         """
         ...
 
     async def withdraw(self, tenant: str, id: str, created_at: datetime) -> bool:
-        """Delete a call that the caller has stored, because the caller could not start its batch.
+        """Delete a call (single request) for which the caller could not start a batch.
 
-        A call that another request has repeated stays, because this request may have accepted it. Return True
-        if the call is answered in any case, because a batch has collected it. Otherwise return False.
+        Return True if a batch has already collected the call, so that it will be answered in any case. If
+        not, return False. If another request has stored the same call again, the call stays, because that
+        request may have been accepted.
         """
         ...
 
     async def collect(self, tenant: str, group: str, batch_id: str) -> None:
-        """Fix which calls are the lines of a batch. From then on, no further call is stored for the batch."""
+        """Fix which calls (single requests) are the lines of a batch. After this, the batch gets no further
+        calls.
+        """
         ...
 
     def collected(self, tenant: str, batch_id: str) -> AsyncIterator[CallLine]:
-        """Yield the calls of a batch that `collect` has fixed and that have not ended, sorted by id."""
+        """Yield the calls (single requests) that are lines of the batch and have not ended, sorted by id.
+
+        Call `collect` first: it fixes which calls are lines of the batch.
+        """
         ...
 
     async def get(self, tenant: str, id: str) -> Call | None:
-        """Return a call; None if there is no such call, or if it ended more than ANSWER_LIFETIME ago."""
+        """Return a call (single request of a client), or None if there is no such call.
+
+        None is also returned if the call ended more than ANSWER_LIFETIME ago.
+        """
         ...
 
     async def count_open(self, tenant: str) -> int:
-        """Return how many calls of a tenant have not ended."""
+        """Return how many calls (single requests) of a tenant have not ended."""
         ...
 
     async def count_batches(self, tenant: str) -> int:
-        """Return how many rolling batches of a tenant take calls or have not ended."""
+        """Return how many rolling batches of a tenant collect calls or have not ended.
+
+        A rolling batch is a batch whose lines are single calls.
+        """
         ...
 
     async def unanswered(self, tenant: str, batch_id: str) -> frozenset[str]:
-        """Return the ids of the batch's calls that have not ended."""
+        """Return the ids of those calls (single requests) of the batch that have not ended."""
         ...
 
     async def cancelled(self, tenant: str, batch_id: str) -> frozenset[str]:
-        """Return the ids of the batch's calls that were cancelled."""
+        """Return the ids of those calls (single requests) of the batch that were cancelled."""
         ...
 
     async def answer(self, tenant: str, answers: Sequence[CallAnswer]) -> None:
-        """End calls with these answers. Calls that have ended already do not change."""
+        """Store the answers of calls (single requests). This ends the calls. Calls that have already ended do
+        not change.
+        """
         ...
 
     async def cancel(self, tenant: str, id: str) -> None:
-        """End a call with the status `cancelled`. A call that has ended already does not change."""
+        """End a call (single request) with the status `cancelled`. A call that has already ended does not
+        change.
+        """
         ...
 
     async def ended(self, keys: Collection[CallKey]) -> list[CallKey]:
-        """Return the given calls that have ended or do not exist. The calls may belong to several tenants."""
+        """Return those calls (single requests) in `keys` that have ended or do not exist.
+
+        The calls may belong to several tenants.
+        """
         ...
 
     async def count_old(self, before: datetime) -> int:
-        """Return how many calls `remove_old` would delete without a limit."""
+        """Return how many calls (single requests) `remove_old` would delete if it had no limit."""
         ...
 
     async def remove_old(self, before: datetime, limit: int) -> int:
-        """Delete calls that ended at the time `before` or earlier. Return the number of deleted calls.
+        """Delete at most `limit` calls (single requests) that ended at the time `before` or earlier.
 
-        Calls that were stored by then, but whose batch was never started, are deleted as well. With a call,
-        its webhook endpoint and the deliveries to it are deleted, unless one of them is pending.
+        Calls from that time whose batch was never started are deleted, too. A call's webhook endpoint is
+        deleted together with the call, unless a delivery to it is pending. Return how many calls were
+        deleted.
         """
         ...
 
@@ -249,7 +271,9 @@ class PostgresCalls(CallsTable):
 
 
 def shown_status(status: CallStatus, batch: BatchStatus | None) -> CallStatus:
-    """Return the status that clients see. `batch` is the status of the batch; None if it has no row."""
+    """Return the status of a call as clients see it. `batch` is the status of its batch; None if it has no
+    row.
+    """
     runs = batch in (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING)
     return CallStatus.IN_PROGRESS if runs and status is CallStatus.QUEUED else status
 

@@ -18,10 +18,10 @@ _PARSE_INLINE_LIMIT = 500  # rows, which take about 5 ms
 
 
 class FilesTable(Protocol):
-    """Files of tenants.
+    """Table of the files of tenants.
 
-    An expired file counts as missing, with one exception: `get` and `page` still return it while it is the
-    input of a batch that has not ended or has pending files.
+    An expired file counts as missing, with one exception. While a batch needs a file as its input, `get` and
+    `page` still return it. A batch needs it until it has ended and its output files are written.
     """
 
     async def insert(self, row: FileRow) -> None:
@@ -152,7 +152,7 @@ async def _file_rows(records: Sequence[Row]) -> list[FileRow]:
 
 
 async def position_of(session: Session, sql: str, tenant: str, after: str) -> tuple[datetime, str]:
-    """Return the creation time and the id of the row with the id `after`, which are its position in a list.
+    """Return the position in a list of the row with the id `after`: its creation time and its id.
 
     `sql` selects the creation time by tenant and id. Raises UnknownCursor if it finds no row.
     """

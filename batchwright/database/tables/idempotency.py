@@ -15,8 +15,8 @@ from batchwright.database.tables.uploads import PostgresUploads
 class IdempotencyTable(Protocol):
     """Idempotency keys of successful requests, each with the object that the request created.
 
-    Methods have the argument `since`. A key that was created at this time or earlier has expired, so the
-    methods treat it as if it did not exist.
+    In all methods, `since` is the limit of age: a key that was created at this time or earlier has expired,
+    and counts as missing.
     """
 
     async def find(
@@ -28,7 +28,7 @@ class IdempotencyTable(Protocol):
     ) -> IdempotencyClaim | None:
         """Store an idempotency key, insert `row` in the same transaction, and return None.
 
-        If the key is already stored, change nothing and return the stored claim.
+        If the key is already stored, change nothing and return what is stored for it.
 
         Args:
             claim: the key, the fingerprint of the request, and the object that the request creates.

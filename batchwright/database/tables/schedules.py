@@ -18,9 +18,9 @@ KEPT_RUNS = 100  # of each schedule
 
 
 class ScheduleRow(ScheduleSpec):
-    """A schedule. Temporal knows if it is paused and when it is due next.
+    """A schedule, as stored in the database. Only Temporal knows if it is paused and when it is due next.
 
-    `version` is increased by each change.
+    Each change increases `version`.
     """
 
     description: str = ""
@@ -35,10 +35,10 @@ class ScheduleRow(ScheduleSpec):
 
 
 class ScheduleRunRow(Message):
-    """A time at which a schedule was due.
+    """One time at which a schedule was due, and the result.
 
-    Either `batch_id` is the batch that was created, or `code` and `message` say why there is none. `status`
-    is the status of the batch that users see; None if the batch was deleted.
+    If a batch was created, `batch_id` is its id. If not, `code` and `message` say why. `status` is the status
+    of the batch that users see; None if the batch was deleted.
     """
 
     id: str
@@ -50,10 +50,10 @@ class ScheduleRunRow(Message):
 
 
 class SchedulesTable(Protocol):
-    """Schedules of all tenants.
+    """Table of the schedules of all tenants.
 
-    `get`, `update` and `delete` return None or False if the tenant has no such schedule. A file does not
-    expire while a schedule reads it, and for a day after that, so that batches of the schedule still find it.
+    `get`, `update` and `delete` return None or False if the tenant has no such schedule. While a schedule
+    uses a file, and for a day after that, the file does not expire.
     """
 
     async def insert(self, row: ScheduleRow, limit: int) -> bool:
@@ -77,8 +77,8 @@ class SchedulesTable(Protocol):
     async def update(self, row: ScheduleRow) -> ScheduleRow | None:
         """Replace all fields of a schedule except `created_at`, and return the schedule with its new version.
 
-        If the stored version is not `row.version`, another change came first. Then change nothing and return
-        None.
+        If the stored version is not `row.version`, the schedule was changed in between. In this case, change
+        nothing and return None.
         """
         ...
 
@@ -87,14 +87,15 @@ class SchedulesTable(Protocol):
         ...
 
     async def record_run(self, tenant: str, schedule_id: str, run: ScheduleRunRow) -> None:
-        """Insert a run, or replace it by a later attempt. Only the latest 100 runs of a schedule are kept.
+        """Store the result of one due time of a schedule, or replace the result of an earlier attempt.
 
-        If the schedule does not exist, do nothing. `run.status` is ignored.
+        Only the latest 100 results are kept. If the schedule does not exist, do nothing. `run.status` is
+        ignored.
         """
         ...
 
     async def runs(self, tenant: str, schedule_id: str, limit: int) -> list[ScheduleRunRow]:
-        """Return the latest runs of a schedule, at most `limit`, the newest first."""
+        """Return the latest due times of a schedule with their results, at most `limit`, newest first."""
         ...
 
 

@@ -44,7 +44,7 @@ class UploadsTable(Protocol):
     async def complete(self, upload: UploadRow, file: FileRow, completion: str) -> UploadRow:
         """Change the status from `pending` to `completed`, insert `file`, and delete the rows of the parts.
 
-        Return the row of the upload after the call. If the status is not `pending`, nothing changes.
+        Return the row of the upload, changed or not. If the status is not `pending`, nothing changes.
         `completion` is a digest of the list of parts that form the file. Raises UnknownUpload if the upload
         has no row.
         """
@@ -61,10 +61,11 @@ class UploadsTable(Protocol):
     async def unswept(
         self, before: datetime, limit: int, after: SweepPosition = SWEEP_START
     ) -> list[UploadRow]:
-        """Return at most `limit` uploads that have expired and may still have objects in storage.
+        """Return at most `limit` uploads of all tenants that have expired and may still have objects in
+        storage.
 
-        They are uploads of all tenants that expired at the time `before` or earlier, sorted by this time. The
-        result begins after the position `after`.
+        They expired at the time `before` or earlier, and are sorted by this time. The result begins after the
+        position `after`.
         """
         ...
 

@@ -12,16 +12,17 @@ from batchwright.database.sql import queries
 class BatchDeletions(Protocol):
     """Deletes ended batches in two steps, so that an interrupted deletion can be repeated.
 
-    Call `begin`, then delete the batch's objects in storage, then call `remove`. So the row of the batch is
-    deleted last, and exists as long as the deletion is not complete.
+    First call `begin`. Then delete the batch's objects in storage, and call `remove`. The row of the batch is
+    deleted last, so it exists until everything else is deleted.
     """
 
     async def begin(self, tenant: str, batch_id: str, *, keep_files: bool) -> None:
         """Delete the rows of the batch's output and error files, so that clients no longer find these files.
 
-        If `keep_files` is True, these rows are not deleted. Storage may still keep results of the batch, so
-        that another batch can resume it. In this case, record that the results are no longer kept. Then no
-        other batch begins to use them while the caller deletes the objects.
+        Only if `keep_files` is True, these rows stay.
+
+        Also record that the results of the batch are no longer kept. After this, no other batch can begin to
+        resume this one, so the caller can delete its objects.
 
         Raises ResultsInUse, and changes nothing, if another batch resumes this batch and has not yet read all
         its results.
@@ -31,16 +32,16 @@ class BatchDeletions(Protocol):
     async def remove(self, tenant: str, batch_id: str, at: datetime) -> bool:
         """Delete the row of an ended batch, its dead letters and all its other rows, and return True.
 
-        Also record that the batch was deleted at the time `at`. With this record, no process can insert the
-        batch's row again. Return False without a change if there is no such batch, if it has not ended, or if
-        its files are not written yet.
+        Also record that the batch was deleted at the time `at`, so that no process can insert its row again.
+        Change nothing and return False if there is no such batch, or if it is still live or has pending
+        files.
         """
         ...
 
     async def is_deleted(self, tenant: str, batch_id: str) -> bool: ...
 
     async def forget(self, before: datetime) -> None:
-        """Delete the records of batches that were deleted at the time `before` or earlier."""
+        """Delete the records about batches that `remove` deleted at the time `before` or earlier."""
         ...
 
 

@@ -29,16 +29,16 @@ class BatchList(Protocol):
         filters: BatchFilters = NO_FILTERS,
         before: str | None = None,
     ) -> tuple[list[BatchRow], bool]:
-        """Return a page of at most `limit` batches, newest first, and True if the list continues.
+        """Return a page of at most `limit` batches, newest first, and True if there are more batches.
 
         Raises UnknownCursor if the tenant has no batch `after` or `before`.
 
         Args:
             after: id of a batch. The page begins with the next older batch. None for the first page.
-            filters: selects the batches.
-            before: id of a batch, instead of `after`. The page ends with the next newer batch, and the result
-                is True if the list has even newer batches. The filters must then select a model, an endpoint
-                or metadata.
+            filters: conditions that the batches meet.
+            before: id of a batch, to page in the other direction. The page ends with the next newer batch,
+                and True means that there are even newer batches. The filters must then contain a model, an
+                endpoint or metadata.
         """
         ...
 
@@ -49,10 +49,10 @@ class BatchList(Protocol):
 
         Temporal shares the capacity of a task queue fairly between fairness keys. There are three cases:
 
-        - Other batches of the tenant are live and not being cancelled: return the key of the newest of them,
-          so that all batches that run at the same time have the same key.
-        - No other batch is live, but an earlier batch was cancelled or has expired: return a new key.
-          Temporal has counted the unsent slices of the earlier batch as use of the old key.
+        - Other batches of the tenant run and are not being cancelled: return the key of the newest of them.
+          So all batches that run at the same time have the same key.
+        - No other batch runs, but an earlier batch was cancelled or has expired: return a new key, because
+          Temporal has counted that batch's unsent lines as use of the old key.
         - In all other cases, return "". The tenant's name is then the key.
         """
         ...
@@ -62,7 +62,7 @@ class BatchList(Protocol):
     ) -> dict[str, OutputHistory]:
         """Return how many requests and output tokens the tenant's latest 100 batches had, by model.
 
-        Only ended batches for this endpoint are read. The result contains only `models` that have requests.
+        Only ended batches for this endpoint count. Models in `models` without requests are left out.
         """
         ...
 
@@ -134,7 +134,7 @@ class PostgresBatchList(BatchList):
             return await session.fetch(self._sql.all, *bounds)
 
     async def _records_before(self, tenant: str, count: int, before: str, tags: list[bytes]) -> list[Row]:
-        """Return the batches that are newer than `before` and have all the tags, oldest first."""
+        """Return up to `count` batches that are newer than `before` and match all `tags`, oldest first."""
         async with self._connections.session() as session:
             position = await position_of(session, self._sql.position, tenant, before)
             return await session.fetch(self._sql.of_tags_before, tenant, *position, count, tags[0], tags[1:])

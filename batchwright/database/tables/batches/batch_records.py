@@ -30,7 +30,7 @@ from batchwright.rules.results.token_usage import total_usage
 
 
 def overlay_counts(models: list[ModelCounts], reported: list[ModelCounts]) -> list[ModelCounts]:
-    """Return a copy of `models` with the numbers of completed and failed lines from `reported`.
+    """Return a copy of `models` whose numbers of completed and failed lines come from `reported`.
 
     Models that are not in `reported` stay unchanged. Models that are only in `reported` are added at the end.
     """
@@ -46,12 +46,11 @@ def overlay_counts(models: list[ModelCounts], reported: list[ModelCounts]) -> li
 def final_counts(models: list[ModelCounts], planned: list[ModelCounts] | None) -> list[ModelCounts]:
     """Return the final counts of a batch by model.
 
-    If `planned` is None, `models` is returned unchanged.
-
     Args:
         models: counts in the row of the batch.
-        planned: final counts of the models that have slices. If a model has no slices, ingestion has given
-            every line a result. So all of its lines that are not completed have failed.
+        planned: final counts of the models whose lines were sent to backends. In all other models, every line
+            got its result when the input was read, so lines that are not completed count as failed. If
+            `planned` is None, the result is `models`.
     """
     if planned is None:
         return models
@@ -96,7 +95,7 @@ _WAITING = TypeAdapter(list[WaitingRow])
 
 
 class _Columns(BaseModel):
-    """Columns of a record of the table of batches. JSON columns are read as text and parsed here."""
+    """Columns of a row in the table of batches. JSON columns are read as text and parsed here."""
 
     tenant: str
     batch_id: str = Field(alias="id")
@@ -159,9 +158,9 @@ class _Columns(BaseModel):
 
     @property
     def usage(self) -> Usage:
-        """Tokens of all models.
+        """Tokens of all models together.
 
-        For a live batch they come from the workers' reports, otherwise from the batch's row.
+        While the batch runs, they come from the workers' reports. After its end, they come from its row.
         """
         if self.reported_usage is None:
             return Usage.model_validate(self, from_attributes=True)
@@ -173,7 +172,7 @@ class _Columns(BaseModel):
 
 
 def parse_batch(record: Row) -> BatchRow:
-    """Return the batch in a database record.
+    """Parse a database row of a batch.
 
     The counts of a live batch include the counts that workers reported.
     """

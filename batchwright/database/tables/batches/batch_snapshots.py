@@ -27,10 +27,7 @@ class BatchSnapshot(NamedTuple):
 
 class BatchSnapshots(Protocol):
     async def read(self, keys: Collection[BatchKey], at: datetime) -> dict[BatchKey, BatchSnapshot]:
-        """Return the state of the batches `keys` at the time `at`.
-
-        If a batch does not exist, it is left out.
-        """
+        """Return the batches `keys` as they are at the time `at`. Batches that do not exist are left out."""
         ...
 
 
@@ -40,7 +37,7 @@ class BatchSnapshotQueries:
 
 
 class PostgresBatchSnapshots(BatchSnapshots):
-    """Reads snapshots of batches. It parses only the records that have changed since the previous call.
+    """Reads the state of batches. It parses only rows that have changed since the previous call.
 
     Parsing takes longer than the query, and most batches do not change within a second.
     """

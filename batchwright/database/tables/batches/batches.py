@@ -37,11 +37,11 @@ from batchwright.rules.json_text import storable_json
 
 
 class BatchesTable(Protocol):
-    """Batches of all tenants. A batch is live until it has ended.
+    """Table of the batches of all tenants. A batch is live until it has ended.
 
-    Some methods require a certain status. If the row has another status, for example because the method was
-    called twice, they change nothing. The time of a change is never earlier than the times of earlier changes
-    of the same row.
+    Some methods require a certain status. If the row has another status, they change nothing. So a repeated
+    call does no harm. The time of a change is never earlier than the times of earlier changes of the same
+    row.
     """
 
     async def upsert(self, order: BatchOrder) -> BatchRow:
@@ -63,15 +63,14 @@ class BatchesTable(Protocol):
         ...
 
     async def request_cancel(self, tenant: str, batch_id: str, at: datetime) -> BatchRow | None:
-        """Record at the time `at` that a client wants to cancel a live batch (`cancel_requested_at`).
+        """Record that a client has requested to cancel a live batch. `cancel_requested_at` becomes `at`.
 
-        If a cancel was requested before, the earlier time stays. Return the current row, or None if the
-        tenant has no such batch.
+        An earlier request keeps its time. Return the current row, or None if the tenant has no such batch.
         """
         ...
 
     async def set_max_cost(self, tenant: str, batch_id: str, max_cost: str | None) -> bool:
-        """Set the cap on the cost of a batch, or remove it, and return True.
+        """Set the cap on the cost of a batch, and return True. If `max_cost` is None, remove the cap.
 
         Return False without a change if the batch is not in progress, is being cancelled, or has reached its
         cap (`ProgressTable.reach_cap`).
@@ -79,10 +78,10 @@ class BatchesTable(Protocol):
         ...
 
     async def record_output_copy(self, tenant: str, batch_id: str, copy: OutputCopy) -> None:
-        """Record how an attempt to copy the files of a batch to its output location ended.
+        """Record the result of an attempt to copy the files of a batch to its output location.
 
-        If there is no such batch, or the recorded state is final, nothing changes. But `written` replaces
-        `failed`, because an attempt that was given up may still succeed.
+        If there is no such batch, or the recorded state is final, nothing changes. There is one exception:
+        `written` replaces `failed`, because an attempt may still succeed after it was given up.
         """
         ...
 
@@ -100,7 +99,7 @@ class BatchesTable(Protocol):
         errors: list[ErrorCount] | None = None,
         prices: dict[str, PriceConfig] | None = None,
     ) -> bool:
-        """Change the status from `validating` to `in_progress`, and store the counts of ingestion.
+        """Change the status from `validating` to `in_progress`, and store the counts from reading the input.
 
         Return True, or False without a change if the status is not `validating`.
 
@@ -108,25 +107,26 @@ class BatchesTable(Protocol):
             total: number of lines of the input.
             models: counts of lines by model.
             at: time of the change.
-            unserved: number of lines that failed in ingestion, for example because no backend serves their
-                model.
+            unserved: number of lines that failed in ingestion (when the input was read), for example because
+                no backend serves their model.
             completed: number of lines that ingestion completed with results from another batch.
             began_at: time when a worker began to read the input; None if it is unknown.
             errors: numbers of lines that failed in ingestion, by code and model; None if none failed.
-            prices: prices of the models that have prices. The batch keeps them until its end.
+            prices: prices by model, without models that have no prices. The batch keeps them until its end.
         """
         ...
 
     async def add_attempt(self, tenant: str, batch_id: str, prefix: str, size: int) -> None:
-        """Record that an attempt of ingestion wrote `size` bytes of objects under the key prefix `prefix`.
+        """Record that an attempt to read the batch's input wrote `size` bytes of objects under the key prefix
+        `prefix`.
 
-        The bytes count as stored bytes of the tenant, which a quota limits. They count until `remove_attempt`
-        is called or the batch ends.
+        The bytes count towards the tenant's quota of stored bytes, until `remove_attempt` is called or the
+        batch ends.
         """
         ...
 
     async def remove_attempt(self, tenant: str, batch_id: str, prefix: str) -> None:
-        """Stop counting the objects below the key prefix `prefix` as stored bytes of the tenant.
+        """Stop counting the objects under the key prefix `prefix` towards the tenant's quota of stored bytes.
 
         Call this after the objects were deleted.
         """
@@ -156,10 +156,10 @@ class BatchesTable(Protocol):
     async def finish(self, tenant: str, batch_id: str, outcome: BatchOutcome, at: datetime) -> EndedBatch:
         """End a live batch with the files, counts and token usage of `outcome`. Return its row.
 
-        There are two cases in which the row is not changed:
+        In two cases the row is not changed:
 
         - The batch has already ended.
-        - The batch would end as completed, but a client requested a cancel in the last ten minutes.
+        - `outcome` has the status `completed`, but a client requested a cancel in the last ten minutes.
 
         Raises UnknownBatch if the batch has no row.
         """
@@ -168,7 +168,7 @@ class BatchesTable(Protocol):
     async def add_files(self, tenant: str, batch_id: str, outcome: BatchOutcome) -> EndedBatch:
         """Add files, counts and token usage to a batch that ended before its files were written.
 
-        Return the row. If the row does not wait for files, it is not changed. Raises UnknownBatch if the
+        Return the row. If the batch has no pending files, nothing is changed. Raises UnknownBatch if the
         batch has no row.
         """
         ...
@@ -184,13 +184,12 @@ class BatchesTable(Protocol):
     ) -> EndedBatch:
         """Record that the pending files of an ended batch will never be written.
 
-        Return the row. If the row does not wait for files, it is not changed. Raises UnknownBatch if the
+        Return the row. If the batch has no pending files, nothing is changed. Raises UnknownBatch if the
         batch has no row.
 
         Args:
             errors: why the files cannot be written. They replace the errors of the batch.
-            total: number of lines of the input; 0 if unknown. If the row has a greater number, that number
-                stays.
+            total: number of lines of the input; 0 if unknown. A greater number in the row stays.
             keep_until: time until which results stay in storage; None if they are not kept.
         """
         ...
@@ -205,7 +204,7 @@ class BatchesTable(Protocol):
         keep_until: datetime | None = None,
         files_until: datetime | None = None,
     ) -> EndedBatch:
-        """End a live batch without files. The last counts that the workers reported are its final counts.
+        """End a live batch without files. The last counts that workers reported become its final counts.
 
         Return the row. If the batch has already ended, the row is not changed. Raises UnknownBatch if the
         batch has no row.
@@ -421,7 +420,7 @@ class PostgresBatches(BatchesTable):
         return await self._connections.fetchrow(sql, *args) is not None
 
     async def _locked(self, session: Session, tenant: str, batch_id: str) -> BatchRow:
-        """Return the row of a batch. Other transactions cannot change the row until this transaction ends."""
+        """Return the row of a batch, and lock it: no other transaction can change it until this one ends."""
         await session.fetchrow(self._sql.lock, tenant, batch_id)
         return await self._row(session, tenant, batch_id)
 

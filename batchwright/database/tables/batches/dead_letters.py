@@ -33,7 +33,7 @@ class StoredDeadLetter(NamedTuple):
 
 
 class DeadLettersTable(Protocol):
-    """Dead letters: lines that failed after their last attempt. Other batches can retry them.
+    """Table of dead letters: lines that failed after their last attempt. Another batch can retry them.
 
     The dead letters of a batch are deleted together with the row of the batch.
     """
@@ -43,7 +43,7 @@ class DeadLettersTable(Protocol):
     async def page(
         self, *, tenant: str | None, batch_id: str | None, limit: int, after: str | None
     ) -> tuple[list[StoredDeadLetter], bool]:
-        """Return at most `limit` dead letters, newest first, and True if more follow.
+        """Return at most `limit` dead letters (failed lines), newest first, and True if more follow.
 
         Args:
             tenant: return only dead letters of this tenant; None for all tenants.
@@ -57,10 +57,10 @@ class DeadLettersTable(Protocol):
     async def retryable_batches(
         self, *, tenant: str | None, batch_id: str | None, limit: int, after: str
     ) -> list[tuple[str, str]]:
-        """Return (tenant, batch id) of batches with dead letters that can be retried, sorted by batch id.
+        """Return (tenant, batch id) of batches with failed lines (dead letters) that can be retried, sorted
+        by batch id.
 
-        A dead letter can be retried if it is not assigned to a batch that retries it, or if that batch was
-        never started.
+        A dead letter can be retried if no batch was created to retry it, or if that batch was never started.
 
         Args:
             tenant: return only batches of this tenant; None for all tenants.
@@ -71,21 +71,22 @@ class DeadLettersTable(Protocol):
         ...
 
     async def unretried_ids(self, tenant: str, batch_id: str) -> list[str]:
-        """Return the ids of a batch's dead letters that no batch retries yet, in the order of the input."""
+        """Return the ids of a batch's failed lines (dead letters) that no other batch retries yet, in input
+        order.
+        """
         ...
 
     async def unstarted_retries(self, tenant: str, batch_id: str) -> list[BatchOrder]:
-        """Return the start arguments of the batches that were created to retry lines of this batch.
-
-        Batches that were started are left out.
+        """Return the start arguments of batches that were created to retry lines of this batch, but never
+        started.
         """
         ...
 
     async def claim(self, ids: Sequence[str], order: BatchOrder, file: FileRow) -> bool:
-        """Assign dead letters to a new batch that will retry them, and insert the input file of that batch.
+        """Assign failed lines (dead letters) to a new batch that will retry them, and insert its input file.
 
-        Return True. If a dead letter is already assigned or no longer exists, change nothing and return
-        False.
+        Return True. If one of the dead letters is already assigned or no longer exists, change nothing and
+        return False.
 
         Args:
             ids: ids of dead letters of the batch that `order.origin` names.
@@ -117,7 +118,7 @@ class DeadLetterQueries:
 
 
 class _AlreadyClaimed(Exception):
-    """A dead letter is already assigned or no longer exists.
+    """A dead letter (failed line) that should be retried is already assigned to a batch, or no longer exists.
 
     Raised to roll back the transaction of `claim`.
     """

@@ -28,16 +28,17 @@ class ProgressSample(NamedTuple):
 
 
 class SliceKey(NamedTuple):
-    """Model and number of a slice. Together they identify the slice within its batch."""
+    """Identifies a slice, which is a part of a model's lines, within its batch."""
 
     model: str
     number: int
 
 
 class BatchSpending(NamedTuple):
-    """Cap on the cost of a batch, and the cost of some of its lines. Amounts are as in `rules/costs.py`.
+    """Cap on the cost of a batch, and the cost of some of its lines. Amounts are integers as in
+    `rules/costs.py`.
 
-    `is_ending` is True if the batch ends because it has reached its cap.
+    `is_ending` is True if the batch is ending because it has reached its cap.
     """
 
     cap: int
@@ -47,9 +48,10 @@ class BatchSpending(NamedTuple):
 
 class ProgressTable(Protocol):
     async def record(self, rows: list[SliceProgress]) -> None:
-        """Store the totals that workers report for slices. They replace the stored totals of these slices.
+        """Store workers' reports about slices (parts of a model's lines).
 
-        A report is ignored if the batch has ended, or if a newer attempt of the slice has reported already.
+        The totals in a report replace the stored totals of its slice. A report is ignored if the batch has
+        ended, or if a newer attempt of the slice has reported already.
         """
         ...
 
@@ -61,41 +63,42 @@ class ProgressTable(Protocol):
         ...
 
     async def slices(self, tenant: str, batch_id: str) -> dict[tuple[str, int], SettledLines]:
-        """Return how many lines of a live batch have a final result, by (model, number of the slice).
+        """Return the numbers of finished lines of a live batch, by (model, number of the slice).
 
-        Slices that have not reported yet are left out.
+        Slices (parts of a model's lines) that have not reported yet are left out.
         """
         ...
 
     async def spending(self, batches: Mapping[BatchKey, Sequence[SliceKey]]) -> dict[BatchKey, BatchSpending]:
         """Return the cap, and the cost so far, of each batch in `batches` that has a cap on its cost.
 
-        The cost is the sum of what workers have reported for the slices of the batch. `batches` lists for
-        each batch the slices to leave out, because the caller counts their cost itself.
+        The cost is the sum of what workers have reported for the parts (slices) of the batch. For each batch,
+        `batches` lists slices that are not added: the caller counts their cost itself.
         """
         ...
 
     async def reach_cap(self, batch: BatchKey, amount: int) -> bool:
         """Record that a batch ends because it has reached the cap on its cost, and return True.
 
-        From then on, the cap cannot be changed. Return False without a change in two cases: the batch is not
-        in progress, or its cap was removed or raised above `amount`.
+        From then on, the cap cannot be changed. Return False without a change if the batch is not in
+        progress, or if its cap was removed or raised above `amount`.
 
         Args:
-            amount: what the batch has cost.
+            amount: cost of the batch so far.
         """
         ...
 
     async def sample(self, at: datetime) -> None:
-        """Add a sample with the time `at` to each batch in progress whose latest sample is old enough.
+        """Record the progress of batches: add a sample to each batch in progress whose latest sample is old
+        enough.
 
-        The interval is a fortieth of the age of the batch, but at least ten seconds. So several control
-        workers may call this, and a batch of a day has 260 samples.
+        The interval is a fortieth of the age of the batch, but at least ten seconds. So extra calls do no
+        harm if there are several control workers, and a batch of a day gets about 260 samples.
         """
         ...
 
     async def samples(self, tenant: str, batch_id: str) -> list[ProgressSample]:
-        """Return the samples of a batch, oldest first: the first at its start, the last at its finalization.
+        """Return the progress samples of a batch, oldest first: from its start until its files were written.
 
         The list is empty if the batch was never in progress, or if there is no such batch.
         """

@@ -23,7 +23,7 @@ class RerunsTable(Protocol):
         """Store `order` as the rerun of an ended batch, insert its input file, and return `order`.
 
         If the batch already has a rerun of this kind, change nothing and return the order of the existing
-        rerun. If results of the ended batch are stored, they are kept at least until the deadline of the
+        rerun. In both cases, stored results of the ended batch are kept at least until the deadline of the
         returned order.
 
         Args:

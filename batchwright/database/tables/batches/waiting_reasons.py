@@ -11,9 +11,9 @@ from batchwright.database.sql import queries
 
 
 class WaitingSource(StrEnum):
-    """Sources of waiting reasons. All workers together count as one source.
+    """The processes that report waiting reasons. All workers together count as one source.
 
-    Each source clears only the reasons that it reported.
+    A source can clear only the reasons that it reported itself.
     """
 
     WORKER = "worker"
@@ -24,8 +24,7 @@ class WaitingSource(StrEnum):
 class WaitingRow(Message):
     """Reason why a batch or one of its models waits. If `model` is empty, the whole batch waits.
 
-    The wait began at `since`. The reason is valid until `until`. A worker that reports the reason again sets
-    a later `until`.
+    The wait began at `since`. The reason is valid until `until`. Reporting it again makes `until` later.
     """
 
     tenant: str
@@ -39,9 +38,10 @@ class WaitingRow(Message):
 
 class WaitingReasonsTable(Protocol):
     async def report(self, waiting: WaitingRow) -> bool:
-        """Store a waiting reason, in place of the reason of the same source, batch and model. Return True.
+        """Store a waiting reason and return True. It replaces the reason of the same source, batch and model.
 
-        If the same reason is already stored and still valid, replace only its `until` and return False.
+        If the same reason is already stored and still valid, only extend it to the new `until`, and return
+        False.
         """
         ...
 

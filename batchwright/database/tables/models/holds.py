@@ -12,15 +12,21 @@ from batchwright.database.sql import queries
 
 class HoldsTable(Protocol):
     async def all(self) -> list[Hold]:
-        """Return all holds, sorted by kind and name."""
+        """Return all tenants and models whose lines an operator has stopped, sorted by kind and name."""
         ...
 
     async def put(self, kind: HoldKind, name: str, at: datetime) -> None:
-        """Hold the tenant or the model `name` from the time `at`. If it is held already, nothing changes."""
+        """Stop the sending of all lines of the tenant or model `name`. `at` is recorded as the time of the
+        stop.
+
+        If it is stopped already, nothing changes.
+        """
         ...
 
     async def remove(self, kind: HoldKind, name: str) -> None:
-        """Release the tenant or the model `name`. If it is not held, nothing changes."""
+        """Allow the sending of lines of the tenant or model `name` again. If it is not stopped, nothing
+        changes.
+        """
         ...
 
 

@@ -24,8 +24,8 @@ Check = Callable[[list[ModelChange]], None]
 class ModelChangesTable(Protocol):
     """Changes of the model registry at run time, at most one for each model. They apply to all tenants.
 
-    Each write method first calls `check` with all changes that the table would have after the write. If
-    `check` raises an exception, nothing is written. Concurrent writes are applied in sequence.
+    Each write method first calls `check` with all changes as they would be after the write. If `check` raises
+    an exception, nothing is written. Concurrent writes are applied one after the other.
     """
 
     async def all(self) -> list[ModelChange]: ...
@@ -40,8 +40,7 @@ class ModelChangesTable(Protocol):
     ) -> list[ModelChange]:
         """Store `config` as the complete registry entry of a model, in place of an earlier change.
 
-        If `config` is None, the stored change says that the model is removed. Return the stored changes of
-        all models.
+        If `config` is None, record that the model is removed. Return the stored changes of all models.
 
         Args:
             check: receives all resulting changes; raises an exception to reject them.

@@ -10,14 +10,14 @@ from batchwright.database.sql import queries
 
 
 class ModelsTable(Protocol):
-    """Models that each backend lists in its response to `/v1/models`. They belong to no tenant."""
+    """Models that each backend offers in its response to `/v1/models`. They belong to no tenant."""
 
     async def replace_models(self, backend_url: str, names: list[str], at: datetime) -> None:
-        """Replace the stored models of a backend by `names`, the models that it listed at the time `at`."""
+        """Replace the stored models of a backend by `names`, which the backend offered at the time `at`."""
         ...
 
     async def served(self, backend_urls: list[str]) -> list[ServedModel]:
-        """Return the models that these backends list, sorted by model name and then by backend URL."""
+        """Return the models that these backends offer, sorted by model name and then by backend URL."""
         ...
 
 

@@ -35,10 +35,10 @@ class AuditActor(Message):
 
 
 class AuditTarget(Message):
-    """The object that an act (an administrative or destructive operation) changes.
+    """The object that an action in the audit log changes.
 
-    `id` is empty if the object has no id. `tenant` is the tenant to which the object belongs; empty if it
-    belongs to none.
+    `id` is empty if the object has no id. `tenant` is the tenant that owns the object; empty if there is
+    none.
     """
 
     type: AuditTargetType
@@ -47,9 +47,9 @@ class AuditTarget(Message):
 
 
 class AuditEntry(Message):
-    """An act (an administrative or destructive operation) that begins.
+    """The beginning of an action that the audit log records.
 
-    `before` is the target as it was before the act, without secrets; None if the target did not exist.
+    `before` is the target as it was before the action, without secrets; None if the target did not exist.
     """
 
     created_at: datetime
@@ -60,11 +60,11 @@ class AuditEntry(Message):
 
 
 class AuditResult(Message):
-    """Outcome of an act (an administrative or destructive operation).
+    """The outcome of an action that the audit log records.
 
-    `after` is the target as it is after the act, without secrets; None if the target does not exist. If the
-    act was refused, `code` is an error code or an HTTP status. If it failed, `code` is the name of the
-    exception. Otherwise `code` is empty.
+    `after` is the target as it is after the action, without secrets; None if the target does not exist. If
+    the action was refused, `code` is an error code or an HTTP status. If it failed, `code` is the name of the
+    exception. If it succeeded, `code` is empty.
     """
 
     outcome: AuditOutcome
@@ -76,7 +76,7 @@ UNFINISHED = AuditResult(outcome=AuditOutcome.UNKNOWN)
 
 
 class RecordedAct(NamedTuple):
-    """An act in the audit log. Its outcome is `unknown` if no outcome was recorded."""
+    """An entry of the audit log. Its outcome is `unknown` if no outcome was recorded."""
 
     id: str
     entry: AuditEntry
@@ -85,14 +85,14 @@ class RecordedAct(NamedTuple):
 
 @dataclass(frozen=True)
 class AuditFilters:
-    """Conditions for entries. An entry is selected if it meets all of them. None means no condition.
+    """Conditions that select entries. An entry must meet all of them. None means no condition.
 
     Args:
         actor: the API key, the user or the tenant of the actor.
         target: id of the target.
         tenant: tenant to which the target belongs.
-        created_after: the act began at or after this time.
-        created_before: the act began before this time.
+        created_after: the action began at or after this time.
+        created_before: the action began before this time.
     """
 
     action: AuditAction | None = None
@@ -105,13 +105,13 @@ class AuditFilters:
 
 
 class AuditLogExtent(NamedTuple):
-    """The extent of the audit log.
+    """Range of entries in the audit log.
 
     Attributes:
         latest: position of the latest entry, even if this entry was deleted; 0 if there was no entry.
         oldest: position of the oldest entry that is not deleted; None if there is no such entry.
-        ended_below: every recorded act with a smaller id has ended. While an act may be running, this is the
-            smallest id of such an act. Otherwise it is a text that is greater than all ids.
+        ended_below: all recorded actions with a smaller id have ended. While actions may be running, this is
+            the smallest id among them. If none is running, this is a text that is greater than all ids.
     """
 
     latest: int
@@ -119,7 +119,9 @@ class AuditLogExtent(NamedTuple):
     ended_below: str
 
     def deleted_after(self, position: int) -> int:
-        """Return how many entries between this position and the oldest entry are deleted."""
+        """Return how many entries are missing between `position` and the oldest entry, because they were
+        deleted.
+        """
         oldest = self.latest + 1 if self.oldest is None else self.oldest
         return max(0, oldest - position - 1)
 
@@ -127,30 +129,32 @@ class AuditLogExtent(NamedTuple):
 class AuditLogTable(Protocol):
     """The audit log. Entries cannot be changed, and only retention can delete them.
 
-    Ids sort in the order in which entries became visible: a reader that sees an entry sees all entries with
-    smaller ids, except deleted ones.
+    The order of ids is the order in which entries become visible. A reader that sees an entry can see all
+    entries with smaller ids, unless they were deleted.
     """
 
     async def begin(self, entry: AuditEntry) -> str:
-        """Record that an act begins. Return the id of its entry."""
+        """Record that an action begins. Return the id of its entry."""
         ...
 
     async def finish(self, id: str, result: AuditResult) -> None:
-        """Record the outcome of the act `id`. If an outcome is recorded already, nothing changes."""
+        """Record the outcome of the action `id`. If an outcome is recorded already, nothing changes."""
         ...
 
     async def extent(self, running_since: datetime) -> AuditLogExtent:
-        """Return the extent of the log.
+        """Return which entries the log has: the oldest and latest positions, and the part where all actions
+        have ended.
 
-        An act without an outcome may be running if it began after `running_since`, or at most a day before
-        that if it is a repair of the consistency check.
+        An action without an outcome counts as running if it began after `running_since`. Repairs of the
+        consistency check take longer: they count if they began at most a day before `running_since`.
         """
         ...
 
     async def id_at(self, position: int) -> str | None:
-        """Return the id of the entry at a position; None if it is deleted, or if there is none yet.
+        """Return the id of the entry at a position; None if the entry is deleted or does not exist yet.
 
-        If the database was restored from a backup, positions of lost entries are used again, with other ids.
+        After the database is restored from a backup, positions of lost entries are used again, with other
+        ids.
         """
         ...
 
@@ -163,23 +167,23 @@ class AuditLogTable(Protocol):
         above: str | None = None,
         below: str | None = None,
     ) -> tuple[list[RecordedAct], bool]:
-        """Return at most `limit` acts, sorted by id, and True if more follow.
+        """Return at most `limit` entries, sorted by id, and True if more follow.
 
         Args:
             ascending: True returns the oldest first.
-            above: return only acts with greater ids; None for all.
-            below: return only acts with smaller ids; None for all.
+            above: return only entries with greater ids; None for all.
+            below: return only entries with smaller ids; None for all.
         """
         ...
 
     async def count_old(self, before: datetime) -> int:
-        """Return the number of acts that began at the time `before` or earlier."""
+        """Return the number of entries whose action began at the time `before` or earlier."""
         ...
 
     async def remove_old(self, before: datetime, limit: int) -> int:
-        """Delete at most `limit` acts that began at the time `before` or earlier.
+        """Delete at most `limit` entries whose action began at the time `before` or earlier.
 
-        Return the number of deleted acts.
+        Return the number of deleted entries.
         """
         ...
 

@@ -11,10 +11,10 @@ from batchwright.database.sql import queries
 
 
 class RecordedConsistencyCheck(NamedTuple):
-    """Result of the latest check for one kind of difference, and the time when the check ended.
+    """Result of the latest consistency check for one kind of difference, and the time when the check ended.
 
-    The result is the number of differences that it found, and how many of them it did not repair. Before the
-    first check, both numbers are 0, and the time is the creation time of the table.
+    The result has the number of differences that were found, and the number that were not repaired. Before
+    the first check, both numbers are 0, and the time is the creation time of the table.
     """
 
     counted: DifferenceCount
@@ -25,7 +25,7 @@ class ConsistencyChecksTable(Protocol):
     async def record(self, counts: Mapping[str, DifferenceCount], at: datetime) -> None:
         """Store the result of a consistency check that ended at `at`: the counts by kind of difference.
 
-        If the table has the counts of a check that ended later, nothing changes.
+        If the result of a later check is already stored, nothing changes.
         """
         ...
 

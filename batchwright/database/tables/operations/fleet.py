@@ -22,38 +22,37 @@ class LiveBatches(Protocol):
         ...
 
     async def backlogs(self, now: datetime) -> list[ModelBacklog]:
-        """Return the number of lines without a final result, by batch in progress and model.
+        """Return the number of lines without a final result, for each batch in progress and model.
 
-        Models without such lines are left out. Batches for which a cancel was requested are left out, too.
-        Batches that are paused or held are included, and the result shows this.
+        Models without such lines, and batches that are being cancelled, are left out. Batches that are paused
+        or stopped by an operator are included, and the result shows their state.
         """
         ...
 
     async def awaited_models(self, now: datetime) -> dict[str, dict[str, int]]:
-        """Return, for each model of the batches in progress, how many of these batches each tenant has.
+        """Return, by model and then by tenant, the number of batches that may send lines to the model now.
 
-        The numbers include only batches that may send lines to the model now, as described in `lines_due`. If
-        there is no such batch, the inner dict of the model is empty.
+        `lines_due` describes when a batch may send lines. Every model of a batch in progress is in the
+        result. If no batch may send lines to it, its inner dict is empty.
 
-        The models are in the order in which workers should poll their queues. The order is fair to tenants:
+        The order of the models is the order in which workers should poll their queues. It is fair to tenants:
         the first model of every tenant comes before the second model of any tenant. Within a tenant, models
         of older batches come first. Models with an empty dict come last.
         """
         ...
 
     async def lines_left(self) -> dict[str, int]:
-        """Return the number of lines without a final result in all live batches, by model.
-
-        Models without such lines are left out.
+        """Return the number of lines without a final result in all live batches, by model. Zeros are left
+        out.
         """
         ...
 
     async def lines_due(self, now: datetime) -> list[ModelDeadline]:
-        """Return the number of lines that still need a final result, by model and deadline.
+        """Return how many lines still need a final result, by model and deadline.
 
         Only batches whose lines may be sent now are counted. A batch is left out in these cases:
 
-        - It is paused, held or being cancelled.
+        - It is paused, stopped by an operator, or being cancelled.
         - Its deadline has passed.
         - The sending of its lines has not begun, or has ended.
         """

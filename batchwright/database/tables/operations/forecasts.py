@@ -18,9 +18,9 @@ SPEED_AGE = timedelta(hours=1)  # an older speed of a model is not used
 class LiveWork(NamedTuple):
     """Lines of one model in a batch in progress: how many have a final result, and how many are left.
 
-    `settled` counts only the lines to which workers gave a final result, not the lines that ingestion
-    settled. `weight` is the present weight of the tenant. `limited` is True if the tenant has a cap on its
-    requests in flight or a rate limit, or if the batch's API key has a cap.
+    `settled` counts only results from workers, without lines that got their result when the input was read.
+    `weight` is the present weight of the tenant. `limited` is True if a rate limit of the tenant applies, or
+    a cap on requests in flight of the tenant or of the batch's API key.
     """
 
     tenant: str
@@ -58,8 +58,7 @@ class ForecastRow(NamedTuple):
 
 class ForecastsTable(Protocol):
     async def work(self, at: datetime, models: Collection[str] | None = None) -> list[LiveWork]:
-        """Return, for each batch and model of all tenants, the number of lines that still need a final
-        result.
+        """Return how many lines still need a final result, by batch and model, for all tenants.
 
         Only batches whose lines may be sent at the time `at` are included, as in `LiveBatches.lines_due`. If
         `models` is not None, only these models are included.
@@ -69,17 +68,16 @@ class ForecastsTable(Protocol):
     async def publish(self, rows: Sequence[ForecastRow], at: datetime) -> frozenset[str]:
         """Store forecasts of batches in progress. Return the ids of the batches whose forecast was stored.
 
-        A forecast is stored only if the batch has no forecast yet, or if its stored forecast was made at
-        least ten seconds before `at`. So if several control workers make forecasts, only one of them stores
-        its forecasts. If that worker ends, another control worker takes over.
+        A forecast is not stored if the batch has a forecast that was made less than ten seconds before `at`.
+        So if several control workers make forecasts, only one of them stores them. If that worker ends,
+        another one takes over.
         """
         ...
 
     async def publish_speeds(self, speeds: Mapping[str, ModelSpeed], at: datetime) -> None:
         """Store the speeds of models, measured at the time `at`.
 
-        A speed is stored only if the model has no stored speed, or if its stored speed was measured at least
-        ten seconds before `at`.
+        A speed is not stored if the model has a speed that was measured less than ten seconds before `at`.
         """
         ...
 
@@ -90,8 +88,8 @@ class ForecastsTable(Protocol):
     async def record_start(self, tenant: str, batch_id: str, forecast: StartForecast) -> StartForecast | None:
         """Store a forecast that was made before the batch began. Return the stored forecast.
 
-        If a forecast of this kind is stored already, do not replace it, and return it. If the status of the
-        batch is not `validating`, change nothing and return None.
+        If there is already such a forecast, keep it and return it. If the status of the batch is not
+        `validating`, change nothing and return None.
         """
         ...
 

@@ -15,7 +15,7 @@ from batchwright.database.tables.batches.batch_records import parse_batch
 
 @dataclass(frozen=True)
 class OperatorBatchFilters:
-    """Conditions for batches. A batch is selected if it meets all of them. None means no condition.
+    """Conditions that select batches. A batch must meet all of them. None means no condition.
 
     Args:
         statuses: the batch has one of these statuses, as users see them, including `cancelling`.
@@ -36,7 +36,7 @@ class BatchCount:
     """Number of batches of one tenant that have the same status.
 
     `oldest` is the creation time of the oldest of these batches; None if the status is final. `at_risk` and
-    `late` say how many of these batches are forecast to be at risk or late.
+    `late` are the numbers of batches with this forecast.
     """
 
     tenant: str
@@ -66,7 +66,7 @@ class OperatorBatches(Protocol):
     ) -> tuple[list[BatchRow], bool]:
         """Return at most `limit` batches, sorted by id (the order of creation), and True if more follow.
 
-        Rolling batches are left out, because there are very many of them.
+        Rolling batches, which collect single calls, are left out, because there are very many of them.
 
         Args:
             ascending: True for oldest first, False for newest first.
@@ -75,7 +75,8 @@ class OperatorBatches(Protocol):
         ...
 
     async def counts(self, *, forecast_since: datetime, ended_since: datetime) -> list[BatchCount]:
-        """Return the number of batches for each tenant and status, without rolling batches.
+        """Return the number of batches for each tenant and status. Rolling batches (of single calls) do not
+        count.
 
         Ended batches count only if they ended after `ended_since`. Forecasts that were made at
         `forecast_since` or earlier are ignored.

@@ -22,7 +22,8 @@ class EndedItem(NamedTuple):
 
 
 class StorageMark(NamedTuple):
-    """Mark which shows that a storage belongs to this database: an object that contains the database's id.
+    """Record that a storage belongs to this database. The storage has an object, the mark, with the
+    database's id.
 
     `id` is the id of this database. `marked_at` is the time when the mark was written to the storage; None if
     it was not written yet.
@@ -36,54 +37,58 @@ class RetentionTable(Protocol):
     """Queries that find and delete expired data. Concurrent calls are safe.
 
     In all methods, "by `before`" means at the time `before` or earlier. A method with the argument `after`
-    returns at most `limit` items after the position `after`, sorted by time, unless the method states another
-    order. `remove_batch` and `remove_upload` delete the row and return True. They return False if there is no
-    such row, or if its objects are still in storage.
+    returns at most `limit` items after this position, sorted by time if nothing else is stated.
+    `remove_batch` and `remove_upload` delete the row and return True. They return False if there is no row,
+    or if its objects are still in storage.
     """
 
     async def expired_files(self, before: datetime, after: SweepPosition, limit: int) -> list[FileRow]:
         """Return files that expired by `before`, sorted by time of expiry.
 
-        A file is left out if a batch still needs it as its input: the batch had not ended by `before`, or its
-        output files are still to be written.
+        A file that a schedule or a batch needs is left out. A batch needs its input until it has ended by
+        `before` and its output files are written.
         """
         ...
 
     async def remove_file(self, row: FileRow) -> bool:
         """Delete the row of a file and return True.
 
-        Return False without a change if the row does not exist, if a batch still needs the file as its input,
-        or if the row has been replaced and has another storage key than `row`.
+        Change nothing and return False if there is no row, or if a batch or a schedule still needs the file
+        as input. Do the same if the row was replaced and has another storage key than `row`.
         """
         ...
 
     async def ended_batches(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
-        """Return batches that ended by `before`, and whose intermediate objects can now be deleted.
+        """Return batches that ended by `before` and whose intermediate objects can now be deleted.
 
-        Intermediate objects are, for example, stored results of slices. A batch is left out if its results
-        are kept for a rerun, or if its output files are still to be written.
+        Intermediate objects are, for example, the stored results of a batch's parts. A batch is left out if
+        its results are kept for a rerun, or if its output files are not written yet.
         """
         ...
 
     async def record_sweep(self, batch: EndedItem, at: datetime) -> bool:
         """Record that the intermediate objects of a batch were deleted at `at`, and return True.
 
-        Also delete the progress of the batch's slices. If their deletion was recorded before, return False.
+        Also delete the stored progress of the batch's parts. If this was recorded before, return False.
         """
         ...
 
     async def old_batches(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
-        """Return up to `limit` batches that ended by `before`, sorted by their end, from behind `after`.
+        """Return at most `limit` batches that ended by `before`, sorted by their end, after the position
+        `after`.
 
-        Only batches whose intermediate objects, output file and error file have been deleted are returned.
-        For rolling batches, `before` is at least the time two days ago.
+        Only batches whose intermediate objects, output file and error file have been deleted are returned. A
+        rolling batch (of single calls) that ended at least two days ago is returned even if it ended after
+        `before`.
         """
         ...
 
     async def remove_batch(self, batch: EndedItem) -> bool: ...
 
     async def old_uploads(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
-        """Return uploads that expired by `before` and whose objects were deleted, sorted by expiry."""
+        """Return uploads that expired by `before` and have no objects in storage any longer, sorted by
+        expiry.
+        """
         ...
 
     async def remove_upload(self, upload: EndedItem) -> bool: ...
@@ -130,8 +135,8 @@ class RetentionTable(Protocol):
     ) -> list[FileRow]:
         """Return files of a tenant that were created by `before` and have not expired at `now`, sorted by id.
 
-        Files that are still being created must not be returned, so choose `before` early enough. `after` is
-        the last file id of the previous page; empty for the first page.
+        Choose `before` so early that no file from that time is still being created. `after` is the last file
+        id of the previous page; empty for the first page.
         """
         ...
 
@@ -140,17 +145,17 @@ class RetentionTable(Protocol):
     async def successes(self) -> dict[str, datetime]:
         """Return the time of the latest successful retention run, by kind of data.
 
-        If data of a kind was never deleted successfully, its time is the creation time of the table.
+        If no run for a kind was successful yet, its time is the creation time of the table.
         """
         ...
 
     async def mark(self) -> StorageMark: ...
 
     async def record_mark(self, at: datetime) -> None:
-        """Record that the storage mark was written to the storage at the time `at`.
+        """Record that the mark, an object with the id of this database, was written to the storage at the
+        time `at`.
 
-        The mark is an object with the id of this database. If an earlier time is recorded already, nothing
-        changes.
+        If an earlier time is recorded already, nothing changes.
         """
         ...
 

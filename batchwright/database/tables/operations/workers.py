@@ -27,13 +27,13 @@ class WorkersTable(Protocol):
     ) -> None:
         """Replace the stored heartbeat of a worker. Delete workers that have sent no heartbeat for a day.
 
-        The time of a heartbeat comes from the clock of the database, and all methods compare it with this
-        clock. So all processes agree on which workers are live, even if their own clocks differ.
+        The time of a heartbeat comes from the clock of the database. All methods compare it with this clock,
+        so all processes agree on which workers are live.
 
         Args:
             worker_id: `host:pid` of the worker process.
-            stats: numbers by name. The names are names of metrics, of queues that the worker polls, and of
-                slices that it runs.
+            stats: numbers by name: of a metric, of a queue that the worker polls, or of a slice (part of a
+                model's lines) that it sends.
             registry: fingerprint of the model registry that the worker uses.
             traffic: counts of the requests that the worker sent since `started_at`, by model and backend.
             started_at: start of the worker process.
@@ -41,7 +41,7 @@ class WorkersTable(Protocol):
         ...
 
     async def count_alive(self, max_age: timedelta) -> int:
-        """Return the number of workers whose latest heartbeat is at most `max_age` old."""
+        """Return the number of workers that sent a heartbeat within the last `max_age`."""
         ...
 
     async def heartbeats(self, max_age: timedelta) -> list[WorkerHeartbeat]:
@@ -56,13 +56,17 @@ class WorkersTable(Protocol):
         ...
 
     async def report_interactive_load(self, process: str, loads: Sequence[BackendLoad]) -> None:
-        """Replace the stored load of an API process. `loads` has at most one item for each backend."""
+        """Replace the stored counts of requests that an API process has in flight for waiting clients.
+
+        `loads` has at most one item for each backend.
+        """
         ...
 
     async def interactive_load(self, max_age: timedelta) -> list[BackendLoad]:
-        """Return the interactive load of each backend, added up over all API processes, sorted by backend.
+        """Return how many requests API processes have in flight for waiting clients, by backend.
 
-        Reports that are older than `max_age` are ignored. Backends without load are left out.
+        The counts are added up over all API processes and sorted by backend. Reports older than `max_age` are
+        ignored. Backends without requests are left out.
         """
         ...
 

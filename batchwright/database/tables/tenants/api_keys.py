@@ -43,7 +43,7 @@ class ApiKeysTable(Protocol):
     async def revoke(self, key: str, at: datetime) -> ApiKeyRow | None:
         """Revoke the API key with the id or prefix `key`, and return it. Return None if there is no such key.
 
-        If the key was revoked before, the earlier time stays.
+        A key that was revoked before keeps the earlier time.
         """
         ...
 
@@ -145,7 +145,7 @@ class PostgresApiKeys(ApiKeysTable):
 
 
 def stored_key(record: Row) -> StoredApiKey:
-    """Return the API key of a row with the columns of `api_keys`, and `disabled_at` of its tenant."""
+    """Return the API key in a database row. The row also has `disabled_at` of the key's tenant."""
     secret_hash = SecretHash(record["salt"], record["hash"])
     return StoredApiKey(key=_key(record), secret_hash=secret_hash, tenant_disabled_at=record["disabled_at"])
 

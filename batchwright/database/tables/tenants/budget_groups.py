@@ -35,8 +35,8 @@ class BudgetGroupsTable(Protocol):
     ) -> bool:
         """Create a group and return True. Return False if the group exists already.
 
-        A budget that is None does not exist. `cost_per_day` is decimal text in the currency of the prices.
-        Raises UnknownTenant if the group belongs to a tenant that does not exist.
+        If a budget is None, the group has no such budget. `cost_per_day` is decimal text in the currency of
+        the prices. Raises UnknownTenant if the group belongs to a tenant that does not exist.
         """
         ...
 
@@ -52,11 +52,12 @@ class BudgetGroupsTable(Protocol):
         ...
 
     async def limited(self) -> list[BudgetGroupRow]:
-        """Return the groups that have a budget, with their members."""
+        """Return the groups that have a daily budget, with their members."""
         ...
 
     async def budgets_of(self, tenant: str, key_id: str = "") -> list[GroupBudget]:
-        """Return the budgets against which the usage of a batch counts, at most one for each kind of group.
+        """Return the daily budgets of the groups to which a batch belongs, at most one for each kind of
+        group.
 
         Args:
             tenant: tenant of the batch.
@@ -83,7 +84,7 @@ class BudgetGroupsTable(Protocol):
 
         Args:
             members: names of tenants, or ids of API keys.
-            only: True to remove all other members.
+            only: True to remove all earlier members that are not in `members`.
 
         Raises:
             UnknownBudgetGroup: there is no such group.
@@ -193,7 +194,8 @@ class PostgresBudgetGroups(BudgetGroupsTable):
             yield session
 
     async def _lock(self, session: Session, group: BudgetGroup) -> None:
-        """Lock the members of all groups with the kind and tenant of `group` until the transaction ends.
+        """Lock the members of all groups with the same kind and tenant as `group`, until the transaction
+        ends.
 
         Raises UnknownBudgetGroup if there is no such group.
         """

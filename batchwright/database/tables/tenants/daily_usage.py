@@ -24,7 +24,7 @@ class UsageOfDay:
     """Tokens and cost used on one day, added up over all workers.
 
     Args:
-        rows: result of `QuotasTable.usage_of_others`.
+        rows: usage by tenant and API key, as `QuotasTable.usage_of_others` returns it.
     """
 
     def __init__(self, rows: Iterable[DailyUsage]) -> None:
@@ -37,7 +37,7 @@ class UsageOfDay:
 
     @property
     def tenants(self) -> Set[str]:
-        """Tenants that have used something."""
+        """Names of the tenants that have used tokens or money on this day."""
         return self._by_tenant.keys()
 
     def of_tenant(self, tenant: str) -> DailyAmounts:
@@ -47,7 +47,7 @@ class UsageOfDay:
         return self._by_key.get((tenant, key_id), DailyAmounts())
 
     def of_group(self, group: BudgetGroupRow) -> DailyAmounts:
-        """Return the sum over the present members of a group."""
+        """Return what the present members of a group have used together."""
         used = DailyAmounts()
         for member in group.members:
             is_tenant = group.kind is GroupKind.ORGANIZATION

@@ -15,12 +15,12 @@ from batchwright.rules.quotas import DailyAmounts, QuotaLimits
 class TenantQuotas(Message):
     """Quotas and other limits that were set for one tenant. A limit that was not set is None.
 
-    The first eight fields, `live_batches` to `webhooks`, are quotas. If a quota is None, the configured quota
-    applies. In these eight fields, `0` means no limit.
+    The first eight fields, `live_batches` to `webhooks`, are quotas. In these fields, `0` means no limit, and
+    None means that the configured quota applies.
 
     Attributes:
         models: models that the tenant may use; None for all.
-        weight: share of the tenant relative to other tenants; None for the configured weight.
+        weight: the tenant's share of the capacity relative to other tenants; None for the configured weight.
         max_in_flight: greatest number of requests in flight in the whole fleet; None for no cap.
         max_priority: highest priority that the tenant's batches may have; None for no limit.
         over_quota: what happens to a batch with too many lines or tokens. If None, it fails.
@@ -70,13 +70,13 @@ class QuotaRow(NamedTuple):
 
 
 class TenantShare(NamedTuple):
-    """Weight, cap and rates of one tenant, and the workers that share the cap and the rates.
+    """Weight and limits of one tenant, and the workers that divide the limits among themselves.
 
     Attributes:
         weight: weight of the tenant; None if none was set.
-        max_in_flight: cap on the tenant's requests in flight; None if there is no cap.
-        workers: sorted ids of the live workers that run the tenant's slices. Empty if the tenant has no cap
-            and no rate, because the ids are then not needed.
+        max_in_flight: greatest number of the tenant's requests in flight; None if there is no limit.
+        workers: sorted ids of the live workers that send requests for the tenant. Empty if the tenant has no
+            limits, because the ids are not needed then.
         live_workers: number of all live workers.
         requests_per_minute: limit of requests to backends, over all workers; None means no limit.
         tokens_per_minute: limit of tokens of these requests, over all workers; None means no limit.
@@ -92,9 +92,9 @@ class TenantShare(NamedTuple):
 
 
 class KeyCap(NamedTuple):
-    """Cap on the requests in flight of one API key, and the workers that share the cap.
+    """Greatest number of requests in flight for one API key, and the workers that divide it among themselves.
 
-    `workers` are the sorted ids of the workers that run slices of the key's batches.
+    `workers` are the sorted ids of the workers that send requests for the key's batches.
     """
 
     key_id: str
@@ -103,9 +103,9 @@ class KeyCap(NamedTuple):
 
 
 class QuotaUsage(NamedTuple):
-    """How much of each quota a tenant uses at present. There is one field for each member of `Quota`.
+    """How much of each quota a tenant uses now. There is one field for each member of `Quota`.
 
-    `cost_per_day` is an amount as in `rules/costs.py`.
+    `cost_per_day` is an integer amount, as in `rules/costs.py`.
     """
 
     live_batches: int
@@ -121,7 +121,7 @@ class QuotaUsage(NamedTuple):
 class DailyUsage(NamedTuple):
     """Tokens and cost of the lines of one tenant and one API key on one day.
 
-    `key_id` is empty for batches that were created without an API key. `cost` is an amount as in
+    `key_id` is empty for batches that were created without an API key. `cost` is an integer amount, as in
     `rules/costs.py`.
     """
 

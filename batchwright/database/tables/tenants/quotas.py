@@ -53,17 +53,17 @@ class QuotasTable(Protocol):
         ...
 
     async def shares(self, max_age: timedelta) -> list[TenantShare]:
-        """Return the weights, caps and rates that were set for tenants, sorted by tenant.
+        """Return the weights and limits that were set for tenants, sorted by tenant.
 
-        The lists of workers contain only live workers. A worker is live if its latest heartbeat is at most
-        `max_age` old.
+        The result also has the live workers of each tenant. A worker is live if its latest heartbeat is at
+        most `max_age` old.
         """
         ...
 
     async def key_caps(self, max_age: timedelta) -> list[KeyCap]:
-        """Return the caps on requests in flight of all API keys that have a cap, sorted by key id.
+        """Return the limits on requests in flight of all API keys that have one, sorted by key id.
 
-        Revoked keys are left out. The lists of workers contain only live workers. A worker is live if its
+        Revoked keys are left out. The result also has the live workers of each key. A worker is live if its
         latest heartbeat is at most `max_age` old.
         """
         ...
@@ -73,8 +73,8 @@ class QuotasTable(Protocol):
     async def stored(self, tenant: str) -> int:
         """Return how many bytes of a tenant count towards its storage quota.
 
-        The number is the sum of three sizes: the tenant's files, its pending uploads (with their announced
-        sizes), and the objects that ingestion wrote for its live batches.
+        These are the tenant's files, its pending uploads (with their announced sizes), and the objects that
+        ingestion wrote for its live batches.
         """
         ...
 
@@ -89,45 +89,47 @@ class QuotasTable(Protocol):
     ) -> QuotaExcess | None:
         """Reserve the lines and tokens in `requested` for a batch in validation, and return None.
 
-        If the tenant's work would exceed one of `limits`, reserve nothing and return the exceeded quota. The
-        tenant's work is this request and the lines without a result in the tenant's other live batches. If
-        the status of the batch is not `validating`, do nothing.
+        If this would exceed one of the tenant's `limits`, reserve nothing and return the exceeded quota.
+        Lines without a result in the tenant's other live batches count, too. If the status of the batch is
+        not `validating`, do nothing.
 
         Args:
-            waits: if True and the batch gets no reservation, record that it waits, and delete its reservation
-                from an earlier call. A batch that alone exceeds a limit is not recorded. While a batch waits,
-                `reserve` also refuses later batches of the tenant that have no reservation yet.
+            waits: True to put the batch into the tenant's waiting line if it gets no reservation. Later
+                batches without a reservation then have to wait behind it. An earlier reservation of the batch
+                itself is deleted. A batch that exceeds a limit all alone does not wait.
         """
         ...
 
     async def requested(self, tenant: str, batch_id: str) -> EnqueuedWork | None:
-        """Return how many lines and tokens a waiting batch wants to reserve, as `reserve` recorded it.
+        """Return how many lines and tokens a waiting batch wants to reserve.
 
         Return None if the batch does not wait for a quota.
         """
         ...
 
     async def admit_batch(self, tenant: str, batch_id: str, most: int) -> bool:
-        """Count a new batch as live, before its row is inserted, and return True.
+        """Reserve a place among the tenant's live batches for a new batch, before its row is inserted. Return
+        True.
 
-        If the tenant already has `most` live batches, count nothing and return False. If the batch still has
-        no row after a minute, it is no longer counted.
+        If the tenant already has `most` live batches, reserve nothing and return False. If there is still no
+        row after a minute, the reservation ends.
         """
         ...
 
     async def admit_bytes(self, tenant: str, id: str, size: int, most: int) -> bool:
-        """Count `size` bytes as stored before the new file or upload `id` has a row, and return True.
+        """Reserve `size` bytes of storage for the file or upload `id`, before its row is inserted, and return
+        True.
 
-        If the tenant would then have more than `most` stored bytes, count nothing and return False. If there
-        is still no row after a minute, the bytes are no longer counted.
+        If the tenant would then have more than `most` stored bytes, reserve nothing and return False. If
+        there is still no row after a minute, the reservation ends.
         """
         ...
 
     async def release(self, tenant: str, id: str) -> None:
-        """Stop counting what `admit_batch` or `admit_bytes` counted for the batch, file or upload `id`.
+        """End the reservation that `admit_batch` or `admit_bytes` made for the batch, file or upload `id`.
 
-        Call this after the row was inserted, because the row is then counted instead. Also call it if no row
-        will be inserted.
+        Call this after the row was inserted, because then the row itself counts. Also call it if no row will
+        be inserted.
         """
         ...
 
@@ -147,9 +149,9 @@ class QuotasTable(Protocol):
         ...
 
     async def publish_usage(self, worker: str, day: date, spent: Sequence[DailyUsage]) -> None:
-        """Store the tokens and the cost that the worker `worker` has counted on `day`, by tenant and API key.
+        """Store the tokens and the cost that a worker has counted on `day`, by tenant and API key.
 
-        A stored number is only replaced by a greater one.
+        The numbers are totals of the day. A stored number is only replaced by a greater one.
         """
         ...
 
@@ -165,7 +167,7 @@ class QuotasTable(Protocol):
     async def count_request(self, tenant: str) -> RequestCount:
         """Count a new API request of the tenant. Return the number of its requests in the current minute.
 
-        The number includes the requests to all API processes.
+        The requests to all API processes count.
         """
         ...
 
@@ -317,11 +319,11 @@ class PostgresQuotas(QuotasTable):
         *,
         waits: bool,
     ) -> QuotaExcess | None:
-        """Return the quota that does not allow a batch to reserve `requested` now.
+        """Return the quota that prevents a batch from reserving `requested` now, or None if it can reserve
+        this work.
 
-        Return None if the batch can reserve this work. A quota prevents the reservation if the tenant's work
-        would then exceed the quota. If `waits` is True, earlier batches of the tenant that wait for a quota
-        also prevent the reservation.
+        A quota prevents the reservation if the tenant would exceed it. If `waits` is True, the batch must
+        also wait behind the tenant's earlier batches that wait for a quota.
         """
         waiting = await session.fetchrow(self._sql.waiting_before, tenant, batch_id) if waits else None
         used = await self._enqueued(session, tenant, batch_id)
@@ -347,7 +349,7 @@ class PostgresQuotas(QuotasTable):
 
     @asynccontextmanager
     async def _turn(self, tenant: str) -> AsyncGenerator[Session]:
-        """Open a transaction in which only this caller can reserve or admit work of the tenant.
+        """Open a transaction in which no other caller can reserve or admit work of the tenant.
 
         Other callers in this process wait without a database connection. Raises DatabaseUnavailable if the
         wait takes longer than QUERY_SECONDS.

@@ -25,7 +25,7 @@ class SessionsTable(Protocol):
         ...
 
     async def delete(self, token_hash: bytes) -> None:
-        """Delete a session. No effect if it does not exist."""
+        """Delete a session. If it does not exist, nothing changes."""
         ...
 
 

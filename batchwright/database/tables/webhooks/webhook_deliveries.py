@@ -22,10 +22,10 @@ SHOWN_ATTEMPTS = 50  # of a delivery, the latest ones
 
 
 class UnstartedDelivery(NamedTuple):
-    """A delivery whose workflow is to be started.
+    """A delivery for which a workflow must be started.
 
-    `replays` counts how often `replay` made the delivery pending again after it had ended. `is_of_one` is
-    True if the endpoint belongs to one batch or call, and False if it receives the events of all batches.
+    `replays` is the number of times that `replay` made the delivery pending again. `is_of_one` is True if the
+    endpoint belongs to one batch or call. It is False if the endpoint receives the events of all batches.
     """
 
     tenant: str
@@ -38,7 +38,7 @@ class UnstartedDelivery(NamedTuple):
 
 
 class WebhookAttempt(Message):
-    """One attempt to send a delivery. `http_status` is None if no response arrived.
+    """One attempt to send an event to its endpoint. `http_status` is None if no response arrived.
 
     `reason` says why the attempt failed; it is empty if the attempt succeeded.
     """
@@ -54,11 +54,11 @@ _ATTEMPTS = TypeAdapter(list[WebhookAttempt])
 
 
 class WebhookDelivery(Message):
-    """An event that is to be sent to one endpoint, or that was sent.
+    """An event that is or was sent to one endpoint.
 
-    If `give_up` ended the delivery, `reason` says why; otherwise it is empty. Reasons of failed attempts are
-    in `WebhookAttempt`. `started_at` is the time at which a workflow was last started for the delivery; None
-    if no workflow was started.
+    If `give_up` ended the delivery, `reason` says why; if not, it is empty. Reasons of failed attempts are in
+    `WebhookAttempt`. `started_at` is the time at which a workflow was last started for the delivery; None if
+    no workflow was started.
     """
 
     tenant: str
@@ -87,7 +87,7 @@ class ListedDelivery(NamedTuple):
 
 class WebhookDeliveriesTable(Protocol):
     async def insert_test(self, row: WebhookDelivery) -> None:
-        """Insert the delivery of a test event, which a client requested and no batch caused.
+        """Insert the delivery of a test event, which a client requested. It is not about a batch.
 
         If the tenant has no endpoint with the id in `row`, nothing is inserted.
         """
@@ -96,23 +96,23 @@ class WebhookDeliveriesTable(Protocol):
     async def unstarted(self, limit: int) -> list[UnstartedDelivery]:
         """Return at most `limit` deliveries whose workflow must be started, oldest first, for all tenants.
 
-        Events of batches whose files are still to be written are left out.
+        Events of batches whose files are not written yet are left out.
         """
         ...
 
     async def record_start(self, delivery: UnstartedDelivery) -> None:
         """Record that the workflow of the delivery was started.
 
-        If `replay` was called after `delivery` was read, nothing changes.
+        If the delivery was replayed after `delivery` was read, nothing changes.
         """
         ...
 
     async def get(self, tenant: str, id: str) -> WebhookDelivery | None: ...
 
     async def keep_body(self, tenant: str, id: str, body: bytes) -> bytes:
-        """Store the request body of a delivery, unless a body is stored already. Return the stored body.
+        """Store the request body of a delivery and return it. If a body is stored already, return that body.
 
-        Every attempt sends the stored body, so all attempts of the delivery send the same bytes.
+        So every attempt of the delivery sends the same bytes.
         """
         ...
 
@@ -121,31 +121,31 @@ class WebhookDeliveriesTable(Protocol):
     ) -> bool:
         """Record an attempt of a delivery. Return True if this attempt disables the endpoint.
 
-        The end of a delivery about a job removes its stored body, which has the result of the job.
+        If the delivery has ended and is about a job, its stored body is deleted, because it has the job's
+        result.
 
         Args:
-            is_last: True if no other attempt follows. If this attempt failed, the whole delivery has then
-                failed.
+            is_last: True if no other attempt follows. If this attempt failed, the whole delivery has failed.
             disable_after: if all attempts to reach the endpoint have failed for this time, it is disabled.
         """
         ...
 
     async def give_up(self, tenant: str, id: str, reason: str) -> None:
-        """Record that a pending delivery has failed because of `reason`, and is not attempted again.
+        """Record that a pending delivery has failed because of `reason`, and will not be attempted again.
 
-        A stored body is removed as by `record_attempt`.
+        If it is about a job, its stored body is deleted.
         """
         ...
 
     async def replay(self, tenant: str, id: str, *, lost_before: datetime) -> bool:
         """Make a delivered or failed delivery pending, so that it is sent again, and return True.
 
-        If the tenant has no such delivery, or if the delivery is already pending, change nothing and return
+        If the tenant has no such delivery, return False. If it is already pending, change nothing and return
         False.
 
-        A pending delivery whose workflow was started at the time `lost_before` or earlier is an exception: it
-        is made pending again, and the result is True. Choose `lost_before` so early that such a workflow can
-        no longer run.
+        There is one exception: a pending delivery whose workflow was started at the time `lost_before` or
+        earlier is made pending again, and the result is True. Choose `lost_before` so early that this
+        workflow can no longer run.
         """
         ...
 
@@ -175,12 +175,12 @@ class WebhookDeliveriesTable(Protocol):
         ...
 
     async def remove_old(self, before: datetime, limit: int) -> int:
-        """Delete at most `limit` old deliveries and at most `limit` old endpoints.
+        """Delete at most `limit` old deliveries and at most `limit` old endpoints. Return how many rows were
+        deleted.
 
-        Return how many rows were deleted. A row is old if it was created at the time `before` or earlier. A
-        pending delivery is deleted only if its workflow was never started, or was started at that time or
-        earlier, so that it can no longer run. An endpoint is deleted only if it belongs to one batch, and
-        this batch has no row.
+        A row is old if it was created at the time `before` or earlier. A pending delivery is deleted only if
+        its workflow can no longer run: it was never started, or was started at that time or earlier. An
+        endpoint is deleted only if it belongs to one batch and this batch has no row.
         """
         ...
 

@@ -55,7 +55,7 @@ class WebhookEndpoint(Message):
 
 
 class EndpointChanges(NamedTuple):
-    """New values for the fields of an endpoint. A field that is None is not changed.
+    """New values for the fields of an endpoint. None leaves a field unchanged.
 
     `enabled` is True to enable the endpoint, and False to disable it.
     """
@@ -107,7 +107,7 @@ class WebhookEndpointsTable(Protocol):
     async def change(
         self, tenant: str, id: str, changes: EndpointChanges, *, at: datetime, reason: str
     ) -> WebhookEndpoint | None:
-        """Change the fields of an endpoint that are not None in `changes`, and return the endpoint.
+        """Change those fields of an endpoint that are not None in `changes`, and return the endpoint.
 
         If the change enables a disabled endpoint, its earlier failures no longer count.
 
