@@ -30,11 +30,11 @@ class ObjectMissing(StorageError):
 
 
 class ObjectRefused(StorageError):
-    """S3 refuses to return or to write this object. The message says what to check."""
+    """S3 refuses to return or to write this one object. The message says what to check."""
 
 
 class StorageUnavailable(StorageError):
-    """The storage cannot perform the operation now."""
+    """The storage cannot perform the operation now. A later attempt may succeed."""
 
 
 class StorageFull(StorageUnavailable):
@@ -66,23 +66,20 @@ class Storage(Protocol):
     def writer(self, key: str) -> AbstractAsyncContextManager[ObjectWriter]:
         """Context manager for writing a new object piece by piece. Yields the writer.
 
-        When the block ends, the object is complete and durable. If the block raises an exception, no object
-        is written.
+        When the block ends, the object is complete and survives a crash. If the block raises an exception, no
+        object is written.
         """
         ...
 
     async def put(self, key: str, data: bytes) -> None:
-        """Write a new object with the content `data`.
-
-        The object is complete and durable when the call returns.
-        """
+        """Write a new object with the content `data`. When the call returns, the object survives a crash."""
         ...
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Yield the bytes of an object in pieces, from the position `start`, at most `length` bytes in total.
+        """Yield bytes of an object in pieces, beginning at the position `start`.
 
-        If `length` is None, the rest of the object is read. If there is no such object, ObjectMissing is
-        raised before the first piece.
+        If `length` is None, all bytes up to the end are read. If not, at most `length` bytes are read in
+        total. If there is no such object, ObjectMissing is raised before the first piece.
         """
         ...
 
@@ -94,7 +91,7 @@ class Storage(Protocol):
         ...
 
     async def open_file(self, key: str) -> FileIO | None:
-        """Return the object as an open file without a buffer. The caller must close the file.
+        """Return the object as an open, unbuffered file. The caller must close it.
 
         Return None if this storage does not keep objects as files. Raises ObjectMissing if there is no such
         object.
@@ -106,10 +103,7 @@ class Storage(Protocol):
         ...
 
     def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        """Yield the key and the size of every object whose key starts with `prefix`.
-
-        They are sorted by key.
-        """
+        """Yield the key and the size of every object whose key starts with `prefix`, sorted by key."""
         ...
 
     def inventory(self, prefix: str, after: str = "") -> AsyncIterator[DatedObject]:
@@ -128,14 +122,11 @@ class Storage(Protocol):
         ...
 
     async def check(self) -> None:
-        """Write, read and delete an object. Raise StorageUnavailable if one of these fails.
-
-        Nothing is retried.
-        """
+        """Write, read and delete an object, once. Raise StorageUnavailable if any of this fails."""
         ...
 
     async def sweep(self, older_than: timedelta) -> int:
-        """Delete what is left of writes that began at least `older_than` ago and were not finished.
+        """Delete the remains of unfinished writes that began at least `older_than` ago.
 
         Return the number of these writes. Complete objects are never deleted.
         """
@@ -153,7 +144,7 @@ def is_key(text: str) -> bool:
 
 
 def check_key(key: str) -> str:
-    """Return a key unchanged, if it is valid.
+    """Check the key of an object, and return it unchanged.
 
     Raises:
         ValueError: the key is empty, absolute or too long, or a part between slashes is empty, begins with a
@@ -165,7 +156,7 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Return `prefix` unchanged if a valid key can start with it. Otherwise raise ValueError."""
+    """Return `prefix` unchanged if a valid key can start with it. Raise ValueError if not."""
     if len(prefix) > _MAX_KEY_CHARS or _PREFIX.fullmatch(prefix) is None:
         raise ValueError(f"{prefix!r} is not the beginning of a storage key.")
     return prefix

@@ -20,7 +20,7 @@ _MAX_RENAMES = 50  # attempts of a write whose folder is removed again and again
 def translate_os_errors(
     action: str, path: Path, *, except_for: type[OSError] | tuple[()] = ()
 ) -> Generator[None, None, None]:
-    """Context manager that replaces an OSError by a StorageError, whose message has the path and the errno.
+    """Context manager that turns an OSError into a StorageError. The message names the path and the error.
 
     Args:
         action: what the block does. The message begins with "Cannot `action` `path`".
@@ -64,10 +64,10 @@ def write_all(fd: int, data: bytes | bytearray | memoryview) -> None:
 
 
 def publish(scratch: Path, target: Path, root: Path) -> None:
-    """Move the complete file `scratch` to its final path `target`.
+    """Move the complete file `scratch` to its final path `target`. Missing folders below `root` are created.
 
-    After a crash of the machine, the file is still at its final path. Its data is still complete only if the
-    caller has called fsync before. Missing folders below `root` are created.
+    After a crash of the machine, the file is still at its final path. But its data is only complete if the
+    caller called fsync before.
     """
     for last in [False] * _MAX_RENAMES + [True]:
         try:
@@ -101,8 +101,8 @@ def _sync_folder(folder: Path) -> None:
 def delete_file(path: Path, root: Path) -> int:
     """Delete a file, and then its parent folders below `root` if they are empty.
 
-    Return 1 if the file existed, otherwise 0. Empty folders are deleted in both cases. If `publish` runs at
-    the same time, it creates the folders again that it needs.
+    Return 1 if the file existed, and 0 if not. Empty folders are deleted in both cases. If `publish` needs
+    one of them at the same time, it creates the folder again.
     """
     removed = 1
     try:
@@ -129,7 +129,7 @@ def remove_empty_folders(folder: Path, root: Path) -> None:
 
 
 def read_exactly(fd: int, start: int, length: int) -> bytes:
-    """Return exactly `length` bytes of the open file `fd`, from the position `start`.
+    """Return exactly `length` bytes of the open file `fd`, beginning at the position `start`.
 
     Raises OSError if the file ends earlier, which means that the disk is damaged.
     """
@@ -172,7 +172,8 @@ def _walk_folder(folder: Path, key: str, name_prefix: str, after: str) -> Iterat
 
 
 def _names(folder: Path, name_prefix: str) -> list[str]:
-    """Return the sorted names in a folder that start with `name_prefix`; empty if there is no such folder.
+    """Return the names in a folder that start with `name_prefix`, sorted. Return [] if there is no such
+    folder.
 
     The names of subfolders end with a slash, so that they sort like the keys below them.
     """

@@ -20,7 +20,7 @@ async def open_storage(
 ) -> AsyncGenerator[Storage, None]:
     """Context manager that opens the configured directory or bucket, and closes it at the end of the block.
 
-    In a directory, files that crashed writers left behind more than a day ago are deleted first.
+    In a directory, it first deletes files that crashed writers left behind more than a day ago.
 
     Args:
         metrics: metrics in which the operations are counted.

@@ -21,8 +21,8 @@ T = TypeVar("T")
 async def run_in_thread(call: Callable[[], T]) -> T:
     """Call a blocking function in a thread, and return its result.
 
-    If the caller is cancelled, it gets CancelledError only after the function has returned. Otherwise the
-    caller could close a file that the function still uses.
+    If the caller is cancelled, CancelledError is raised only after the function has returned. So the caller
+    cannot close a file that the function still uses.
     """
     running = asyncio.get_running_loop().run_in_executor(None, call)
     try:
@@ -40,9 +40,10 @@ async def run_in_thread(call: Callable[[], T]) -> T:
 
 
 class UnpublishedFile:
-    """File of a new object. It is in the scratch folder until `publish` moves it to its final path.
+    """File of a new object. It is in a folder for unfinished files until `publish` moves it to its final
+    path.
 
-    Always call `discard` at the end. If `publish` was not called, it deletes the file.
+    Always call `discard` at the end. It deletes the file if `publish` was not called.
     """
 
     def __init__(self, root: Path, scratch: Path, target: Path) -> None:
@@ -82,8 +83,8 @@ class UnpublishedFile:
 class FileWriter:
     """Buffered writer for the file of a new object.
 
-    While the caller writes the next data of a large file, the writer flushes earlier data to the disk. Call
-    `finish` after the last write. Always call `abandon` before the file is discarded.
+    In a large file, earlier data is flushed to the disk while the caller writes more. Call `finish` after the
+    last write. Always call `abandon` before the file is discarded.
     """
 
     def __init__(self, file: UnpublishedFile) -> None:
@@ -101,7 +102,7 @@ class FileWriter:
             await self._flush()
 
     async def finish(self) -> None:
-        """Write the rest of the buffer to the file, and wait until a running flush to the disk has ended.
+        """Write the rest of the buffer to the file, and wait for the end of a running flush to the disk.
 
         Raises StorageError if writing or flushing fails.
         """
@@ -109,7 +110,7 @@ class FileWriter:
         await self._wait_for_sync()
 
     async def abandon(self) -> None:
-        """Wait until no thread uses the file. Errors of a running flush to the disk are ignored."""
+        """Wait until no thread uses the file. Ignore errors of a running flush to the disk."""
         with suppress(StorageError):
             await self._wait_for_sync()
 
@@ -155,9 +156,9 @@ class OpenFile:
         raise FileNotFoundError(str(self._path))
 
     def left(self, start: int, length: int | None) -> int:
-        """Return the number of bytes from `start` to the end of the file.
+        """Return how many bytes there are from `start` to the end of the file, but at most `length`.
 
-        If `length` is not None, the result is at most `length`.
+        None for `length` means no limit.
         """
         there = max(0, self.size - start)
         return there if length is None else min(there, length)
@@ -166,10 +167,7 @@ class OpenFile:
         return disk.read_exactly(self._fd, start, length) if length else b""
 
     def detached(self) -> FileIO:
-        """Return the open file.
-
-        From now on the caller must close the file, because `close` no longer does.
-        """
+        """Return the open file, and leave it to the caller, who must close it."""
         fd, self._fd = self._fd, -1
         return FileIO(fd, "rb")
 

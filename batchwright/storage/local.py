@@ -28,7 +28,7 @@ _KEYS_AT_ONCE = 1000
 
 
 class LocalStorage(Storage):
-    """Storage in the directory `root`. The key of an object is the relative path of its file.
+    """Storage in the directory `root`. An object is a file, and its key is the file's relative path.
 
     Files of unfinished writes are in the folder `.tmp`.
 
@@ -147,7 +147,7 @@ class LocalStorage(Storage):
             await self.delete(key)
 
     async def sweep(self, older_than: timedelta) -> int:
-        """Delete scratch files that have not changed for `older_than`. Return the number of deleted files."""
+        """Delete files of unfinished writes that have not changed for `older_than`. Return their number."""
         return await run_in_thread(lambda: self._sweep(older_than))
 
     def _sweep(self, older_than: timedelta) -> int:
@@ -173,10 +173,10 @@ class LocalStorage(Storage):
 
     @contextmanager
     def _reading(self, key: str) -> Generator[None, None, None]:
-        """Context manager that translates errors while the object `key` is read.
+        """Context manager that translates errors in its block, which reads the object `key`.
 
-        If the file is missing, it raises ObjectMissing. If the whole directory is missing because the disk is
-        not mounted, it raises StorageUnavailable.
+        A missing file becomes ObjectMissing. If the whole directory is missing because the disk is not
+        mounted, the error is StorageUnavailable.
         """
         try:
             with disk.translate_os_errors("read", self._root / key, except_for=FileNotFoundError):
@@ -192,8 +192,8 @@ class LocalStorage(Storage):
     def _walk(self, prefix: str, after: str = "") -> Iterator[disk.FileEntry]:
         """Yield the files whose key starts with `prefix` and is greater than `after`, sorted by key.
 
-        If the disk of the directory is not mounted, raise StorageUnavailable. An empty listing would be
-        wrong.
+        Raise StorageUnavailable if the disk of the directory is not mounted. Without this, all files would
+        seem to be deleted.
         """
         with disk.translate_os_errors("list", self._root / check_prefix(prefix)):
             yield from disk.walk_files(self._root, prefix, after)

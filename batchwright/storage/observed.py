@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class StorageComponent(StrEnum):
-    """Part of the product that uses the storage, as a label of the metrics."""
+    """Parts of the product that use the storage. The names are label values of metrics."""
 
     API = "apiserver"
     WORKER = "processor"
@@ -39,9 +39,9 @@ class OperationStatus(StrEnum):
 
 
 class Stopwatch:
-    """Measures the time that the storage needs.
+    """Measures the time that the storage needs, without the time in `paused` blocks.
 
-    The time in `paused` blocks is not measured, because the caller of the storage does other work in them.
+    In these blocks, the caller of the storage does other work.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Context manager for use inside a `paused` block. The time in its own block is measured."""
+        """Context manager that measures the time of its block, even inside a `paused` block."""
         since = time.perf_counter()
         try:
             yield
@@ -80,11 +80,11 @@ class StorageInstrumentation:
 
     @contextmanager
     def operation(self, operation: StorageOperation, key: str = "") -> Generator[Stopwatch]:
-        """Context manager that counts an operation and records its trace span. Yields the stopwatch.
+        """Context manager that counts a storage operation and records its trace span. Yields the stopwatch.
 
         If the block raises ObjectMissing, the operation is counted as missing. If it raises another
-        StorageError, the operation is counted as failed. If it is cancelled or raises another exception,
-        nothing is counted. `key` is the object's key or a prefix, for the trace.
+        StorageError, it is counted as failed. If it is cancelled or raises another exception, nothing is
+        counted. `key` is the object's key or a prefix, for the trace.
         """
         stopwatch = Stopwatch()
         with self._span(operation, key):
@@ -158,7 +158,9 @@ def for_component(storage: Storage, component: StorageComponent) -> Storage:
 
 
 class ObservedStorage(Storage):
-    """Storage that passes each operation on to the storage `inner`, and records metrics and trace spans."""
+    """Storage that records metrics and trace spans of each operation. The storage `inner` performs the
+    operation.
+    """
 
     def __init__(self, inner: Storage, instrumentation: StorageInstrumentation) -> None:
         self._inner, self._instrumentation = inner, instrumentation

@@ -29,7 +29,7 @@ class StorageOperation(StrEnum):
 
 
 class OperationRetries:
-    """Runs storage operations. If an operation fails with a transient error, it is retried.
+    """Runs storage operations, and retries them after transient errors.
 
     The wait before a retry is random. Its upper limit doubles with each retry.
 
@@ -57,8 +57,8 @@ class OperationRetries:
     async def run(self, operation: StorageOperation, attempt: Callable[[], Awaitable[T]]) -> T:
         """Call `attempt` until it succeeds, and return its result. An attempt may take at most 60 s.
 
-        If an error is not transient, or if no time is left for a retry, the error is raised. As `attempt` may
-        be called several times, a repeated call must do no harm. `operation` is the kind of operation, for
+        If the error is not transient, or if no time is left for a retry, the error is raised. `attempt` may
+        be called several times, so a repeated call must do no harm. `operation` is the kind of operation, for
         metrics and logs.
         """
 

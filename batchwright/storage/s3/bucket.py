@@ -20,7 +20,7 @@ PARTS_IN_FLIGHT = 2  # over all writers of a process; a part has 8 MiB or more
 
 @dataclass(frozen=True)
 class S3Encryption:
-    """Encryption that S3 should use for each new object.
+    """Encryption that S3 must use for each new object.
 
     If `method` is None, the bucket's default encryption is used. `key_id` is the KMS key; empty for S3's
     default key.

@@ -21,9 +21,10 @@ class _Range(TypedDict, total=False):
 
 
 class S3Download:
-    """Downloads at most `length` bytes of an object, from the position `start`, piece by piece.
+    """Downloads bytes of an object piece by piece, beginning at the position `start`.
 
-    If `length` is None, the rest of the object is downloaded. Always call `close` at the end.
+    If `length` is None, all bytes up to the end are downloaded. If not, at most `length` bytes are
+    downloaded. Always call `close` at the end.
     """
 
     def __init__(self, bucket: S3Bucket, key: str, start: int, length: int | None) -> None:
@@ -37,7 +38,7 @@ class S3Download:
 
     @property
     def end(self) -> int:
-        """Position of the end of the available bytes. It is known as soon as `next` has returned."""
+        """Position where the available bytes end. It is known after the first call of `next`."""
         return self._end
 
     async def next(self) -> bytes:
@@ -48,7 +49,7 @@ class S3Download:
         Raises:
             ObjectMissing: there is no such object.
             StorageUnavailable: the download failed even after retries.
-            ObjectChanged: the object was replaced meanwhile.
+            ObjectChanged: the object was replaced during the download.
         """
         if self._at == self._end:
             return b""

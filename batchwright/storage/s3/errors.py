@@ -112,10 +112,10 @@ def is_transient(error: BaseException) -> bool:
 
 
 def refusal_of(error: BaseException | None) -> str:
-    """Return why S3 refuses to return the requested object, as a phrase with what to check.
+    """Return why S3 refuses to return the requested object, in words that say what to check.
 
-    Return an empty string if a later request may succeed: the error is transient, or it would be the same for
-    every object, such as that of wrong credentials.
+    Return an empty string if the error is transient, or if it is not about this one object. For example,
+    wrong credentials give the same error for every object.
 
     Args:
         error: the error of a request for an object.
@@ -136,10 +136,10 @@ def refusal_of(error: BaseException | None) -> str:
 
 
 def write_refusal_of(error: BaseException | None) -> str:
-    """Return why S3 refuses to write an object, as a phrase with what to check.
+    """Return why S3 refuses to write an object, in words that say what to check.
 
-    Return an empty string if the error is transient, or the same for every object, such as that of wrong
-    credentials.
+    Return an empty string if the error is transient, or if it is not about this one object. For example,
+    wrong credentials give the same error for every object.
 
     Args:
         error: the error of a request that writes an object.
@@ -157,9 +157,10 @@ def write_refusal_of(error: BaseException | None) -> str:
 def to_storage_error(
     error: Exception, doing: str, key: str, place: str, *, is_write: bool = False
 ) -> StorageError:
-    """Return the storage error to raise instead of `error`, which is one of S3_ERRORS.
+    """Translate an error of S3 into the storage error that should be raised instead of it.
 
     Args:
+        error: one of S3_ERRORS.
         doing: the failed action, such as `read`, for the message.
         key: key of the object; empty if the action is about the whole storage.
         place: URL of the storage, for the message.

@@ -29,9 +29,9 @@ _ABORT_SECONDS = 10.0
 
 
 async def sweep_uploads(bucket: S3Bucket, older_than: timedelta) -> int:
-    """Abort the unfinished uploads below the configured prefix that began at least `older_than` ago.
+    """Abort unfinished uploads that began at least `older_than` ago. Return how many were aborted.
 
-    Return the number of aborted uploads.
+    Only uploads below the configured key prefix are aborted.
     """
     count, horizon = 0, datetime.now(UTC) - older_than
     async for key, upload_id, started_at in _unfinished_uploads(bucket):
@@ -82,8 +82,8 @@ async def _unfinished_uploads(bucket: S3Bucket) -> AsyncIterator[tuple[str, str,
 def part_size(number: int) -> int:
     """Return the size in bytes of part `number` of an upload. Part numbers start at 1.
 
-    All parts up to a total of 7.8 GiB have the same size, because some servers require this. Later parts are
-    larger, so that the 10,000 parts that S3 allows can hold 270 GiB.
+    The first parts, up to a total of 7.8 GiB, have the same size, because some servers require this. Later
+    parts are larger. So the 10,000 parts that S3 allows can hold 270 GiB.
     """
     return MIB * min(32, 8 << ((number - 1) // 1000))
 
@@ -105,7 +105,7 @@ def _encryption(bucket: S3Bucket) -> _Encryption:
 def _body(data: bytes) -> bytes | io.BytesIO:
     """Return `data` as the body of a request: small data unchanged, large data as a stream.
 
-    A stream is sent piece by piece and therefore does not block the event loop.
+    A stream is sent piece by piece, so it does not block the event loop.
     """
     return data if len(data) <= MIB else io.BytesIO(data)
 
@@ -139,8 +139,8 @@ class S3Upload:
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         """Add data to the buffer, and start to send each part that is full.
 
-        If too many parts are being sent, wait. Raises StorageUnavailable if this part or an earlier part
-        could not be sent.
+        If too many parts are being sent already, wait first. Raises StorageUnavailable if this part or an
+        earlier part could not be sent.
         """
         left = memoryview(data).cast("B")
         while left:
@@ -160,7 +160,7 @@ class S3Upload:
         await self._bucket.call(StorageOperation.STORE, "write", self._key, self._complete)
 
     async def abort(self) -> None:
-        """Delete the parts that were sent. If S3 does not respond, `sweep_uploads` will delete them later."""
+        """Delete the parts that were sent. If S3 does not respond, `sweep_uploads` deletes them later."""
         for part in self._parts:
             part.cancel()
         await asyncio.gather(*self._parts, return_exceptions=True)
@@ -213,9 +213,8 @@ class S3Upload:
     async def _complete(self) -> None:
         """Complete the upload, so that the object becomes visible.
 
-        If S3 answers with an error, check whether the object exists. An earlier attempt of this call may have
-        created it, although its response was lost. If this upload has created the object, do not raise the
-        error.
+        S3 may answer a retry with an error, although an earlier attempt has created the object. So after an
+        error, check if this upload has created the object. If it has, do not raise the error.
         """
         parts: list[CompletedPartTypeDef] = [
             {"PartNumber": number, "ETag": etag} for number, etag in sorted(self._etags.items())

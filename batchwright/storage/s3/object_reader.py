@@ -15,7 +15,7 @@ from batchwright.storage.s3.storage import open_bucket
 async def read_object(
     settings: Settings, location: ObjectLocation, check_size: Callable[[int], None]
 ) -> AsyncGenerator[bytes]:
-    """Yield the bytes of an object in pieces, with the server and the credentials of the settings.
+    """Yield the bytes of an object in pieces. S3's address and credentials come from the settings.
 
     All bytes are of one version of the object.
 
@@ -45,4 +45,4 @@ async def read_object(
 
 
 def _ignore_retry(operation: StorageOperation) -> None:
-    """Count nothing: the metrics count the operations of Batchwright's own storage."""
+    """Do nothing. Metrics count only the operations of Batchwright's own storage."""

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 async def object_writer(
     settings: Settings, location: ObjectLocation, *, is_repeated: bool
 ) -> AsyncGenerator[ObjectWriter]:
-    """Context manager for writing an object, with the server and the credentials of the settings.
+    """Context manager for writing an object. S3's address and credentials come from the settings.
 
     When the block ends, the object is complete. It replaces an object with the same key. If the block raises
     an exception, no object is written.
@@ -52,7 +52,7 @@ async def object_writer(
 
 
 class _Writer:
-    """Upload whose errors say if S3 refuses to write the object."""
+    """Upload of an object. If S3 refuses to write the object, the error says why."""
 
     def __init__(self, upload: S3Upload, location: ObjectLocation) -> None:
         self.upload, self._location = upload, location
@@ -77,4 +77,4 @@ class _Writer:
 
 
 def _ignore_retry(operation: StorageOperation) -> None:
-    """Count nothing: the metrics count the operations of Batchwright's own storage."""
+    """Do nothing. Metrics count only the operations of Batchwright's own storage."""

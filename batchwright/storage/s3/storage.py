@@ -147,8 +147,7 @@ class S3Storage(Storage):
     async def check(self) -> None:
         """Raise StorageUnavailable if the bucket does not work.
 
-        The call writes, reads and deletes an object. If an earlier call has done this successfully within the
-        last five minutes, the call only lists one key.
+        The call writes, reads and deletes an object. For five minutes after a success, it only lists one key.
         """
         now = time.monotonic()
         if self._wrote_at is None or now - self._wrote_at >= _WRITE_CHECK_SECONDS:
@@ -168,7 +167,7 @@ class S3Storage(Storage):
         await checked.delete(key)
 
     async def _list_one(self, bucket: S3Bucket) -> None:
-        """List one key, to check the bucket. For this request, S3 returns its most helpful error messages."""
+        """List one key, to check the bucket. For this request, S3's error messages are the most helpful."""
         client = bucket.client
         await bucket.call(
             StorageOperation.LIST,
@@ -189,7 +188,10 @@ class S3Storage(Storage):
 async def open_s3(
     settings: Settings, place: Bucket, on_retry: Callable[[StorageOperation], None]
 ) -> AsyncGenerator[S3Storage]:
-    """Context manager that opens the storage in the bucket `place`, with `open_bucket`."""
+    """Context manager that opens the storage in the bucket `place`.
+
+    `on_retry` is called each time an operation is retried. Errors are the same as for `open_bucket`.
+    """
     async with open_bucket(settings, place, on_retry) as bucket:
         yield S3Storage(bucket)
 
@@ -200,8 +202,8 @@ async def open_bucket(
 ) -> AsyncGenerator[S3Bucket]:
     """Context manager that opens the bucket `place`. The first request opens the connection.
 
-    Credentials are found in the same way as by boto, the S3 library. `on_retry` is called each time an
-    operation is retried.
+    boto, the S3 library, finds the credentials in its usual way. `on_retry` is called each time an operation
+    is retried.
 
     Raises:
         StorageUnavailable: the profile or the region in the environment does not exist, or an address in the
