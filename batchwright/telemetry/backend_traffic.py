@@ -58,9 +58,8 @@ class BackendTraffic:
         category: Category,
         chat: str = "",
     ) -> None:
-        """Count completed requests that ended in the same way.
-
-        If lines shared a request, each line counts as one.
+        """Count completed requests that ended in the same way. A request for several lines counts once for
+        each line.
 
         Args:
             durations: duration of each request in seconds.
@@ -97,18 +96,18 @@ class BackendTraffic:
                 self._metrics.backend_request_tokens.labels(model, backend, kind).observe_all(tokens)
 
     def record_deferral(self, model: str, reason: str) -> None:
-        """Count an error of a model if a slice was deferred because no backend could accept its requests.
+        """Count an error of a model if its lines were deferred because no backend could accept them.
 
-        `reason` says why the slice was deferred. For any other reason, nothing is counted.
+        `reason` says why the lines were deferred. For any other reason, nothing is counted.
         """
         if error_type := _DEFERRAL_ERRORS.get(reason):
             self._metrics.errors.labels(error_type, model).inc()
 
     def retain(self, models: Collection[str], backends: Collection[str]) -> None:
-        """Keep separate totals only for these models and backends.
+        """Keep separate totals only for these models and backends, so that their number stays limited.
 
-        All other totals are added to totals with the backend name `other`. If the model of a total is not in
-        `models`, the model name also becomes `other`.
+        All other totals are added to totals with the backend name `other`. If the model is not in `models`,
+        its name also becomes `other`.
         """
         for key in [key for key in self._totals if key[0] not in models or key[1] not in backends]:
             self._fold(self._totals.pop(key), key[0] if key[0] in models else OTHER)
@@ -160,7 +159,9 @@ class BackendTraffic:
 
 
 def _status_label(status: int) -> str:
-    """Return the label for an HTTP status: the status itself, `none` for 0, or `other` if it is invalid."""
+    """Return the metric label for an HTTP status: the status itself, `none` for 0, or `other` if it is
+    invalid.
+    """
     if not status:
         return "none"
     return str(status) if 100 <= status <= 599 else OTHER

@@ -10,7 +10,7 @@ _NONE: Mapping[str, FieldValue] = {}
 
 
 def current_fields() -> Mapping[str, FieldValue]:
-    """Return the fields of the current work: the fields of all enclosing `bind_fields` blocks."""
+    """Return the log fields of the current work: those of all `bind_fields` blocks around the caller."""
     return _fields.get() or _NONE
 
 
@@ -18,7 +18,7 @@ def current_fields() -> Mapping[str, FieldValue]:
 def bind_fields(**fields: FieldValue) -> Generator[None]:
     """Context manager that adds fields to all log entries and trace spans of its block.
 
-    If tasks are started in the block, their log entries and spans have the fields too.
+    The fields are also added in tasks that are started in the block.
     """
     token = _fields.set({**current_fields(), **fields})
     try:
@@ -28,7 +28,7 @@ def bind_fields(**fields: FieldValue) -> Generator[None]:
 
 
 def add_fields(**fields: FieldValue) -> None:
-    """Add fields to the innermost enclosing `bind_fields` block. If there is no such block, do nothing."""
+    """Add fields to the innermost `bind_fields` block around the caller. If there is none, do nothing."""
     bound = _fields.get()
     if bound is not None:
         bound.update(fields)

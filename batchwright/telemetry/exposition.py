@@ -22,7 +22,7 @@ _RESPONSE_HEAD = re.compile(rb"HTTP/1\.1 200 .*\r\ncontent-length: *(\d+)\r\n", 
 
 
 def free_sdk_address() -> str:
-    """Return an address `host:port` for the SDK's metrics server.
+    """Return an address `host:port`, at which the Temporal SDK can serve its metrics.
 
     The port is free at the time of the call.
     """
@@ -32,7 +32,7 @@ def free_sdk_address() -> str:
 
 
 class SdkMetricsClient:
-    """Reads the metrics of the Temporal SDK over one keep-alive connection to `address`.
+    """Reads the metrics of the Temporal SDK from `address`, over one keep-alive connection.
 
     If `address` is empty, the SDK serves no metrics.
     """
@@ -46,8 +46,8 @@ class SdkMetricsClient:
         """Return the SDK's metrics as text.
 
         The text is empty if the SDK serves no metrics, or gives no valid answer within a few seconds. If the
-        server has closed the connection, the request is sent a second time. `on_sent` is called each time
-        after the request was sent.
+        server has closed the connection, the request is sent once more. `on_sent` is called each time a
+        request was sent.
         """
         if not self._address:
             return b""
@@ -76,10 +76,7 @@ class SdkMetricsClient:
     async def _exchange(
         self, reader: StreamReader, writer: StreamWriter, on_sent: Callable[[], None]
     ) -> bytes:
-        """Send the request and return the body of the response.
-
-        Close the connection if the response is incomplete.
-        """
+        """Send the request and return the body of the response. If it is incomplete, close the connection."""
         self._connection = None
         try:
             writer.write(_REQUEST)
@@ -96,7 +93,7 @@ class SdkMetricsClient:
 
 
 async def render_metrics(metrics: Metrics, sdk: SdkMetricsClient) -> bytes:
-    """Return the metrics of Batchwright, followed by the SDK's metrics if the SDK's server answers."""
+    """Return the metrics of Batchwright, and after them the Temporal SDK's metrics if they can be read."""
     parts: list[bytes] = []
 
     def render() -> None:

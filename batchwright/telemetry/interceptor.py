@@ -23,7 +23,7 @@ _CARRIER = TypeAdapter(dict[str, str])
 
 
 class TelemetryInterceptor(client.Interceptor, worker.Interceptor):
-    """Interceptor for a Temporal client and for every worker that uses the client."""
+    """Adds log fields and trace spans to the calls of a Temporal client and of its workers."""
 
     def intercept_client(self, next: client.OutboundInterceptor) -> client.OutboundInterceptor:
         return _ClientOutbound(next)
@@ -100,7 +100,7 @@ class _WorkflowOutbound(worker.WorkflowOutboundInterceptor):
 
 
 def fields_of(arguments: Sequence[object]) -> dict[str, FieldValue]:
-    """Return the log fields, such as the batch id, that the argument of an activity or workflow contains.
+    """Return the log fields, such as the batch id, that are in the argument of an activity or workflow.
 
     The result is empty if the argument has an unknown type.
     """
@@ -135,7 +135,7 @@ def _file_field(arguments: Sequence[object]) -> dict[str, FieldValue]:
 
 
 def _carrier_of(headers: Mapping[str, Payload]) -> dict[str, str]:
-    """Return the trace headers that an activity received; empty if it received no valid headers."""
+    """Return the trace headers that an activity received; empty if there are no valid headers."""
     if _HEADER not in headers:
         return {}
     try:

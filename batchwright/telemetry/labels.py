@@ -7,10 +7,10 @@ MODEL_LABELS = ("model", "from_model", "to_model")
 
 
 class BoundedLabel:
-    """Callable that returns the label for a value.
+    """Callable that returns the metric label for a value, and limits the number of labels.
 
     Each of the first `limit` values gets its own label. All other values get the label `other`. A value keeps
-    its label as long as the process runs. Use this for counters, because a counter must never decrease.
+    its label as long as the process runs. So the labels suit counters, which must never decrease.
     """
 
     def __init__(self, limit: int) -> None:
@@ -27,10 +27,10 @@ class BoundedLabel:
 
 
 class ModelLabels:
-    """Callable that returns the label for a model name, for all metrics of the process.
+    """Callable that returns the metric label for a model name, and limits the number of labels.
 
     Each model in the registry has its own label. At most `limit` other models have their own label at the
-    same time. All remaining models share the label `other`.
+    same time. All remaining models share the label `other`. All metrics of the process use the same labels.
     """
 
     def __init__(self, limit: int) -> None:
@@ -58,15 +58,15 @@ class ModelLabels:
         self._unlisted -= self._listed
 
     def release(self, model: str) -> None:
-        """Free the label of a model that is not in the registry, so that another model can get one."""
+        """Free the label of a model that is not in the registry, so that another model can get it."""
         self._unlisted.discard(model)
 
 
 def top_names(weights: Mapping[str, float], limit: int) -> frozenset[str]:
     """Return the `limit` names with the greatest weights.
 
-    If the weights change, the result can contain other names. Therefore use it only for gauges whose series
-    are all replaced at each refresh.
+    When the weights change, other names can be in the result. So use it only for gauges for which every
+    refresh replaces all series.
     """
     ranked = sorted(weights, key=lambda name: (-weights[name], name))
     return frozenset(ranked[:limit])

@@ -52,7 +52,7 @@ _TRAILING_FIELDS = {
 
 
 def configure_logging(settings: Settings, stream: TextIO | None = None) -> None:
-    """Replace the logging configuration of this process.
+    """Configure logging for this process, in place of any earlier configuration.
 
     Log entries go to `stream`, or to stderr if it is None.
     """
@@ -74,7 +74,7 @@ def configure_logging(settings: Settings, stream: TextIO | None = None) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a log entry as `time level message key=value ...`, with the traceback below if there is one.
+    """Formats a log entry as `time level message key=value ...`. A traceback follows below.
 
     Long ids are at the end of the line, where a narrow terminal cuts them off.
     """
@@ -84,7 +84,7 @@ class TextFormatter(logging.Formatter):
         self._redact, self._is_terminal = redact, is_terminal
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
-        """Return the local time of the entry. If the output is not a terminal, it includes the date."""
+        """Return the local time of the entry. The date is included if the output is not a terminal."""
         time = datetime.fromtimestamp(record.created)
         return time.strftime("%H:%M:%S" if self._is_terminal else "%Y-%m-%d %H:%M:%S")
 
@@ -124,8 +124,8 @@ class JsonLinesFormatter(JsonFormatter):
 def _add_context(record: logging.LogRecord) -> bool:
     """Add the fields of the current work and the ids of the current trace span to a log entry.
 
-    If the entry already has a field, its value is not replaced. This is a logging filter. It returns True, so
-    no entry is dropped.
+    Fields that the entry already has keep their values. This is a logging filter that drops no entry: it
+    always returns True.
     """
     fields = current_fields() or _workflow_fields(record)
     spans = tracing.spans()
@@ -135,10 +135,10 @@ def _add_context(record: logging.LogRecord) -> bool:
 
 
 def _workflow_fields(record: logging.LogRecord) -> Mapping[str, str]:
-    """Return the batch id as a log field, if Temporal's SDK has added its own fields to the entry.
+    """Return the batch id as a log field for an entry of workflow code; no field for all other entries.
 
-    Otherwise return no field. This is for workflow code: it runs in other threads, in which `current_fields`
-    has no fields, but the SDK adds fields to its log entries.
+    Workflow code runs in threads in which `current_fields` is empty. But there, Temporal's SDK adds its own
+    fields to the entry, which contain the id.
     """
     for name in ("temporal_workflow", "temporal_activity"):
         info = getattr(record, name, None)

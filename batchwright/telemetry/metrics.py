@@ -55,16 +55,15 @@ class Metrics(
     WebhookMetrics,
     InteractiveMetrics,
 ):
-    """The metrics of one process. Create them once, and pass them to all code that counts.
+    """All metrics of one process. Create one instance, and pass it to all code that counts.
 
-    If a metric has labels, it has no series until it is counted for the first time. A metric without labels
-    starts at 0.
+    A metric without labels starts at 0. A metric with labels has no values until something is counted.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None, *, tenants: int = _TENANTS) -> None:
         """Create all metrics.
 
-        The first `tenants` tenants have their own label values. All later tenants share one label value.
+        The first `tenants` tenants get their own label values. All later tenants share one label value.
         """
         self.registry = registry or CollectorRegistry()
         self.tenants = BoundedLabel(tenants)
@@ -86,11 +85,11 @@ class Metrics(
         return b"".join(self.render_parts())
 
     def remove_series(self, label: str, value: str) -> None:
-        """Remove every series whose label `label` has this value.
+        """Remove every series in which the label `label` has this value. A series that is counted again
+        starts at 0.
 
-        If such a series is counted again, it starts at 0. If `label` is `model`, series whose label
-        `from_model` or `to_model` has this value are removed too. Another model can then get its own label
-        value in place of this model.
+        If `label` is `model`, series with this value in `from_model` or `to_model` are removed, too. Another
+        model can then get its own label value in place of this model.
         """
         names = MODEL_LABELS if label == "model" else (label,)
         for name in names:

@@ -4,7 +4,7 @@ import logging
 
 
 class OutageLog:
-    """Logs the first error of each outage, as a warning with this message.
+    """Logs only the first error of each outage, as a warning with a given message.
 
     An outage lasts from the first failed attempt until the next successful one.
     """
@@ -14,7 +14,7 @@ class OutageLog:
         self._is_out = False
 
     def failed(self, error: BaseException) -> None:
-        """Report a failed attempt. The error is logged if no outage has begun yet."""
+        """Report a failed attempt. Its error is logged only if it is the first one of an outage."""
         if not self._is_out:
             self._logger.warning(self._message, extra={"error": str(error)})
         self._is_out = True

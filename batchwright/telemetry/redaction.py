@@ -37,9 +37,9 @@ _SECRET_NAME = re.compile(rf"{_NAMES}|(?:proxy-)?authorization", re.IGNORECASE)
 
 
 class Redactor:
-    """Callable that returns a text with `***` in place of secrets.
+    """Callable that returns a text in which secrets are replaced by `***`.
 
-    It finds the secrets that it was created with, and other text that looks like a secret.
+    It replaces the secrets with which it was created, and other text that looks like a secret.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
@@ -52,9 +52,9 @@ class Redactor:
         return self._redact_cached(text) if len(text) <= _MAX_CACHED_CHARACTERS else self._redact(text)
 
     def value(self, value: object, name: str = "") -> object:
-        """Return the value of a log field with all secrets redacted.
+        """Return the value of a log field without secrets: each is replaced by `***`.
 
-        If `name`, the name of the field, suggests a secret, the whole value is redacted.
+        If `name`, the name of the field, suggests a secret, the whole value is replaced.
         """
         match value:
             case None | bool() | int() | float():
@@ -76,7 +76,7 @@ class Redactor:
 
 
 def redactor_for(settings: Settings) -> Redactor:
-    """Return a redactor that knows all secrets in the settings."""
+    """Return a function that removes all secrets of the settings from texts."""
     return Redactor(_secrets_in(settings))
 
 
@@ -89,7 +89,8 @@ def _secrets_in(settings: Settings) -> Iterator[str]:
 
 
 def _secret_parts(name: str, text: str) -> Iterator[str]:
-    """Yield the secrets in `text`, the value of the secret setting `name`.
+    """Yield the parts of a setting's value that are secrets. `text` is the value of the secret setting
+    `name`.
 
     - If the setting contains headers, the values of the headers are secrets.
     - If it names environment variables that contain keys, the keys are secrets.
@@ -121,8 +122,7 @@ def _texts(value: object) -> list[str]:
 def _url_passwords(text: str) -> Iterator[str]:
     """Yield the password of a URL, both as written and with its percent escapes decoded.
 
-    If the password equals the user name, nothing is yielded, because the user name would otherwise be
-    redacted everywhere.
+    A password that equals the user name is not yielded: the user name would be hidden everywhere.
     """
     if "://" not in text:
         return

@@ -30,10 +30,10 @@ OnSpansDropped = Callable[[str, int], None]  # reason, number of spans
 
 
 class PresetIdGenerator(RandomIdGenerator):
-    """Generates random ids for trace spans. Within a `preset` block, it returns the given ids instead.
+    """Generates random ids for trace spans. In a `preset` block, it returns the given ids instead.
 
-    Other spans refer to the root span of a batch before it is created at the end. Therefore the ids of the
-    root span must be known earlier.
+    This is needed for the root span of a batch. It is created at the end of the batch, but earlier spans
+    already refer to its ids.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,10 @@ class PresetIdGenerator(RandomIdGenerator):
 
 
 class CountingSpanExporter(OTLPSpanExporter):
-    """Exporter that counts the spans that it could not send. It logs the first failure and the recovery."""
+    """Exporter that counts spans that could not be sent.
+
+    It logs the first failure of an outage, and the recovery.
+    """
 
     def __init__(self, url: str, on_dropped: OnSpansDropped) -> None:
         super().__init__(url)
@@ -83,9 +86,9 @@ class CountingSpanExporter(OTLPSpanExporter):
 
 
 class CountingSpanProcessor(BatchSpanProcessor):
-    """Span processor that also counts the spans that it drops because its queue is full.
+    """Span processor that also counts the spans that are dropped because the queue is full.
 
-    The SDK's queue and export thread do the rest.
+    The queue and the export thread are the SDK's own.
     """
 
     def __init__(self, exporter: CountingSpanExporter, on_dropped: OnSpansDropped) -> None:
@@ -109,8 +112,7 @@ class CountingSpanProcessor(BatchSpanProcessor):
 class _LastErrors(logging.Handler):
     """Log handler that keeps the last two messages of OpenTelemetry instead of printing them.
 
-    After a failed export, one message is about the last attempt, and the other message about the final
-    failure.
+    After a failed export, one of them is about the last attempt, and the other is about the final failure.
     """
 
     def __init__(self) -> None:
@@ -131,7 +133,7 @@ class SpanProvider(TracerProvider):
     exporter: CountingSpanExporter
 
     def close(self) -> None:
-        """Send the queued spans, for at most a few seconds. If spans are still queued then, they are lost."""
+        """Send the queued spans, for at most a few seconds. Spans that are still queued then are lost."""
         closing = Thread(target=self.shutdown, daemon=True)
         closing.start()
         closing.join(_CLOSE_SECONDS)
@@ -178,7 +180,7 @@ def build_sampler(settings: Settings) -> sampling.Sampler:
 def _resource(service: str) -> Resource:
     """Return the attributes that every span of this process has.
 
-    OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence.
+    Values in OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES replace Batchwright's own values.
     """
     ours = {
         "service.name": service,

@@ -38,7 +38,7 @@ TraceHeaders = list[tuple[bytes, bytes]]
 class _ActivityTrace(NamedTuple):
     """Trace of the current activity. Its span is the parent of the spans of the activity's requests.
 
-    It is stored here, because OpenTelemetry's own search for the current span is slow.
+    It is kept here, because OpenTelemetry's way to find the current span is slow.
     """
 
     batch: BatchTrace
@@ -82,7 +82,7 @@ class Spans:
     def set_attributes(self, **fields: FieldValue) -> None:
         """Set attributes of the current span.
 
-        `fields` are log fields; their names are translated to attribute names.
+        `fields` are named like log fields. The names are translated to attribute names.
         """
         trace.get_current_span().set_attributes(span_attributes(fields))
 
@@ -105,10 +105,10 @@ class Spans:
 
     @contextmanager
     def api_call(self, method: str, path: str, headers: Mapping[str, str]) -> Generator["ApiCallSpan"]:
-        """Context manager that creates the span of an API call.
+        """Context manager that creates the trace span of an API request. Yields the span.
 
-        Yields an object with which the caller records the response. If `headers` identify a trace of the
-        client, the span belongs to this trace. Secrets in the path are redacted.
+        The caller uses it to record the response. If `headers` identify a trace of the client, the span
+        belongs to this trace. Secrets in the path are replaced.
         """
         with self._tracer.start_as_current_span(
             method,
@@ -124,12 +124,13 @@ class Spans:
 
     @contextmanager
     def activity(self, name: str, batch_id: str, carrier: Mapping[str, str]) -> Generator[Span]:
-        """Context manager that creates the span of an attempt of an activity, as a child of the batch's span.
+        """Context manager that creates the trace span of one attempt of an activity, as a child of the
+        batch's span.
 
         Args:
             name: type of the activity.
-            carrier: trace headers that came with the workflow; empty if the creation of the batch was not
-                traced.
+            carrier: trace headers that came with the workflow; empty if the request that created the batch
+                was not traced.
         """
         batch = batch_trace(batch_id, _W3C.extract(carrier, Context()), self._sampler)
         with self._tracer.start_as_current_span(
@@ -148,10 +149,11 @@ class Spans:
                 _activity.reset(token)
 
     def record_reenqueue(self, reason: str) -> None:
-        """Record that the current turn has ended and that the slice will continue in a later turn.
+        """Record that one attempt to send a slice (a part of a batch) has ended, and that another one will
+        follow.
 
-        A slice is a part of a batch. A turn is one attempt to send the lines of a slice. The record is a span
-        in a trace of its own, with a link to the current span. `reason` says why the turn ended.
+        The record is a span in a trace of its own, with a link to the current span. `reason` says why the
+        attempt ended.
         """
         turn = trace.get_current_span()
         if turn.is_recording():
@@ -160,12 +162,12 @@ class Spans:
             self._tracer.start_span("re-enqueue", Context(), attributes=attributes, links=links).end()
 
     def record_batch(self, error: str, **fields: FieldValue) -> None:
-        """Record the root span of the current batch, from the creation of the batch until now.
+        """Record the main span of the current batch, from the creation of the batch until now.
 
         Outside of an activity, nothing is recorded.
 
         Args:
-            error: error message if the batch failed, otherwise empty.
+            error: error message if the batch failed; empty if it did not.
             fields: attributes of the span, in addition to the current log fields.
         """
         current = _activity.get()
@@ -183,10 +185,7 @@ class Spans:
         span.end()
 
     def request(self, path: bytes, host: str, port: int, request_id: str) -> "RequestSpan":
-        """Return the span of a request to a backend.
-
-        The span is a context manager to use around the request.
-        """
+        """Return the span of a request to a backend. It is a context manager to use around the request."""
         current = _activity.get()
         if current is None:
             return RequestSpan(None, [], self._redact)
@@ -211,7 +210,7 @@ class Spans:
     def storage_operation(self, operation: str, component: str, key: str) -> Span | None:
         """Start the span of a storage operation and return it. The caller must end it.
 
-        Return None if no trace is recorded now.
+        Return None if nothing is traced now.
 
         Args:
             operation: kind of operation, such as `store`, for the name of the span.
@@ -226,7 +225,7 @@ class Spans:
 
 
 class ApiCallSpan:
-    """Span of an API call. Its result is recorded when the response is known."""
+    """Trace span of an API request. The result is added when the response is known."""
 
     def __init__(self, span: Span, method: str) -> None:
         self._span, self._method = span, method
@@ -239,7 +238,8 @@ class ApiCallSpan:
 
 
 class RequestSpan:
-    """Context manager for the span of a request to a backend. If the request is not sampled, it gets no span.
+    """Context manager for the trace span of a request to a backend. Requests that are not sampled have no
+    span.
 
     `headers` are the HTTP headers that pass the trace to the backend; empty if there is no trace.
     """
@@ -255,7 +255,7 @@ class RequestSpan:
         Args:
             status: HTTP status; 0 if there was no usable response.
             outcome: kind of failure; `none` if the request succeeded.
-            error: error message, in which secrets are redacted; empty if there is none.
+            error: error message, which is recorded without secrets; empty if there is none.
         """
         if self._span is None:
             return
@@ -280,7 +280,7 @@ class RequestSpan:
 
 
 def span_attributes(fields: Mapping[str, FieldValue]) -> dict[str, FieldValue]:
-    """Return log fields as span attributes. The names of the fields are translated to names of attributes."""
+    """Return log fields as span attributes. Their names are translated to attribute names."""
     return {_ATTRIBUTE_NAMES.get(name) or f"batchwright.{name}": value for name, value in fields.items()}
 
 

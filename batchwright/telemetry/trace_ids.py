@@ -24,7 +24,7 @@ class BatchTrace(NamedTuple):
 
     @property
     def context(self) -> Context:
-        """Trace context in which all spans of the batch are created, as children of the root span."""
+        """Trace context for creating spans of the batch, as children of its root span."""
         return trace.set_span_in_context(NonRecordingSpan(self.root), Context())
 
 
@@ -32,8 +32,8 @@ def batch_trace(batch_id: str, caller: Context, sampler: Sampler) -> BatchTrace:
     """Return the trace of a batch. Its ids are the same in every process.
 
     Args:
-        caller: trace of the API call that created the batch; the batch continues this trace. If the call was
-            not traced, the trace id is derived from the batch id.
+        caller: trace of the request that created the batch; the batch continues this trace. If the request
+            was not traced, the trace id is derived from the batch id.
         sampler: decides if the trace is recorded.
     """
     parent = trace.get_current_span(caller).get_span_context()
@@ -51,7 +51,7 @@ def batch_trace(batch_id: str, caller: Context, sampler: Sampler) -> BatchTrace:
 
 
 def batch_created_ns(batch_id: str) -> int:
-    """Return the creation time that a batch id contains, in nanoseconds since 1970.
+    """Return the creation time of a batch in nanoseconds since 1970. It is a part of the batch id.
 
     If the id contains no time, return the current time.
     """

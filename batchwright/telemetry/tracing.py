@@ -27,7 +27,8 @@ def record_error(error: BaseException) -> None:
 
 @asynccontextmanager
 async def open_tracing(settings: Settings, service: str, metrics: Metrics) -> AsyncGenerator[None]:
-    """Context manager that turns tracing on for its block. If no collector is configured, it does nothing.
+    """Context manager that turns tracing on for its block. If no trace collector is configured, it does
+    nothing.
 
     At the end of the block, the remaining spans are sent, for at most a few seconds. If the collector fails,
     spans are lost and counted.

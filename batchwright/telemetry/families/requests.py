@@ -140,7 +140,7 @@ class RequestMetrics:
 class TrafficMetrics:
     """Metrics of all requests to backends, by model and backend.
 
-    Chats are also counted separately by how they are sent: alone or in groups.
+    Chats are also counted separately by how they are sent: alone or several in one request.
     """
 
     def __init__(self, create: MetricFactory) -> None:
@@ -219,7 +219,7 @@ class JobMetrics:
 
 
 class MicrobatchMetrics:
-    """Metrics of shared requests. A shared request has several lines."""
+    """Metrics of shared requests, each of which has several lines of batches."""
 
     def __init__(self, create: MetricFactory) -> None:
         self._create_lines(create)

@@ -16,7 +16,7 @@ class FamilyState:
     """State that all series of one metric share. Any thread may update a series.
 
     Attributes:
-        is_stale: True if a value has changed since the last scrape, or a series was added or removed.
+        is_stale: True if something has changed since the last scrape: a value, or the set of series.
         has_callbacks: True if the value of some series comes from a function that is called at each scrape.
         numbers: values of all series of a histogram, in the order in which they appear in the text; empty for
             counters and gauges.
@@ -94,7 +94,7 @@ class GaugeSeries(MetricSeries):
         self.inc(-amount)
 
     def set_function(self, callback: Callable[[], float]) -> None:
-        """Use the result of `callback` as the value of the gauge. It is called at each scrape.
+        """Let the gauge call `callback` at each scrape, and show the result.
 
         The function must not update a series of the same metric.
         """
@@ -112,7 +112,7 @@ class GaugeSeries(MetricSeries):
 class HistogramSeries(MetricSeries):
     """Series of a histogram: the cumulative counts of its buckets, and the number and the sum of all values.
 
-    The numbers are stored in the list `FamilyState.numbers`, which all series of the metric share.
+    The numbers are in the list `FamilyState.numbers`, which all series of the metric share.
     """
 
     __slots__ = ("_bounds", "_les", "_numbers", "_start", "_sum_at")
@@ -126,7 +126,7 @@ class HistogramSeries(MetricSeries):
         self.move(state.numbers)
 
     def move(self, numbers: list[float]) -> None:
-        """Append the values of the series to the list `numbers`, and use that copy from now on.
+        """Copy the values of the series to the end of `numbers`, and use this list from now on.
 
         The caller must hold the lock of the metric.
         """
@@ -151,7 +151,7 @@ class HistogramSeries(MetricSeries):
             state.is_stale = True
 
     def observe_all(self, amounts: Sequence[float]) -> None:
-        """Observe many values in one call, which is faster than calling `observe` for each."""
+        """Add many values in one call, which is faster than calling `observe` for each."""
         state, ordered, below = self.state, sorted(amounts), 0
         with state.lock:
             numbers, end = self._numbers, self._sum_at
@@ -165,7 +165,7 @@ class HistogramSeries(MetricSeries):
 
     @contextmanager
     def time(self) -> Generator[None]:
-        """Context manager that measures the duration of its block, and observes it in seconds."""
+        """Context manager that adds the duration of its block to the histogram, in seconds."""
         started = perf_counter()
         try:
             yield

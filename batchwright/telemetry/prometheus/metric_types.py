@@ -53,7 +53,7 @@ class MetricFamily(Collector, Generic[_Series]):
 
     @property
     def only(self) -> _Series:
-        """The only series of a metric without labels.
+        """The only series of a metric that has no labels.
 
         Raises:
             ValueError: the metric has labels.
@@ -75,10 +75,7 @@ class MetricFamily(Collector, Generic[_Series]):
         return series if series is not None else self._add(key)
 
     def remove_by_labels(self, labels: Mapping[str, str]) -> None:
-        """Remove every series whose labels have all the values in `labels`.
-
-        `labels` maps names of labels to values.
-        """
+        """Remove every series that has all the label values in `labels`. The keys are names of labels."""
         wanted = [(self.label_names.index(name), value) for name, value in labels.items()]
         with self._state.lock:
             self._remove([key for key in self._series if all(key[place] == value for place, value in wanted)])
@@ -169,7 +166,9 @@ class Gauge(MetricFamily[GaugeSeries]):
         self.only.set_function(callback)
 
     def replace(self, values: Mapping[_Key, float]) -> None:
-        """Set the value of each series in `values`, by its label values. Remove all other series."""
+        """Set the series of a gauge to `values`, by their label values. Remove all series that are not in
+        `values`.
+        """
         for key, value in values.items():
             (self._series.get(key) or self.labels(*key)).set(value)
         if len(self._series) > len(values):
@@ -192,7 +191,7 @@ class Histogram(MetricFamily[HistogramSeries]):
 
     @contextmanager
     def time(self) -> Generator[None]:
-        """Context manager that measures the duration of its block, and observes it in seconds."""
+        """Context manager that adds the duration of its block to the histogram, in seconds."""
         with self.only.time():
             yield
 

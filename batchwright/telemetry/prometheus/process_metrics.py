@@ -63,7 +63,7 @@ class ProcessMetrics:
 
 
 def _read(path: str) -> bytes:
-    """Return up to 4,096 bytes of a file. Reading without a buffer is faster than `open`."""
+    """Return up to 4,096 bytes of a file. The file is read without a buffer, which is faster than `open`."""
     file = os.open(path, os.O_RDONLY)
     try:
         return os.read(file, 4096)

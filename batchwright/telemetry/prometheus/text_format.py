@@ -37,7 +37,7 @@ class SeriesId(NamedTuple):
 
 
 class TextTemplate:
-    """Text with placeholders for numbers. All numbers are formatted in one call, which is fast."""
+    """Text with placeholders for numbers. It formats all numbers in one call, which is fast."""
 
     def __init__(self, text: str) -> None:
         """Split the text at its placeholders. Each NUMBER_PLACEHOLDER in `text` stands for one number.
@@ -56,7 +56,7 @@ class TextTemplate:
 
 
 def _format_numbers(numbers: Sequence[float]) -> list[bytes]:
-    """Return each number as the shortest text that represents exactly this number."""
+    """Return each number as the shortest text from which exactly this number can be read back."""
     formatted = orjson.dumps(numbers)[1:-1]
     if b"n" in formatted:  # null: JSON has no infinity and no NaN
         return [orjson.dumps(n) if math.isfinite(n) else _format_special(n) for n in numbers]
