@@ -17,9 +17,9 @@ _Work = Callable[[], Coroutine[None, None, None]]
 
 
 class BackgroundTaskFailing(Exception):
-    """A background task ended, was restarted, and has not yet run long enough to count as recovered.
+    """A background task has ended and was restarted, and has not yet run long enough to count as recovered.
 
-    The message has the name and the error of each such task.
+    The message lists the name and the error of each of these tasks.
     """
 
 
@@ -54,16 +54,19 @@ class BackgroundTasks:
         self._errors: dict[str, str] = {}
 
     def start(self, name: str, work: _Work, *, may_return: bool = False) -> None:
-        """Run `work` in the background until `stop` is called. Each time `work` ends, it is called again.
+        """Run `work` in the background until `stop` is called.
 
-        If `may_return` is True, `work` is not called again after it has returned without an exception.
+        When `work` returns or raises an exception, it is called again after a pause. If `may_return` is True,
+        a return without an exception ends the task.
         """
         self._started(name)
         running = self._run_forever(name, work, may_return=may_return)
         self._tasks.append(asyncio.create_task(running, name=name))
 
     async def check(self) -> None:
-        """Raise BackgroundTaskFailing if a task ended and has not run for `steady_seconds` since then."""
+        """Raise BackgroundTaskFailing if a task was restarted and has run for less than `steady_seconds`
+        since then.
+        """
         if self._errors:
             raise BackgroundTaskFailing("; ".join(f"{name}: {error}" for name, error in self._errors.items()))
 
@@ -98,7 +101,7 @@ class BackgroundTasks:
             await asyncio.sleep(self._on_failed(name, error))
 
     def _on_failed(self, name: str, error: BaseException | None) -> float:
-        """Log and report that a task ended. Return the seconds to wait before the task is restarted."""
+        """Log and report the end of a task. Return the number of seconds to wait before its restart."""
         failures = self._failures.get(name, 0)
         self._failures[name] = failures + 1
         message = (

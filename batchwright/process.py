@@ -16,7 +16,7 @@ _EXIT_WRITE_FAILED = 120  # the interpreter's own code in this case
 
 
 def collect_rarely() -> None:
-    """Make Python's cyclic garbage collector run more rarely. Call this before the imports.
+    """Make Python's cyclic garbage collector run less often. Call this before the imports.
 
     Imports create hundreds of thousands of objects that live as long as the process. A request creates
     hundreds of short-lived ones, but few cycles. By default, Python searches for cycles after every 700 new
@@ -26,7 +26,7 @@ def collect_rarely() -> None:
 
 
 def run_and_exit(main: Callable[[], object]) -> Never:
-    """Call `main`, then exit the process with the result of `main` as `sys.exit` would do.
+    """Call `main`, then exit the process. The result of `main` is the exit code, as with `sys.exit`.
 
     Unlike `sys.exit`, this does not run `atexit` functions. If `main` raises an exception, the exception is
     printed and the exit code is 1.

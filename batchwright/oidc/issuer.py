@@ -30,7 +30,7 @@ _HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity"}
 
 
 class IssuerUnavailable(Exception):
-    """The keys of the issuer cannot be fetched. A later attempt may succeed.
+    """The public keys of the token issuer cannot be fetched. A later attempt may succeed.
 
     The message says why, without a full stop at its end.
     """
@@ -49,7 +49,7 @@ _Document = TypeVar("_Document", bound=BaseModel)
 
 
 async def fetch_keys(issuer: str, transport: httpx.AsyncBaseTransport | None = None) -> tuple[IssuerKey, ...]:
-    """Return the public keys with which the issuer signs tokens. There is at least one.
+    """Fetch the public keys with which the issuer signs tokens. Return at least one key.
 
     Args:
         issuer: URL of the issuer. Its discovery document must name the issuer with exactly this text.
@@ -97,7 +97,7 @@ async def _fetch(client: httpx.AsyncClient, url: str, kind: type[_Document]) -> 
 
 
 def _check_discovery(issuer: str, discovery: _Discovery) -> None:
-    """Check that the document belongs to the issuer, and that its URL of the keys is safe.
+    """Check that the document belongs to the issuer, and that the URL from which keys are fetched is safe.
 
     If the issuer's URL begins with https, the URL of the keys must begin with https, too.
 
@@ -117,10 +117,9 @@ def _check_discovery(issuer: str, discovery: _Discovery) -> None:
 
 
 def _usable_keys(document: _KeySet, url: str) -> tuple[IssuerKey, ...]:
-    """Return the keys that can verify signatures of tokens.
+    """Return those keys that can verify the signatures of tokens.
 
-    A set may also contain other keys, which are left out: keys for encryption, symmetric keys, short keys,
-    and keys that this version cannot read.
+    Left out are keys for encryption, symmetric keys, short keys, and keys that this version cannot read.
 
     Raises:
         IssuerUnavailable: no key is usable.

@@ -28,9 +28,9 @@ class IssuerKeys:
     - The known keys are older than `REFRESH_SECONDS`. They are then fetched in the background.
     - A token names an unknown key.
 
-    If several callers need the keys at the same time, there is only one fetch for all of them. Two fetches
-    are at least `MIN_REFRESH_SECONDS` apart, so that forged tokens neither overload the issuer nor delay
-    other callers. If a fetch fails, the known keys are used until they are older than `KEYS_SECONDS`.
+    Callers that need the keys at the same time share one fetch. The next fetch begins at least
+    `MIN_REFRESH_SECONDS` later. So forged tokens neither overload the issuer nor delay other callers. If a
+    fetch fails, the known keys are used until they are older than `KEYS_SECONDS`.
     """
 
     def __init__(
@@ -52,9 +52,10 @@ class IssuerKeys:
         self._fetching: asyncio.Task[None] | None = None
 
     def current(self) -> tuple[IssuerKey, ...]:
-        """Return the known keys; empty if no keys are known, or if they are older than `KEYS_SECONDS`.
+        """Return the known keys. The result is empty if no keys are known, or if they are older than
+        `KEYS_SECONDS`.
 
-        Until the issuer's keys change, every call returns the same object.
+        As long as the issuer's keys do not change, every call returns the same object.
         """
         age = self._monotonic() - self._fetched_at
         if age >= REFRESH_SECONDS:
@@ -65,8 +66,8 @@ class IssuerKeys:
         """Return the key that a token names, or None if the issuer has no such key.
 
         Args:
-            kid: id of the key. If the token names no key, this is None, and the issuer's only key for the
-                algorithm is returned.
+            kid: id of the key; None if the token names no key. With None, the issuer's key for the algorithm
+                is returned if there is only one.
             algorithm: name of the token's algorithm.
 
         Raises:
@@ -84,9 +85,9 @@ class IssuerKeys:
         return None
 
     def _start_fetching(self) -> None:
-        """Start to fetch the keys.
+        """Start to fetch the keys in the background.
 
-        If a fetch is running, or if the latest fetch began a moment ago, do nothing.
+        Do nothing if a fetch is running, or if the latest fetch began less than `MIN_REFRESH_SECONDS` ago.
         """
         now = self._monotonic()
         if self._fetching is None and now - self._attempted_at >= MIN_REFRESH_SECONDS:

@@ -50,17 +50,14 @@ class InvalidToken(Exception):
 
 
 class UnusableClaim(Exception):
-    """The token is valid, but a claim that Batchwright needs is missing or has an invalid value.
+    """The token is valid, but it lacks a claim that Batchwright needs, or the claim's value is invalid.
 
     The message names the claim, in one sentence for the sender.
     """
 
 
 class TokenIdentity(NamedTuple):
-    """Sender of a token: tenant, user and scopes.
-
-    Scopes in the token that Batchwright does not know are left out.
-    """
+    """Identity of a token's sender: tenant, user and scopes. Unknown scopes of the token are left out."""
 
     tenant: str
     user: str
@@ -74,10 +71,7 @@ class _CheckedToken(NamedTuple):
 
 
 class _Header(BaseModel):
-    """Header of a token.
-
-    If it contains keys or addresses of keys, they are ignored, because the sender chose them.
-    """
+    """Header of a token. Keys and addresses of keys in it are ignored, because the sender chose them."""
 
     alg: str
     kid: str | None = None
@@ -86,7 +80,10 @@ class _Header(BaseModel):
 
 
 class _Registry(JWSRegistry):
-    """Ignores unknown header parameters, as RFC 7515 requires. `_parse` has checked the algorithm."""
+    """Rules for token headers. Unknown parameters are ignored, as RFC 7515 requires.
+
+    `_parse` has already checked the algorithm.
+    """
 
     max_header_length = MAX_TOKEN_CHARACTERS
 
@@ -98,7 +95,7 @@ _REGISTRY = _Registry(strict_check_header=False)
 
 
 class TokenVerifier:
-    """Verifies tokens of the issuer that the settings name, and caches the senders of valid tokens.
+    """Verifies tokens of the issuer in the settings. It caches the senders of valid tokens.
 
     A cached sender is used until the token expires or the issuer's keys change.
     """
@@ -222,7 +219,7 @@ class TokenVerifier:
 def _find(claims: _Claims, name: str) -> JsonValue:
     """Return the value of a claim; None if there is none.
 
-    A name that begins with `/` is the JSON Pointer of a value in nested objects: `/realm_access/roles`.
+    A name that begins with `/` is a JSON Pointer to a value in nested objects, such as `/realm_access/roles`.
     """
     if not name.startswith("/"):
         return claims.get(name)
@@ -235,7 +232,7 @@ def _find(claims: _Claims, name: str) -> JsonValue:
 
 
 def _parse(token: str) -> tuple[CompactSignature, _Header]:
-    """Return the parts of a token and its header. The signature is not checked yet.
+    """Split a token, and return its parts and its header. The signature is not checked yet.
 
     Raises:
         InvalidToken: the token is too long, malformed, or of a kind that is never accepted.

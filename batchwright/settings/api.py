@@ -71,10 +71,7 @@ class ApiSettings(BaseSettings):
     )
 
     def weight_of(self, tenant: str) -> float:
-        """Return the configured weight of a tenant.
-
-        It applies if no weight was set for the tenant at run time.
-        """
+        """Return the configured weight of a tenant. A weight that was set at run time takes its place."""
         return self.tenant_weights.get(tenant, 1.0)
 
     @field_validator("api_key")

@@ -11,7 +11,7 @@ from batchwright.rules.json_text import unique_keys
 class EnvironmentSource(EnvSettingsSource):
     """Reads settings from environment variables.
 
-    If a variable is not set, this class decodes nothing for it, unlike its base class.
+    Unlike its base class, it does no decoding for variables that are not set.
     """
 
     def prepare_field_value(
@@ -32,7 +32,7 @@ class EnvironmentSource(EnvSettingsSource):
 
 
 class EnvironmentSettings(BaseSettings):
-    """Base class of settings that come from the caller's overrides and from environment variables only.
+    """Base class of settings that come only from the caller's arguments and from environment variables.
 
     `.env` files and directories of secrets are not read, because reading them would double the loading time.
     """

@@ -55,8 +55,8 @@ def describe_error(error: ErrorDetails) -> str:
 def describe_invalid_json(kind: object) -> str:
     """Return the error message for a setting that is not valid JSON.
 
-    `kind` is the type of the setting, such as `list[str]` or `dict[str, float]`. The message shows the form
-    of such a value in JSON.
+    `kind` is the type of the setting, such as `list[str]` or `dict[str, float]`. The message shows an example
+    of this type in JSON.
     """
     form = '{"...": ...}' if str(kind).startswith("dict") else '["...", "..."]'
     return f"it is not JSON, in the form {form}"
@@ -65,7 +65,7 @@ def describe_invalid_json(kind: object) -> str:
 def describe_requirement(error: ErrorDetails) -> str:
     """Return the requirement that a value does not meet, such as "be a number".
 
-    The text is the second part of a message. The first part ends with "it must".
+    It is the end of a message, after the words "it must".
     """
     context = {name: _plain(value) for name, value in error.get("ctx", {}).items()}
     if error["type"] == "string_pattern_mismatch":
@@ -91,7 +91,7 @@ def _match(pattern: str) -> str:
 
 
 def _place(within: Sequence[int | str]) -> str:
-    """Return the position of an error in a setting as text: ('a', 'in_flight') becomes "in_flight of 'a'"."""
+    """Return as text where in a setting an error is: ('a', 'in_flight') becomes "in_flight of 'a'"."""
     if not within:
         return "it"
     if within[-1] == _KEY:

@@ -11,7 +11,7 @@ from batchwright.settings.errors import HIDDEN_VALUE
 
 
 def http_url(url: str) -> str:
-    """Return a URL without trailing slashes, if it is an HTTP or HTTPS URL.
+    """Check an HTTP or HTTPS URL, and return it without trailing slashes.
 
     Raises:
         ValueError: the text is not such a URL. The message does not contain the text.
@@ -24,7 +24,7 @@ def http_url(url: str) -> str:
 
 
 def http_urls(urls: list[str]) -> list[str]:
-    """Return URLs without trailing slashes, if all are HTTP or HTTPS URLs.
+    """Check HTTP or HTTPS URLs, and return them without trailing slashes.
 
     Raises:
         ValueError: a text is not such a URL. The message contains the text.
@@ -46,7 +46,8 @@ def is_loopback(host: str) -> bool:
 
 
 def secure_url(url: str) -> str:
-    """Return a URL unchanged if it begins with https, or if it begins with http and its host is this machine.
+    """Check that a URL is secure, and return it unchanged. It must use https, or http and a host on this
+    machine.
 
     Raises:
         ValueError: the text is not such a URL. The message does not contain the text.
@@ -59,7 +60,8 @@ def secure_url(url: str) -> str:
 
 
 def issuer_url(url: str) -> str:
-    """Return the URL of an OpenID Connect issuer unchanged, because tokens contain exactly this text.
+    """Check the URL of an OpenID Connect issuer. Return it unchanged, because tokens contain exactly this
+    text.
 
     Raises:
         ValueError: the text is not a secure URL, or it has a user, a query or a fragment.
@@ -70,7 +72,7 @@ def issuer_url(url: str) -> str:
 
 
 def postgres_url(url: str) -> str:
-    """Return the URL of a PostgreSQL database unchanged, if it is valid.
+    """Check the URL of a PostgreSQL database, and return it unchanged.
 
     Raises:
         ValueError: the URL is invalid. The message does not contain the URL, which may have a password.
@@ -94,12 +96,12 @@ def _has_host(url: str) -> bool:
 
 
 def backend_urls(urls: list[str]) -> list[str]:
-    """Return the URLs of backends without trailing slashes.
+    """Check the URLs of backends, and return them without trailing slashes.
 
     Raises:
         ValueError: a text is not an HTTP or HTTPS URL.
-        PydanticCustomError: a URL has a user, a query or a fragment. It may contain a secret, and metrics and
-            logs show the URLs of backends.
+        PydanticCustomError: a URL has a user, a query or a fragment. These parts may contain a secret, and
+            metrics and logs show the URLs of backends.
     """
     for url in http_urls(urls):
         place = url.split("/", 3)[2]
@@ -112,7 +114,7 @@ def backend_urls(urls: list[str]) -> list[str]:
 
 
 def check_tenant(name: str) -> str:
-    """Return a tenant's name unchanged, if it is valid. The empty name is valid.
+    """Check a tenant's name, and return it unchanged. The empty name is valid.
 
     Raises:
         ValueError: the name is invalid.
@@ -123,14 +125,14 @@ def check_tenant(name: str) -> str:
 
 
 class InvalidObjectReference(Exception):
-    """The object that a reference `module:attribute` names cannot be loaded.
+    """An object named by a reference `module:attribute` cannot be loaded.
 
     The message has the reference and the reason.
     """
 
 
 def load_object(reference: str) -> object:
-    """Import and return the object that a reference of the form `module:attribute` names.
+    """Import the object that a reference of the form `module:attribute` names, and return it.
 
     If the object is a class, return an instance, created without arguments.
 

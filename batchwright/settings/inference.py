@@ -136,7 +136,7 @@ class InferenceSettings(BaseSettings):
     def passed_headers(self) -> tuple[str, ...]:
         """Names, in lower case, of the client's headers that are forwarded to backends.
 
-        A client sends these headers when it creates a batch. Each request of the batch then has them.
+        The headers of the request that creates a batch are sent with every request of the batch.
         """
         return parse_passed_names(self.pass_headers)
 

@@ -60,7 +60,7 @@ class Settings(
     StorageSettings,
     EnvironmentSettings,
 ):
-    """All settings of one process. They are read when the process starts and then never change."""
+    """All settings of one process. They are read when the process starts, and never change after that."""
 
     model_config = SettingsConfigDict(
         env_prefix="BATCHWRIGHT_", extra="ignore", frozen=True, populate_by_name=True
@@ -71,7 +71,7 @@ class Settings(
     def _finite(cls, value: object) -> object:
         """Return the value of a setting unchanged.
 
-        Raises ValueError if it is a number that is too large for a deadline or a database column.
+        Raises ValueError if the value is a number too large for a deadline or a database column.
         """
         if isinstance(value, float) and not abs(value) <= _MAX_SECONDS:
             raise ValueError(f"it must be at most {_MAX_SECONDS:,}")
@@ -101,9 +101,9 @@ def load(**overrides: object) -> Settings:
 
 
 def load_registry(settings: Settings) -> RegistryConfig | None:
-    """Return the content of the registry file, which lists models and backends.
+    """Read the registry file, which lists models and backends, and check that it fits the settings.
 
-    Check that it fits the settings. Return None if the setting `registry` is not set.
+    Return None if the setting `registry` is not set.
 
     Raises:
         SettingsError: the file is invalid, or it contradicts another setting.
@@ -131,7 +131,7 @@ def load_registry(settings: Settings) -> RegistryConfig | None:
 
 
 def require_backends(settings: Settings) -> None:
-    """Raise SettingsError if no backend is configured, because every line of a batch would fail.
+    """Raise SettingsError if no backend is configured. Without a backend, every line of a batch would fail.
 
     A backend is configured in the setting `backends` or `registry`.
     """
@@ -145,8 +145,8 @@ def require_backends(settings: Settings) -> None:
 def _describe_header_conflict(config: RegistryConfig, dispatch_header: str) -> str:
     """Return a message about the first conflict of request headers in the registry; "" if there is none.
 
-    Headers conflict with each other, or with headers that Batchwright sends itself, such as
-    `dispatch_header`.
+    Configured headers can conflict with each other. They can also conflict with headers that Batchwright
+    sends itself, such as `dispatch_header`.
     """
     if config.gateway is not None:
         problem = request_headers.conflict_message(config.gateway, "of the gateway", dispatch_header)

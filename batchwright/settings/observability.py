@@ -24,8 +24,8 @@ def variable_name(name: str) -> str:
 class Sampler(StrEnum):
     """Rules that decide which traces are kept.
 
-    A call can belong to a trace of its caller. The rules whose names begin with `parentbased` then keep the
-    trace if and only if the caller keeps it.
+    If a request is part of its caller's trace, the rules that begin with `parentbased` follow the caller:
+    they keep the trace if the caller keeps it.
     """
 
     ALWAYS_ON = "always_on"

@@ -33,13 +33,11 @@ _KEYS: dict[str, type[BaseModel]] = {
 
 
 class SecretUnreadable(Exception):
-    """An API key or a certificate cannot be read. The message names it and the reason."""
+    """An API key or a certificate cannot be read. The message names the file or variable, and the reason."""
 
 
 def read_registry(path: Path, secrets_dir: Path) -> RegistryConfig:
-    """Return the content of the registry file at `path`.
-
-    Check that its API keys and certificates can be read.
+    """Read the registry file at `path`, and check that its API keys and certificates can be read.
 
     Args:
         secrets_dir: directory of the API keys that the file names with `api_key_name`.
@@ -86,7 +84,7 @@ def iter_backends(config: RegistryConfig) -> Iterator[tuple[str, BackendConfig]]
 
 
 def describe_first_error(error: ValidationError) -> str:
-    """Return position and remedy of the first error in the file, as a sentence without a full stop."""
+    """Describe the first error in the file and how to correct it, in a sentence without a full stop."""
     first = error.errors()[0]
     place = _place(first["loc"])
     return f"{place}: {describe_remedy(first)}" if place else describe_remedy(first)

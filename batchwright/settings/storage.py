@@ -12,7 +12,10 @@ from batchwright.settings.levels import START, TUNING
 
 
 class LocationAccess(BaseModel):
-    """Prefixes `s3://bucket/prefix/` of other data than Batchwright's that one tenant may read, or write."""
+    """Prefixes `s3://bucket/prefix/` that the batches of one tenant may read from, or write to.
+
+    They are for data outside of Batchwright's own storage.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -112,12 +115,12 @@ class StorageSettings(BaseSettings):
         return locations
 
     def may_read(self, tenant: str, location: ObjectLocation) -> bool:
-        """Return True if batches of the tenant may name this object as their input."""
+        """Return True if a batch of the tenant may use this object as its input."""
         access = self.data_locations.get(tenant, LocationAccess())
         return is_within(location, map(parse_prefix, access.read))
 
     def may_write(self, tenant: str, location: ObjectLocation) -> bool:
-        """Return True if batches of the tenant may write their files under this prefix."""
+        """Return True if a batch of the tenant may write its files under this prefix."""
         access = self.data_locations.get(tenant, LocationAccess())
         return is_within(location, map(parse_prefix, access.write))
 

@@ -19,10 +19,10 @@ _NO_SETTINGS = re.compile(
 
 
 def unknown_variables() -> dict[str, str]:
-    """Return the environment variables that start with `BATCHWRIGHT_` but are no settings.
+    """Return environment variables that start with `BATCHWRIGHT_` but belong to no setting.
 
-    The keys are the names of the variables. Each value is the name of the most similar setting, or empty if
-    no setting has a similar name.
+    The keys are the names of the variables. Each value is the setting with the most similar name, or empty if
+    no name is similar.
     """
     known = {variable_name(name) for name in Settings.model_fields}
     endings = [name.removeprefix(_PREFIX) for name in known if name.startswith(_PREFIX)]
@@ -36,7 +36,7 @@ def unknown_variables() -> dict[str, str]:
 
 
 def warn_about_unknown_variables() -> None:
-    """Log a warning for each environment variable that looks like a setting but is not a setting."""
+    """Log a warning for each environment variable that looks like a setting but belongs to none."""
     for name, meant in unknown_variables().items():
         extra = {"variable": name, **({"meant": meant} if meant else {})}
         logger.warning("environment variable is not a setting and is ignored", extra=extra)

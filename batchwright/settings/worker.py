@@ -20,9 +20,9 @@ _MIB = 1024 * 1024
 class ModelLimits(BaseModel):
     """Limits of one model that replace the default limits.
 
-    `requests_per_second` is the limit of all workers together, and `in_flight` the limit of each worker.
+    `requests_per_second` is the limit of all workers together. `in_flight` is the limit of each worker.
     `inputs_per_request` is the number of lines of `/v1/embeddings` that may share a request. `chat_executor`
-    is a reference `module:attribute` to code that joins chats, so that several chats can share a request.
+    is a reference `module:attribute` to code that joins several chats into one request.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -120,7 +120,7 @@ class WorkerSettings(BaseSettings):
     def in_flight_of(
         self, model: str, registered: int | None = None, registered_fraction: float | None = None
     ) -> int:
-        """Return how many requests of a model one worker may have in flight, at least 1.
+        """Return how many requests of a model one worker may have in flight at the same time, at least 1.
 
         Args:
             registered: limit from the model registry; None to use the limit from the settings.
@@ -134,9 +134,8 @@ class WorkerSettings(BaseSettings):
 
     @property
     def is_shared(self) -> bool:
-        """True if batches may use only a part of the backends' capacity.
-
-        Interactive traffic uses the rest.
+        """True if batches may use only a part of the backends' capacity. The rest is for interactive
+        requests.
         """
         return any(limits.capacity_fraction for limits in self.models.values()) or self.capacity_fraction < 1
 

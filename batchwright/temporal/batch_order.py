@@ -26,7 +26,7 @@ def build_order(
     fairness_weight: float | None = None,
     max_priority: int = MAX_PRIORITY,
 ) -> BatchOrder:
-    """Build the order of a new batch from its template and the operator's current settings.
+    """Build the start argument of a new batch from its template and the operator's current settings.
 
     Args:
         start_at: time at which the batch starts; None to start it now.
@@ -35,7 +35,7 @@ def build_order(
         max_priority: highest priority that the tenant may use.
 
     Raises:
-        PriorityNotAllowed: the template has a higher priority.
+        PriorityNotAllowed: the priority in the template is higher.
     """
     priority = min(DEFAULT_PRIORITY, max_priority) if template.priority is None else template.priority
     if priority > max_priority:

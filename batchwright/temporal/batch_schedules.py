@@ -47,7 +47,7 @@ class ScheduleMissing(Exception):
 
 
 class TimeZoneUnknown(Exception):
-    """Temporal does not know the time zone of a schedule. The message is Temporal's."""
+    """Temporal does not know the time zone of a schedule. The text is Temporal's error message."""
 
 
 class ScheduleStatus(NamedTuple):
@@ -55,8 +55,8 @@ class ScheduleStatus(NamedTuple):
 
     Attributes:
         next_times: the next times at which it is due, up to ten; empty while it is paused.
-        skipped: number of times at which it was due and no batch was created, because of its overlap policy
-            or because Temporal was unavailable for too long.
+        skipped: number of due times at which no batch was created, because of its overlap policy or because
+            Temporal was unavailable for too long.
         is_running: True if a batch of the schedule has not ended.
     """
 
@@ -67,18 +67,20 @@ class ScheduleStatus(NamedTuple):
 
 
 class BatchSchedules(Protocol):
-    """Schedules of all tenants in Temporal, by their ids, which contain no tenant.
+    """Access to the schedules of all tenants in Temporal. Callers must check the tenant of an id themselves.
 
     All methods raise TemporalUnavailable if the server does not respond. Methods for an existing schedule
     raise ScheduleMissing if there is no such schedule.
     """
 
     async def create(self, spec: ScheduleSpec) -> None:
-        """Create a schedule. If it exists, nothing happens. Raises TimeZoneUnknown."""
+        """Create a schedule. If it exists already, nothing happens. Raises TimeZoneUnknown for an unknown
+        zone.
+        """
         ...
 
     async def update(self, spec: ScheduleSpec) -> None:
-        """Change a schedule. A paused schedule stays paused. Raises TimeZoneUnknown."""
+        """Change a schedule. A paused schedule stays paused. Raises TimeZoneUnknown for an unknown zone."""
         ...
 
     async def pause(self, id: str) -> None: ...
@@ -86,7 +88,7 @@ class BatchSchedules(Protocol):
     async def resume(self, id: str) -> None: ...
 
     async def trigger(self, id: str) -> None:
-        """Start a run now, as the overlap policy permits, even if the schedule is paused."""
+        """Start a batch of the schedule now, even if the schedule is paused. The overlap policy applies."""
         ...
 
     async def delete(self, id: str) -> None:
@@ -124,9 +126,9 @@ class TemporalBatchSchedules(BatchSchedules):
     async def _update(self, spec: ScheduleSpec) -> None:
         """Replace the times and the overlap policy of a schedule, and nothing else.
 
-        The SDK's update would undo a pause that comes between its two calls. Temporal ignores an update with
-        an old conflict token, and does not say so. So the schedule is read again: its note shows if it has
-        this update.
+        The SDK's own update would undo a pause that comes between its two calls, so it is not used. If the
+        schedule has changed since it was read, Temporal silently ignores an update. So the schedule is read
+        again after each update: its note shows if the update was applied.
         """
         service, namespace = self._client.workflow_service, self._client.namespace
         note = f"changed by its tenant ({uuid4().hex})"
@@ -207,9 +209,9 @@ def _search_attributes(tenant: str) -> TypedSearchAttributes:
 
 
 def _unless_time_zone(error: RPCError) -> Exception:
-    """Return TimeZoneUnknown if Temporal rejects the time zone of a schedule; otherwise the error itself.
+    """Return TimeZoneUnknown if Temporal rejects the time zone of a schedule. Return other errors unchanged.
 
-    Other errors have the same status, for example if a search attribute is missing in the namespace.
+    The status alone does not show this: other errors have the same status.
     """
     is_rejected = error.status is RPCStatusCode.INVALID_ARGUMENT
     return TimeZoneUnknown(error.message) if is_rejected and _ZONE.search(error.message) else error

@@ -20,7 +20,7 @@ _RPC_TIMEOUT = timedelta(seconds=10)
 
 
 async def start_batch(client: Client, order: BatchOrder) -> bool:
-    """Start the workflow of the batch that `order` describes, unless the workflow was started before.
+    """Start the workflow of the batch that `order` describes, unless it was started before.
 
     Return True if the workflow runs now, False if it has already ended. Raises RPCError if a call to Temporal
     fails.

@@ -29,7 +29,7 @@ DATA_CONVERTER = pydantic_data_converter
 
 @retry(retry=retry_if_exception_type(ValueError), stop=stop_after_attempt(5), reraise=True)
 def observed_runtime() -> tuple[Runtime, str]:
-    """Create a runtime of Temporal's SDK that serves the SDK's metrics.
+    """Create a runtime of Temporal's SDK that serves metrics of the SDK.
 
     Return the runtime, and the address `host:port` of the metrics. Call this once in a process, before the
     first client is created.
@@ -53,10 +53,9 @@ def observed_runtime() -> tuple[Runtime, str]:
 
 
 async def connect(settings: Settings, *, runtime: Runtime | None = None, lazy: bool = False) -> Client:
-    """Return a Temporal client for the namespace in the settings.
+    """Connect to Temporal, and return a client for the namespace in the settings.
 
-    The client does not notice a change of the credential files. Use `open_connection` for a client that
-    follows such changes.
+    The client does not notice when credential files change. For a client that does, use `open_connection`.
 
     Args:
         runtime: the SDK's runtime; None for the default runtime.
@@ -73,11 +72,10 @@ async def connect(settings: Settings, *, runtime: Runtime | None = None, lazy: b
 async def open_connection(
     settings: Settings, *, runtime: Runtime | None = None, lazy: bool = False
 ) -> tuple[Client, TemporalConnection]:
-    """Return a Temporal client and its connection, which can change to new credentials.
+    """Return a Temporal client, and its connection, which can follow changes of the credential files.
 
-    `TemporalConnection.run` reads the credential files every few seconds. The connection changes its
-    credentials only while the caller runs it. It has the same arguments as `connect`, and raises the same
-    exceptions.
+    The connection follows them only while the caller runs `TemporalConnection.run`, which reads the files
+    every few seconds. The arguments and exceptions are the same as for `connect`.
     """
     converter = data_converter(settings)
     connection = await TemporalConnection.open(settings, runtime=runtime, lazy=lazy)
@@ -107,6 +105,6 @@ def data_converter(settings: Settings) -> DataConverter:
 
 
 def check(settings: Settings) -> None:
-    """Raise SettingsError if a file or key that `connect` needs cannot be used."""
+    """Check all files and keys that `connect` needs. Raise SettingsError if one of them cannot be used."""
     credentials.read(settings)
     build_codec(settings)

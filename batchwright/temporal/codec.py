@@ -29,7 +29,7 @@ _NONCE_BYTES = 12
 
 
 class PayloadDecryptionError(Exception):
-    """This process cannot decrypt a payload. The message names the key of the payload."""
+    """This process cannot decrypt a payload. The message names the payload's key."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,10 @@ class PayloadKey:
 
 
 class EncryptionCodec(PayloadCodec):
-    """Codec that encrypts payloads with the first of `keys`.
+    """Encrypts payloads with the first of `keys`.
 
-    It decrypts payloads that were encrypted with any of `keys`, and returns unencrypted payloads unchanged.
+    It can decrypt payloads that were encrypted with any of `keys`. Unencrypted payloads are returned
+    unchanged.
     """
 
     def __init__(self, keys: Sequence[PayloadKey]) -> None:
@@ -71,7 +72,7 @@ class EncryptionCodec(PayloadCodec):
 
 
 class KeylessCodec(PayloadCodec):
-    """Codec of a process without payload keys. It does not encrypt, and it rejects encrypted payloads."""
+    """Codec for a process without payload keys. It does not encrypt, and it rejects encrypted payloads."""
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
         return list(payloads)
@@ -82,7 +83,7 @@ class KeylessCodec(PayloadCodec):
 
 
 def decrypt_payloads(payloads: Iterable[Payload], keys: Mapping[str, PayloadKey]) -> list[Payload]:
-    """Return the payloads, decrypted if they are encrypted. `keys` has the known keys by their ids.
+    """Return the payloads, decrypted if they are encrypted. `keys` maps key ids to keys.
 
     Raises PayloadDecryptionError if a key is missing or a payload is damaged.
     """

@@ -20,7 +20,7 @@ _REFRESH_SECONDS = 2.0
 
 
 class TemporalConnection:
-    """Connection to Temporal, which follows changes of the credential files.
+    """Connection to Temporal that follows changes of the credential files.
 
     If a certificate has changed, the connection is replaced. If only the API key has changed, the connection
     stays and uses the new key.
@@ -84,7 +84,7 @@ class TemporalConnection:
     async def _apply(self, found: Credentials) -> None:
         """Use the credentials `found` from now on.
 
-        Raises RuntimeError if they need a new connection and this connection cannot be opened.
+        Raises RuntimeError if they need a new connection and it cannot be opened.
         """
         if found.tls == self._credentials.tls:
             self.service.update_api_key(found.api_key)
@@ -100,9 +100,9 @@ class TemporalConnection:
 
 
 class ReplaceableService(ServiceClient):
-    """Sends the calls of a client over the current connection.
+    """Sends the calls of a Temporal client over the current connection, which can be replaced.
 
-    If the connection is replaced while a call runs, the call ends on the old connection.
+    A call that runs during the replacement ends on the old connection.
     """
 
     def __init__(self, config: ConnectConfig, current: ServiceClient) -> None:

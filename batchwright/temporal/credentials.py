@@ -20,9 +20,9 @@ _Parsed = TypeVar("_Parsed")
 
 @dataclass(frozen=True)
 class Credentials:
-    """TLS settings and API key for a connection to Temporal. Each is None if the connection does not use it.
+    """TLS settings and API key for a connection to Temporal; None for what the connection does not use.
 
-    The connection must be changed if the credentials in use differ from the credentials in the files.
+    Compare them with the credentials in the files to see if the connection must change.
     """
 
     tls: TLSConfig | None = None

@@ -40,10 +40,9 @@ class TemporalNotSetUp(TemporalUnavailable):
 
 
 def from_connect_error(settings: Settings, error: RuntimeError) -> TemporalUnavailable:
-    """Return an exception of this module that describes `error`.
+    """Translate the error that the SDK raised when it could not connect to Temporal.
 
-    The SDK has raised `error`, because it could not connect to Temporal. The caller raises the result
-    instead.
+    Return the exception to raise instead.
     """
     text = str(error)
     if _REFUSED.search(text):
@@ -57,10 +56,7 @@ def from_connect_error(settings: Settings, error: RuntimeError) -> TemporalUnava
 
 
 def from_rpc_error(settings: Settings, error: RPCError) -> TemporalUnavailable:
-    """Return an exception of this module that describes `error`.
-
-    A call to Temporal has raised `error`. The caller raises the result instead.
-    """
+    """Translate the error of a call to Temporal. Return the exception to raise instead."""
     where = f"Temporal at {settings.temporal_address}"
     if error.status in (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED):
         return TemporalUnavailable(f"{where} refuses access: {_check(settings)}.")
@@ -75,16 +71,17 @@ def from_rpc_error(settings: Settings, error: RPCError) -> TemporalUnavailable:
 def is_unknown_namespace(error: RPCError) -> bool:
     """Return True if the error means that the namespace does not exist.
 
-    The status NOT_FOUND is not enough, because a call for an unknown workflow has the same status.
+    The status NOT_FOUND is not enough: a call for an unknown workflow has it, too.
     """
     return error.status is RPCStatusCode.NOT_FOUND and "namespace" in error.message.lower()
 
 
 @asynccontextmanager
 async def translated_errors(settings: Settings, missing: Exception) -> AsyncGenerator[None]:
-    """Context manager that raises `missing` or TemporalUnavailable instead of Temporal's own errors.
+    """Context manager that replaces Temporal's own errors by `missing` or TemporalUnavailable.
 
-    `missing` is raised for the error NOT_FOUND, unless the error means that the namespace is unknown.
+    `missing` is raised if Temporal does not find the object that the block names. If Temporal does not find
+    the whole namespace, TemporalUnavailable is raised.
     """
     try:
         yield

@@ -34,7 +34,7 @@ class Namespace:
     async def retention(self) -> timedelta | None:
         """Return how long the namespace keeps ended workflows; None if the namespace does not exist.
 
-        Raises RPCError if the call fails.
+        Raises RPCError if the call to Temporal fails.
         """
         request = DescribeNamespaceRequest(namespace=self._client.namespace)
         try:
@@ -74,7 +74,7 @@ class Namespace:
         return dict(listed.custom_attributes)
 
     async def _compare(self) -> tuple[list[str], list[str]]:
-        """Compare the namespace's search attributes with the search attributes that batches need.
+        """Compare the search attributes of the namespace with those that batches need.
 
         Return the names of missing attributes, and one sentence for each attribute with a wrong type. If the
         credentials do not allow listing the attributes, types are not checked.
@@ -115,6 +115,6 @@ def type_conflicts(found: SearchAttributeTypes) -> list[str]:
 
 
 def type_name(kind: IndexedValueType.ValueType) -> str:
-    """Return the type's name as Temporal's command line shows it: KeywordList for KEYWORD_LIST."""
+    """Return a type's name in the form of Temporal's command line, such as KeywordList for KEYWORD_LIST."""
     name = IndexedValueType.Name(kind).removeprefix("INDEXED_VALUE_TYPE_")
     return "".join(word.capitalize() for word in name.split("_"))

@@ -28,8 +28,8 @@ class PendingActivity(NamedTuple):
     """An activity that has not ended: it runs, waits or is paused.
 
     Attributes:
-        slice_number: number of the slice that the activity sends; None if it sends no slice, or if the number
-            is not known.
+        slice_number: number of the slice (part of a model's lines) that the activity sends. None if it sends
+            no slice, or if the number is not known.
         worker: identity of the worker that took the activity last; empty if no worker has taken it.
         since: when the present state began.
         attempt: number of the present attempt, or of the next one if the activity waits.
@@ -70,11 +70,11 @@ async def pending_activities(client: Client, workflow_id: str) -> list[PendingAc
 async def _slice_numbers(
     client: Client, execution: WorkflowExecution, activity_ids: Collection[str]
 ) -> dict[str, int]:
-    """Return the slice numbers of these activities, by activity id.
+    """Return the numbers of the slices (parts of a model's lines) that these activities send, by activity id.
 
-    The numbers are read from the workflow's history, from its end backwards, because slices that have not
-    ended were scheduled late. An activity is missing in the result if it is not among the last 10,000 events
-    of the history, or if this process does not have the key of its payload.
+    The numbers are read from the last 10,000 events of the workflow's history, newest first. Activities that
+    have not ended are usually among the newest. An activity is left out if it is not found there, or if this
+    process does not have the key to decrypt its payload.
     """
     left, numbers, token = set(activity_ids), dict[str, int](), b""
     for _ in range(_MAX_PAGES if left else 0):

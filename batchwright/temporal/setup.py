@@ -61,7 +61,7 @@ class SetupStep:
 
 
 class _NotVisible(TemporalUnavailable):
-    """A server of the Temporal cluster does not know a new namespace or search attribute yet."""
+    """A new namespace or search attribute is not known yet to a server of the Temporal cluster."""
 
     def __init__(self) -> None:
         super().__init__("Temporal does not show the new namespace or attributes yet: retry in a minute.")
@@ -87,7 +87,7 @@ async def set_up(client: Client, settings: Settings) -> AsyncGenerator[SetupStep
 
 
 class _Setup:
-    """The steps of `set_up`, each as one method. A step raises RPCError if a call to Temporal fails."""
+    """The steps of `set_up`, one method for each. A step raises RPCError if a call to Temporal fails."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client, self._settings = client, settings
@@ -190,7 +190,7 @@ class _Setup:
 
 
 def is_cloud(address: str) -> bool:
-    """Return True if the host in the address belongs to Temporal Cloud."""
+    """Return True if the address is one of Temporal Cloud."""
     host = address.rpartition(":")[0].lower().rstrip(".")
     return host.endswith((".tmprl.cloud", ".temporal.io"))
 

@@ -22,8 +22,8 @@ class StoredSecretUnreadable(Exception):
 class StoredSecrets:
     """Encrypts secrets with the first of `keys`, and decrypts them with any of the keys.
 
-    If there are no keys, secrets are stored unencrypted. `decrypt` must be called with the same owner as
-    `encrypt`, otherwise an encrypted secret cannot be decrypted.
+    Without keys, secrets are stored unencrypted. A secret can only be decrypted with the owner that was
+    passed to `encrypt`.
     """
 
     def __init__(self, keys: Sequence[PayloadKey]) -> None:

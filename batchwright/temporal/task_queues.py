@@ -31,7 +31,7 @@ class QueueReport:
         backlog: approximate number of waiting tasks.
         oldest_seconds: age of the oldest waiting task, in seconds.
         pollers: number of pollers in all workers.
-        limit: configured rate limit in turns (runs of a slice) per second; None if there is no limit.
+        limit: configured limit of activity starts per second; None if there is no limit.
     """
 
     name: str
@@ -64,10 +64,10 @@ async def describe_queue(client: Client, queue: str) -> QueueReport:
 
 
 async def server_time(client: Client) -> datetime | None:
-    """Return the time of Temporal's server, at most half a second old; None if it cannot be found out.
+    """Return the time of Temporal's server, at most half a second old.
 
-    The function sends a poll to an unused queue, and reads the time that the server recorded for the poll. It
-    takes at most 5 s. Raises RPCError if a call fails.
+    The function polls an unused queue, and reads the time that the server recorded for this. Return None if
+    this takes longer than 5 s. Raises RPCError if a call fails.
     """
     queue = f"batchwright-clock-{token_hex(8)}"
     request = PollActivityTaskQueueRequest(

@@ -19,7 +19,7 @@ _LOOKUP_SECONDS = 5.0
 
 
 class HostLookup:
-    """Looks up addresses at the system's name servers, without a cache."""
+    """Looks up addresses of hosts with the system's resolver, without a cache."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="webhook-hosts")
@@ -39,8 +39,8 @@ class HostLookup:
         Only the present addresses are checked. The host may have other addresses later.
 
         Raises:
-            ValueError: the host has a forbidden address, or was not found. The message is the same in both
-                cases, because a tenant could otherwise find out the names of the operator's hosts.
+            ValueError: the host has a forbidden address, or was not found. Both cases have the same message.
+                A tenant cannot use it to find out the names of the operator's hosts.
         """
         try:
             async with asyncio.timeout(_LOOKUP_SECONDS):

@@ -25,7 +25,7 @@ _AddressInfo = tuple[int, int, int, str, tuple[object, ...]]  # as from socket.g
 
 
 class SendResult(NamedTuple):
-    """Result of one request. If the request failed, `reason` says why; otherwise it is empty.
+    """Result of one request. If it failed, `reason` says why. If it succeeded, `reason` is empty.
 
     `status` is the HTTP status; None if there was no response. Only a request with a 2xx status succeeds.
     """
@@ -47,7 +47,7 @@ class WebhookSender:
         """Create a sender.
 
         Args:
-            allowed: networks that webhooks may be sent to although their addresses are not public.
+            allowed: private networks to which webhooks may be sent, in addition to public addresses.
             timeout_seconds: time limit of a whole request, from the lookup of the host to the end of the
                 response.
             tls: TLS settings; None to trust the system's CA certificates.
@@ -58,10 +58,9 @@ class WebhookSender:
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, url: str, headers: Mapping[str, str], body: bytes) -> SendResult:
-        """Send one request and return its result. If it fails, no exception is raised.
+        """Send one request and return its result. No exception is raised if it fails.
 
-        The `reason` in the result then says why. The only part of the response that it contains is the
-        status.
+        The `reason` in the result then says why. It contains no part of the response except the status.
         """
         try:
             check_url(url, self._allowed)
@@ -117,7 +116,7 @@ class WebhookSender:
         return self._session
 
     def _open_socket(self, target: _AddressInfo) -> socket.socket:
-        """Create and return a socket for a connection to `target`.
+        """Create a socket for a connection to `target`, and return it.
 
         Raises PermissionError if webhooks may not be sent to this address.
         """
@@ -132,7 +131,7 @@ class WebhookSender:
 
 
 class _Resolver(AbstractResolver):
-    """Resolver for aiohttp that looks up hosts with `lookup`. The resolver does not close `lookup`."""
+    """Lets aiohttp look up hosts with `lookup`. Closing the resolver does not close `lookup`."""
 
     def __init__(self, lookup: HostLookup) -> None:
         self._lookup = lookup

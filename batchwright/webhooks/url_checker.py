@@ -14,7 +14,7 @@ _ALLOWED_SECONDS = 10.0  # the addresses are checked again whenever a webhook is
 
 
 class TooManyUrls(Exception):
-    """A tenant has sent too many URLs that are not allowed. After `seconds`, it may send others."""
+    """A tenant has sent too many URLs that are not allowed. After `seconds`, it may send more."""
 
     def __init__(self, seconds: int) -> None:
         super().__init__(
@@ -29,17 +29,18 @@ class _Host(NamedTuple):
 
 
 class UrlChecker:
-    """Checks URLs for all routes of a process, and limits how many bad ones a tenant may send.
+    """Checks URLs of webhooks, and limits how many forbidden URLs a tenant may send. A process has one
+    checker.
 
-    Concurrent checks of a tenant for the same host share one lookup, and an allowed host is not looked up
-    again for ten seconds.
+    Concurrent checks of a tenant for the same host share one lookup. An allowed host is not looked up again
+    for ten seconds.
     """
 
     def __init__(self, networks: Sequence[Network]) -> None:
         """Create the checker.
 
         Args:
-            networks: networks that webhooks may be sent to although their addresses are not public.
+            networks: private networks to which webhooks may be sent, in addition to public addresses.
         """
         self._networks = networks
         self._lookup = HostLookup()
@@ -50,7 +51,7 @@ class UrlChecker:
         """Check that webhooks may be sent to this URL and to the addresses that its host has now.
 
         Raises:
-            ValueError: they may not be sent there. The message says why.
+            ValueError: webhooks may not be sent there. The message says why.
             TooManyUrls: the tenant has sent too many URLs that are not allowed.
         """
         try:
