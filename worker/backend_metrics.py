@@ -14,7 +14,7 @@ from batchwright.telemetry.metrics import Metrics
 
 
 def register_backend_metrics(registry: BackendRegistry, metrics: Metrics) -> None:
-    """Record the latency of each future health probe, and update the backend gauges before each scrape."""
+    """From now on, record the latency of health probes, and update the backend gauges before each scrape."""
 
     def on_probe(url: str, seconds: float) -> None:
         metrics.backend_latency.labels(url).observe(seconds)
@@ -24,7 +24,7 @@ def register_backend_metrics(registry: BackendRegistry, metrics: Metrics) -> Non
 
 
 def update_backend_gauges(registry: BackendRegistry, metrics: Metrics) -> None:
-    """Set the gauges of all backends, and remove the gauges of backends that have left the registry.
+    """Set the gauges of all backends. Remove the gauges of backends that are no longer in the registry.
 
     Backends with the same URL and different API keys share one health gauge. The gauge is 1 only if all of
     them are healthy.
@@ -59,7 +59,7 @@ def update_backend_gauges(registry: BackendRegistry, metrics: Metrics) -> None:
 
 
 def outstanding_requests(registry: BackendRegistry) -> dict[tuple[str, str], int]:
-    """Return this worker's number of requests in flight by (model, backend URL)."""
+    """Return how many requests of this worker are in flight, by (model, backend URL)."""
     found = Counter[tuple[str, str]]()
     for router in registry.routers:
         for upstream in router.upstreams:
@@ -78,10 +78,10 @@ def open_circuits(registry: BackendRegistry) -> frozenset[tuple[str, str]]:
 
 
 class StaleSeriesRemover:
-    """Removes the metric series of models and backends ten minutes after they have left the registry.
+    """Removes the metric series of models and backends, ten minutes after they have left the registry.
 
-    The delay lets Prometheus scrape the last values. The series of at most `_MAX_STALE` models and backends
-    are kept during the delay. If more models and backends have left, the oldest series are removed earlier.
+    The delay lets Prometheus scrape the last values. At most `_MAX_STALE` removed models and backends are
+    kept in the meantime. If there are more, the oldest series are removed earlier.
     """
 
     _KEEP_SECONDS = 600.0
@@ -98,8 +98,8 @@ class StaleSeriesRemover:
         Args:
             label: `model` or `backend`, the label of the series.
             present: all models or backend URLs that exist now.
-            counted: further values of the label that may have series. A value that is not in `present` is
-                treated as if its model or backend had just left.
+            counted: names of other models or backends that may have series. If they are not in `present`,
+                they count as removed now.
         """
         before, now = self._present.get(label, frozenset()), self._clock()
         self._present[label] = frozenset(present)
@@ -120,16 +120,15 @@ def forget_removed(
     stale: StaleSeriesRemover,
     forget: Callable[[Collection[str], Collection[str]], None],
 ) -> None:
-    """Drop the state and the metrics of models and backends that have left the registry.
+    """Delete the state and the metrics of models and backends that are no longer in the registry.
 
-    The metrics of a model stay while a live batch needs the model, even if no backend lists it.
+    While a live batch needs a model, its metrics stay, even if no backend offers the model.
 
     Args:
         registry: the registry after the change.
         metrics: metrics of the process.
         stale: removes the metric series ten minutes later.
-        forget: called with the remaining models and backend URLs. It drops the state of all other models and
-            backends.
+        forget: called with the remaining models and backend URLs. It deletes the state of all others.
     """
     models, urls = registry.known_models, {backend.url for backend in registry.backends}
     forget(models, urls)

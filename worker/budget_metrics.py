@@ -18,11 +18,11 @@ _NEARLY_USED = 0.9  # fraction of a budget above which alerts fire
 
 
 class BudgetCollector:
-    """Sets the metrics of daily budgets: the usage today, and the numbers of nearly and fully used budgets.
+    """Sets the metrics of daily budgets: the usage today, and how many budgets are nearly or fully used.
 
-    The tenants and organizations that have used the greatest part of their budgets get series of their own.
-    Teams, users and keys are only counted by their usage, because their names and ids must not become labels.
-    `default` is the budget of tenants without a budget of their own.
+    Tenants and organizations that have used the greatest part of their budgets get their own series. Teams,
+    users and keys are only counted, because their names and ids must not become labels. `default` is the
+    budget of tenants without a budget of their own.
     """
 
     def __init__(
@@ -88,5 +88,5 @@ class _BudgetUse(NamedTuple):
 
 
 def _in_units(amounts: DailyAmounts, quota: Quota) -> float:
-    """Return the number of tokens, or the cost in the unit of the currency."""
+    """Return an amount for a metric: a number of tokens, or the cost in units of the currency."""
     return amounts.cost / AMOUNT_PER_UNIT if quota is Quota.COST_PER_DAY else amounts.tokens

@@ -31,11 +31,11 @@ _FAILURES_BEFORE_BLOCKING = 2
 
 
 class DependencyMonitor:
-    """Checks dependencies regularly, and decides if the worker accepts slices.
+    """Checks dependencies regularly, and decides if the worker may start slices (activities that send lines).
 
     `failing` is a text with the required dependencies that failed the last check, and their errors.
-    `blocking` is the same text while the worker accepts no slices: from the second failed check in a row
-    until all required dependencies respond. Both texts are empty in all other cases.
+    `blocking` is the same text while the worker may not start slices. This begins with the second failed
+    check in a row, and ends when all required dependencies respond. At all other times, the texts are empty.
 
     Args:
         checks: health checks by the name of the dependency.
@@ -115,7 +115,7 @@ async def check_storage(storage: Storage) -> None:
     """Check that object storage responds. Retry for `STARTUP_SECONDS`.
 
     Raises:
-        StorageUnavailable: the last attempt failed, too.
+        StorageUnavailable: storage did not respond, even at the last attempt.
     """
     async for attempt in _retrying(StorageUnavailable):
         with attempt:
@@ -123,10 +123,10 @@ async def check_storage(storage: Storage) -> None:
 
 
 async def check_rates(rates: FleetRates) -> None:
-    """Load the rate limits set at run time, and check them against the settings.
+    """Load the rate limits that were set at run time, and check that they do not conflict with the settings.
 
-    The rates set at run time and the rates in the settings must not conflict. Retry for `STARTUP_SECONDS`,
-    because PostgreSQL may have become unavailable since the worker first connected.
+    Retry for `STARTUP_SECONDS`, because PostgreSQL may have become unavailable since the worker first
+    connected.
 
     Raises:
         DatabaseUnavailable: the last attempt failed, too.

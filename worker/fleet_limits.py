@@ -32,7 +32,7 @@ class Heartbeats(Protocol):
 class Backends(Protocol):
     @property
     def gateways(self) -> Sequence[BackendConfig]:
-        """The backends whose models are taken from their own model lists."""
+        """Backends that take their models from their own list of models."""
         ...
 
     @property
@@ -42,11 +42,11 @@ class Backends(Protocol):
 
 
 class FleetLimits:
-    """Divides fleet-wide limits between the live workers, and sets this worker's parts.
+    """Divides limits of the whole fleet between the live workers, and sets this worker's parts.
 
-    A backend's limit on requests in flight, less the room for interactive calls, is divided between the
-    workers that can send requests to this backend. A tenth of the limit is always left to batches. A model's
-    rates per minute are divided between the workers that run slices of the model.
+    From a backend's limit on requests in flight, room for interactive requests is subtracted, but at least a
+    tenth is left to batches. The rest is divided between the workers that can send requests to the backend. A
+    model's rates per minute are divided between the workers that send lines of the model.
 
     A worker is live if its last heartbeat is at most `FRESH_AGE` old. Until this worker has read its own
     heartbeat, its parts are 0. While the database is unavailable, the last known workers count as live.
@@ -78,7 +78,7 @@ class FleetLimits:
         self._taken = set[str]()  # URLs of the backends for which `is_taken` returns True
 
     async def run(self) -> None:
-        """Read the live workers and apply the parts regularly, until cancelled."""
+        """Read the live workers and apply this worker's parts regularly, until cancelled."""
         while True:
             with contextlib.suppress(DatabaseUnavailable):  # DependencyMonitor reports it
                 await self.refresh()
@@ -86,7 +86,7 @@ class FleetLimits:
             await asyncio.sleep(_REFRESH_SECONDS if has_joined else _JOIN_SECONDS)
 
     async def refresh(self) -> None:
-        """Read the live workers and the interactive load, and apply this worker's parts.
+        """Read the live workers and the load of interactive requests, and apply this worker's parts.
 
         Raises:
             DatabaseUnavailable: the database does not respond. The last known load stays in effect.
@@ -96,7 +96,7 @@ class FleetLimits:
         self.apply()
 
     def apply(self) -> None:
-        """Compute this worker's parts from the registry and the last known workers. Call `set_shares`."""
+        """Compute this worker's parts from the registry and the last known workers, and call `set_shares`."""
         limits = self._limits()
         queues = self._queues() if limits else {}
         polled = {worker.id: polled_queues([worker.stats]) for worker in self._live} if limits else {}
@@ -136,22 +136,22 @@ class FleetLimits:
         }
 
     def is_taken(self, url: str) -> bool:
-        """Return True if this worker has no part of the backend's limit because of interactive calls.
+        """Return True if this worker may send nothing to a backend because of interactive requests.
 
-        Without these calls, it would have one.
+        Without these requests, it would have a part of the backend's limit.
         """
         return url in self._taken
 
     def count_workers(self, queue: str) -> int:
-        """Return how many live workers served the task queue at the last refresh."""
+        """Return how many live workers polled the task queue at the last refresh."""
         return sum(is_polled(queue, polled_queues([worker.stats])) for worker in self._live)
 
     def _limits(self) -> dict[str, int]:
-        """Return the fleet-wide limits on requests in flight, by URL. Backends without a limit are left out.
+        """Return the fleet's limits on requests in flight, by backend URL. Backends without a limit are left
+        out.
 
-        If a URL has several limits, the lowest one counts. Some backends are gateways, which list their own
-        models. They are included before any of their models is known, so that their first requests are
-        limited, too.
+        If a URL has several limits, the lowest one counts. A gateway, which lists its own models, is included
+        even before its models are known. So its first requests are limited, too.
         """
         found = [(gateway.url, gateway.in_flight) for gateway in self._backends.gateways]
         for router in self._backends.routers:
@@ -163,12 +163,15 @@ class FleetLimits:
         return limits
 
     def _reserved(self, url: str) -> int:
-        """Return how many requests in flight at a backend the workers leave to interactive calls.
+        """Return how many requests in flight at a backend are kept free for interactive requests.
 
-        The number of interactive calls varies around its mean by about the square root of the mean. Half of
-        that is kept free beyond the mean: a call that finds no slot only waits for the next line to end. If
-        more are in flight than chance explains, their number has grown, and the mean follows later. A backend
-        that serves direct callers first needs no reservation: it refuses lines of batches itself.
+        The number of interactive requests varies around its mean by about the square root of the mean. So the
+        mean and half of this root are kept free. Half is enough, because a request without a free place only
+        waits for the next line to end. If many more are in flight now, their number has grown. Then this
+        number less the root is used.
+
+        If a backend serves direct callers first, nothing is kept free, because it refuses lines of batches
+        itself.
         """
         load = self._load.get(url)
         if load is None or url in self._direct_first():
@@ -177,12 +180,12 @@ class FleetLimits:
         return round(max(load.mean + spread / 2, load.in_flight - spread))
 
     def _direct_first(self) -> set[str]:
-        """Return the URLs of the backends that distinguish lines of batches and serve other callers first."""
+        """Return the URLs of backends that recognize lines of batches, and serve all other requests first."""
         upstreams = (upstream for router in self._backends.routers for upstream in router.upstreams)
         return {upstream.backend.url for upstream in upstreams if upstream.backend.client.serves_direct_first}
 
     def _queues(self) -> dict[str, set[str]]:
-        """Return, by backend URL, the task queues of the models whose requests may go to the backend."""
+        """Return the task queues of the models that a backend serves, by backend URL."""
         queues: dict[str, set[str]] = {}
         for router in self._backends.routers:
             queue = self._queue_of(router.model) or inference_queue(safe_name(router.model))

@@ -61,7 +61,7 @@ def _now() -> datetime:
 
 
 class FleetMetricsCollector:
-    """Refreshes the metrics of all sources regularly, one source after the other.
+    """Refreshes metrics from several sources regularly, one source after the other.
 
     If a source cannot be read, its metrics keep their values. The metric `observed_timestamp_seconds` shows
     when each source was last read.
@@ -92,7 +92,7 @@ class FleetMetricsCollector:
             await asyncio.sleep(self._every)
 
     async def refresh(self) -> None:
-        """Refresh all sources once. If the database or Temporal is unavailable, only log it."""
+        """Refresh the metrics of all sources once. Only log it if the database or Temporal is unavailable."""
         for source, refresh in self._sources.items():
             try:
                 await refresh(self._now())
@@ -110,8 +110,8 @@ class LiveBatchCollector:
     """Sets the metrics of live batches: number, age, lines, slack, and demand.
 
     The slack is the time between the forecast end of a batch and its deadline. The demand of a model is the
-    number of its lines that are due soon, and the rate at which they must settle (get their final results).
-    Each refresh replaces all series of a metric, so that ended batches leave no series behind.
+    number of its lines that are due soon, and the rate at which they must get their results. Each refresh
+    replaces all series of a metric. So no series of ended batches remain.
     """
 
     def __init__(self, table: LiveBatches, metrics: Metrics) -> None:
@@ -174,7 +174,7 @@ class LiveBatchCollector:
         """Set the gauges of each tenant: number of batches and lines, and the smallest slack of its batches.
 
         The slack is the time between a batch's forecast end and its deadline. Only the tenants with the most
-        lines left have series of their own. All others share one series.
+        lines left get their own series. All others share one series.
         """
         metrics = self._metrics
         dispatching = [batch for batch in batches if batch.status is not BatchStatus.CANCELLING]
@@ -214,13 +214,16 @@ class LiveBatchCollector:
 
 
 class EndedRunLookup(Protocol):
-    """Looks up in Temporal the workflow runs of batches.
+    """Looks up in Temporal how the workflow runs of batches have ended.
 
     All methods raise RPCError if Temporal does not respond.
     """
 
     async def with_ended_run(self) -> frozenset[str]:
-        """Return the ids of batches whose run has failed, timed out, or was cancelled or terminated."""
+        """Return the ids of batches whose workflow run has failed, timed out, or was stopped.
+
+        A run is stopped by a cancel or a termination in Temporal.
+        """
         ...
 
     async def is_open(self, batch_id: str) -> bool:
@@ -247,13 +250,14 @@ class TemporalEndedRuns(EndedRunLookup):
 
 
 class LostRunCollector:
-    """Counts lost batches: live batches whose workflow run failed, timed out, or was cancelled or terminated.
+    """Counts lost batches. A lost batch has not ended, but its workflow run has failed, timed out or was
+    stopped.
 
-    No process works on these batches any longer.
+    No process works on it any longer.
     """
 
     def __init__(self, runs: EndedRunLookup, live: LiveBatchCollector, metrics: Metrics) -> None:
-        """Create the collector. Each refresh checks the batches that `live` found at its last refresh."""
+        """Create the collector. Each refresh checks the batches that `live` found at its own last refresh."""
         self._runs, self._live, self._metrics = runs, live, metrics
 
     async def refresh(self, now: datetime) -> None:
@@ -269,7 +273,7 @@ class LostRunCollector:
 
 
 class MaintenanceCollector:
-    """Sets the metrics of retention (times of the last success) and of the last consistency check."""
+    """Sets metrics of retention (times of the last success) and of the last consistency check."""
 
     def __init__(self, retention: RetentionTable, checks: ConsistencyChecksTable, metrics: Metrics) -> None:
         self._retention, self._checks, self._metrics = retention, checks, metrics
@@ -294,8 +298,8 @@ class MaintenanceCollector:
 class QueueCollector:
     """Sets the metrics of task queues: length, age and pollers of the fixed queues and of each model's queue.
 
-    `models` returns the models in the registry, and the models for which live batches wait. Batches may name
-    any number of models, so the number of label values is limited. Queues of models without a label value are
+    `models` returns the models in the registry and the models that live batches need. Batches may name any
+    number of models, so the number of label values is limited. Queues of models without a label value are
     left out.
     """
 

@@ -26,10 +26,10 @@ class ForecastSignal(Protocol):
     """Sends a forecast to the batch's workflow."""
 
     async def __call__(self, batch_id: str, forecast: BatchForecast) -> bool:
-        """Send the forecast. Return False if Temporal does not respond. The forecast must then be sent again.
+        """Send the forecast to the batch's workflow, and return True.
 
-        Return True if the workflow has received the forecast. Also return True if the workflow does not
-        accept the signal, for example because the workflow has ended.
+        Return False if Temporal does not respond: the caller must send the forecast again. If the workflow
+        does not accept it, for example because it has ended, return True.
         """
         ...
 
@@ -42,12 +42,11 @@ class _Batch(NamedTuple):
 
 
 class ForecastCollector:
-    """Forecasts when each live batch will be done, stores the forecasts, and shows them as metrics.
+    """Forecasts when each live batch will end, stores the forecasts, and shows them as metrics.
 
-    All control workers compute the same forecasts, but only one of them stores them. That worker also sends a
-    forecast to the batch's workflow if it differs enough from the last forecast that was sent. The collector
-    also stores the speeds of models, which forecasts of new batches need, and samples of the batches'
-    progress.
+    All control workers compute the same forecasts, but only one of them stores them. If a forecast has
+    changed enough, that worker also sends it to the batch's workflow. The collector also stores the speeds of
+    models, for forecasts of new batches, and samples of the batches' progress.
     """
 
     def __init__(self, database: Database, metrics: Metrics, report: ForecastSignal) -> None:
@@ -56,7 +55,8 @@ class ForecastCollector:
         self._reported: dict[str, BatchForecast] = {}
 
     async def refresh(self, now: datetime) -> None:
-        """Forecast all live batches once. Store the forecasts, set metrics, and report changes to workflows.
+        """Forecast the ends of all live batches. Store the forecasts, set metrics, and report changes to
+        workflows.
 
         Raises:
             DatabaseUnavailable: the database does not respond. The next refresh tries again.
@@ -115,7 +115,7 @@ def _forecast(remaining: RemainingTime, batch: _Batch, now: datetime) -> BatchFo
 
 
 def temporal_forecast_signal(client: Client) -> ForecastSignal:
-    """Return a function that sends the signal `forecast` to the batch's workflow."""
+    """Return a function that sends a forecast to the workflow of its batch, as the signal `forecast`."""
 
     async def send(batch_id: str, forecast: BatchForecast) -> bool:
         workflow = client.get_workflow_handle(batch_id)

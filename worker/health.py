@@ -23,7 +23,7 @@ class HealthServer:
         self._runner = web.AppRunner(app, access_log=None)
 
     async def start(self, host: str, port: int) -> str:
-        """Start listening, and return the URL of the server. Raise OSError if the port cannot be bound."""
+        """Start listening, and return the URL of the server. Raises OSError if the port is not available."""
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port)
         await site.start()

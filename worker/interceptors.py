@@ -65,7 +65,7 @@ _WHOLE_BATCH = ""  # used instead of a model's name
 
 
 class ActivityMetricsInterceptor(Interceptor):
-    """Records metrics of every activity attempt: slots in use, failures, and takeovers from lost workers."""
+    """Records metrics of activity attempts: slots in use, failures, and work taken over from lost workers."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -93,8 +93,8 @@ def register_slot_gauges(metrics: Metrics, slots: Callable[[], int]) -> None:
 class _HeartbeatRecorder(ActivityOutboundInterceptor):
     """Remembers the details of an activity's latest heartbeat.
 
-    A failed attempt sends a final heartbeat. The final heartbeat repeats these details, which would be lost
-    otherwise.
+    If the attempt fails, these details are sent once more in a final heartbeat. They would be lost without
+    it.
     """
 
     def __init__(self, next: ActivityOutboundInterceptor) -> None:
@@ -177,13 +177,13 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
             self._count_release("db_transient" if is_transient else "system_error")
 
     def _count_release(self, reason: str | None) -> None:
-        """Count an attempt that ended before its step is finished, so that Temporal starts another attempt.
+        """Count an attempt that ended before its work was finished, so that Temporal starts another attempt.
 
-        If the worker is shutting down, every attempt is counted, with the shutdown as the reason.
+        If the worker is shutting down, the attempt is always counted, with the shutdown as the reason.
 
         Args:
             reason: why the attempt ended, as the value of a metric label. None if it ended as planned, for
-                example by a cancel or at the end of a slice's limited turn. Such an attempt is not counted.
+                example by a cancel or at its time limit. The attempt is then not counted.
         """
         if activity.is_worker_shutdown() and self._is_of_batch:
             reason = "guard_shutdown"
@@ -192,10 +192,10 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
 
 
 def _recovery(result: object) -> tuple[str, str]:
-    """Return two metric labels for a step that a worker took over from a lost worker and finished.
+    """Return two metric labels for an activity that this worker took over from a lost worker and finished.
 
-    The first label is the batch's status during the step, the second label is the outcome. `result` is the
-    result of the activity.
+    The first label is the batch's status during the activity, the second label is the outcome. `result` is
+    the result of the activity.
     """
     match result:
         case IngestResult(failed=failed):
@@ -212,7 +212,7 @@ def _recovery(result: object) -> tuple[str, str]:
 
 
 def previous_failures(details: Sequence[object]) -> int:
-    """Return how many earlier attempts of the step ended with an unknown exception.
+    """Return how many earlier attempts of the activity ended with an unknown exception.
 
     Args:
         details: heartbeat details of the previous attempt, which contain this number if it is not 0.
@@ -222,15 +222,12 @@ def previous_failures(details: Sequence[object]) -> int:
 
 
 def failure_count_details(failures: int) -> tuple[str, ...]:
-    """Return the heartbeat details that pass the number of failures to the next attempt.
-
-    They are empty if the number is 0.
-    """
+    """Return the heartbeat details that pass the number of failures to the next attempt; empty for 0."""
     return (f"{_FAILURE_COUNT_PREFIX}{failures}",) if failures else ()
 
 
 def translate_error(error: Exception, step: str, failures: int) -> ApplicationError:
-    """Return the failure to raise for an exception that the step's own code has not translated.
+    """Translate an exception into the failure that the activity should raise to Temporal.
 
     An error of a known kind, such as an unavailable database, becomes the failure of this kind. Every other
     error is logged and becomes a failure of the type UNEXPECTED.
@@ -262,10 +259,10 @@ def translate_error(error: Exception, step: str, failures: int) -> ApplicationEr
 
 
 class WaitingReasonInterceptor(Interceptor):
-    """Reports why a batch waits: a step failed and is retried, or its worker cannot reach a dependency.
+    """Reports why a batch waits: an activity failed and is retried, or the worker cannot reach a dependency.
 
     `failing` returns a text with the required dependencies that the worker cannot reach now. The text is
-    empty if the worker reaches all required dependencies.
+    empty if the worker reaches all of them.
     """
 
     def __init__(self, reasons: WaitingReasons, failing: Callable[[], str] = str) -> None:
@@ -297,10 +294,11 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
                 return await super().execute_activity(input)
 
     async def _run_slice(self, request: SliceRequest, input: ExecuteActivityInput) -> object:
-        """Run an attempt of a slice. Report a failure as the reason why the model of the batch waits.
+        """Run one attempt to send a slice (a part of a model's lines). If it fails, report this as a waiting
+        reason.
 
-        If no backend of the model accepts requests now, the slice is deferred. The slice reports this reason
-        itself, and clears it when it continues.
+        One case is not reported here: no backend of the model accepts requests now. The attempt itself
+        reports this reason, and clears it later.
         """
         try:
             return await super().execute_activity(input)
@@ -358,10 +356,9 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
 
 
 def _waiting_reason(error: Exception) -> str:
-    """Return why the step waits for its next attempt, as text for tenants; empty if it does not wait.
+    """Return why an activity waits for its next attempt, as text for tenants; empty if it does not wait.
 
-    The step does not wait if there is no next attempt. It also does not wait if `error` is not a failure, for
-    example the planned end of a slice's limited turn.
+    It does not wait if there is no next attempt, or if `error` is a planned end and not a failure.
     """
     if not isinstance(error, ApplicationError):
         return _UNEXPLAINED

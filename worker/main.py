@@ -29,8 +29,8 @@ class WorkerOptions(argparse.Namespace):
 def main(options: WorkerOptions) -> int:
     """Run the worker until it is stopped, and return the exit code of the process.
 
-    The exit code is 0 after a drain, 1 if a dependency is unavailable or the worker failed, and 2 if a
-    setting or a role is wrong.
+    The exit code is 0 after the current work was finished or returned. It is 1 if a dependency is unavailable
+    or the worker failed, and 2 if a setting or a role is wrong.
     """
     try:
         settings = settings_module.load()
@@ -59,7 +59,7 @@ def main(options: WorkerOptions) -> int:
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> WorkerOptions:
-    """Parse the command line. Raise SystemExit if an argument is invalid or is `--help`.
+    """Parse the command line. Raises SystemExit for an invalid argument and for `--help`.
 
     Args:
         arguments: the arguments to parse; None for the arguments of this process.

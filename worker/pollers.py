@@ -25,7 +25,7 @@ _HEALTH_CHECK_INTERVAL_SECONDS = 0.5
 
 
 class QueuePoller(Protocol):
-    """Polls one task queue and runs its activities. It has methods of temporalio's class Worker."""
+    """Polls one task queue and runs its activities. The methods are those of temporalio's class Worker."""
 
     async def run(self) -> None: ...
 
@@ -36,13 +36,13 @@ PollerFactory = Callable[[], QueuePoller]
 
 
 class QueueLimiter(Protocol):
-    """Tells the Temporal server the rate limits of task queues. The server applies these limits."""
+    """Sets rate limits of task queues on the Temporal server, which applies the limits."""
 
     async def sync(self, polled: Collection[str]) -> None: ...
 
 
 class UnlistedModels(Protocol):
-    """The part of the registry that drops models which no backend lists and no batch needs."""
+    """The part of the registry that deletes models which no backend offers and no batch needs."""
 
     def retain_unlisted(self, awaited: Collection[str]) -> None: ...
 
@@ -52,8 +52,8 @@ class RequiredModels:
 
     Args:
         read: returns the models of the batches that send lines now.
-        idle_seconds: how long a model stays required after `read` last returned it, so that the next batch
-            finds a running poller.
+        idle_seconds: time for which a model stays required after it was last returned by `read`. So the next
+            batch finds a running poller.
         clock: returns the current time in seconds.
     """
 
@@ -70,13 +70,13 @@ class RequiredModels:
     def models(self) -> list[str]:
         """Models that were required at the last `refresh`.
 
-        The models that the last `read` returned come first, in its order. Models that only earlier reads
-        returned, less than `idle_seconds` before, come after them.
+        Models that the last `read` returned come first, in the same order. They are followed by models that
+        an earlier `read` returned, less than `idle_seconds` ago.
         """
         return [*self._last_read]
 
     async def refresh(self) -> None:
-        """Read the models from the database. While the database is unavailable, `models` stays unchanged."""
+        """Read the models from the database. If it is unavailable, `models` stays unchanged."""
         try:
             models = await self._read()
         except DatabaseUnavailable:  # DependencyMonitor reports it
@@ -90,14 +90,14 @@ class RequiredModels:
 
 
 class PollerSupervisor:
-    """Starts and stops pollers, so that exactly the queues of the required models are polled.
+    """Starts and stops pollers, so that exactly the queues of the models that live batches need are polled.
 
     Args:
-        pollers: starts and drains the pollers.
+        pollers: starts the pollers, and stops them after their current work.
         create: returns, for a set of models, a function for each task queue that creates its poller.
         required: the models that live batches need.
         limiter: sets the rate limit of a queue before the queue is polled.
-        registry: drops models that no live batch needs and no backend lists.
+        registry: deletes models that no live batch needs and no backend offers.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class PollerSupervisor:
         until_ready: Callable[[], Awaitable[None]],
         every_seconds: float = REFRESH_SECONDS,
     ) -> None:
-        """Poll the queues of the required models, forever.
+        """Poll the queues of the models that live batches need, forever.
 
         Args:
             only: models that this worker serves; empty for all models.
@@ -143,7 +143,10 @@ class PollerSupervisor:
 
 
 class QueuePollers:
-    """Starts and drains pollers. A task queue has at most one poller, because the SDK allows only one."""
+    """Starts pollers of task queues, and stops them after their current work.
+
+    A queue has at most one poller, because the SDK allows only one.
+    """
 
     def __init__(self) -> None:
         self._running: dict[str, tuple[QueuePoller, asyncio.Task[None]]] = {}
@@ -155,10 +158,10 @@ class QueuePollers:
         return sorted(self._running)
 
     def set_queues(self, wanted: Mapping[str, PollerFactory]) -> None:
-        """Start a poller for each queue in `wanted` that has none, and drain the pollers of all other queues.
+        """Start a poller for each queue in `wanted` that has none, and stop the pollers of all other queues.
 
-        Pollers are drained in the background. If the old poller of a wanted queue is still draining, a later
-        call starts the new poller of this queue.
+        A poller stops in the background, after its current work. If the old poller of a wanted queue has not
+        stopped yet, a later call starts the new one.
 
         Args:
             wanted: functions that create a poller, by task queue.
@@ -175,7 +178,7 @@ class QueuePollers:
         raise await self._failures.get()
 
     async def shutdown(self) -> None:
-        """Drain all pollers, and return when all of them have ended."""
+        """Stop all pollers, and return when they have ended their current work."""
         for queue in self.queues:
             self._stop(queue)
         await asyncio.gather(*self._draining.values())
@@ -204,8 +207,8 @@ class QueuePollers:
 class ReconnectingWorker:
     """Runs a Temporal worker that survives an unavailable server and a replaced connection.
 
-    At the start, it waits for the server. When `connection` is replaced, it uses the new connection, except
-    while it drains.
+    At the start, it waits for the server. When `connection` is replaced, it uses the new connection, unless
+    it is already stopping.
     """
 
     def __init__(self, worker: Worker, connection: TemporalConnection) -> None:
@@ -217,8 +220,8 @@ class ReconnectingWorker:
     async def run(self) -> None:
         """Wait until the server responds, then poll until `shutdown` is called.
 
-        The wait is necessary: the SDK's worker fails if it starts while the server is unreachable, and cannot
-        be run a second time. Errors of the SDK's worker are raised unchanged.
+        The wait is necessary: if the server is unreachable, the SDK's worker fails at its start, and cannot
+        be started a second time. Errors of the SDK's worker are raised unchanged.
         """
         if not await self._wait_for_server():
             return
@@ -240,7 +243,7 @@ class ReconnectingWorker:
         await self._worker.shutdown()
 
     async def _wait_for_server(self) -> bool:
-        """Wait for the server. Return True when it responds, False if `shutdown` is called first."""
+        """Wait until the server responds, and return True. Return False if `shutdown` is called first."""
         is_logged = False
         while not self._stopping.is_set():
             try:

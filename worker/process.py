@@ -82,7 +82,8 @@ async def serve(settings: Settings, roles: Sequence[Role], models: Sequence[str]
     """Run the worker until the process receives a stop signal, then drain it.
 
     Draining means to accept no new work and to finish or return the current work. Errors after the signal are
-    logged and not raised. If a poller fails without a signal, its error is raised after the drain.
+    logged and not raised. If a poller fails without a signal, the worker is drained, and then the error is
+    raised.
 
     Raises:
         TemporalUnavailable, DatabaseError, StorageUnavailable: a dependency is unavailable.
@@ -127,8 +128,8 @@ async def _run(
 ) -> None:
     """Connect to the dependencies, serve health and metrics, and poll until `shutdown` is requested.
 
-    `is_up` is set just before polling starts. After that, the caller must not cancel this task, because there
-    may be work to drain.
+    `is_up` is set just before polling starts. After that, the caller must not cancel this task: current work
+    must first be finished or returned.
     """
     async with _open_worker(settings) as worker:
         resources = worker.resources
@@ -192,9 +193,10 @@ async def _open_worker(settings: Settings) -> AsyncGenerator[_OpenWorker]:
 async def _poll(
     worker: _OpenWorker, roles: Sequence[Role], models: Sequence[str], shutdown: ShutdownSignal
 ) -> None:
-    """Poll the task queues until a signal arrives or a poller fails, then drain all pollers.
+    """Poll the task queues until a signal arrives or a poller fails. Then stop all pollers after their
+    current work.
 
-    If a poller failed, its exception is raised after the drain.
+    If a poller failed, its exception is raised at the end.
     """
     resources, background, dependencies = worker.resources, worker.background, worker.dependencies
     progress = ProgressReporter(resources.database.progress)
@@ -242,10 +244,10 @@ async def _poll(
 
 
 def _follow_registry(resources: WorkerResources, inference: InferenceWorkers) -> FleetLimits:
-    """Make changes of the registry take effect here. Return the shares, whose `run` must be called.
+    """Let this process follow changes of the model registry.
 
-    What the process keeps about removed models and backends is deleted. Then the fleet's limits are divided
-    among its workers again.
+    After each change, the state and metrics of removed models and backends are deleted, and the fleet's
+    limits are divided again. Return the object that divides the limits. The caller must call its `run`.
     """
     stale = StaleSeriesRemover(resources.metrics)
     shares = FleetLimits(
@@ -285,7 +287,7 @@ def _build_fixed_workers(
 
 
 def _polled_queues(roles: Sequence[Role], models: Sequence[str]) -> list[str]:
-    """Return the task queues that the process may poll, including those that no batch needs now.
+    """Return the task queues that the process may poll, even if no batch needs them now.
 
     If `models` is empty, the process serves all models, and ANY_MODEL_QUEUE stands for their queues.
     """
@@ -301,10 +303,10 @@ def _polled_queues(roles: Sequence[Role], models: Sequence[str]) -> list[str]:
 def _start_inference(
     worker: _OpenWorker, pollers: QueuePollers, inference: InferenceWorkers, models: Sequence[str]
 ) -> None:
-    """Start the background tasks that slices need.
+    """Start the background tasks that are needed to send lines of batches.
 
-    These tasks read permissions, shares of tenants and arrived callbacks from the database. They start and
-    stop the pollers of the models' queues, and set the rate limits of these queues.
+    They read permissions, limits of tenants and arrived callbacks from the database. They also start and stop
+    the pollers of the models' queues, and set the rate limits of these queues.
     """
     resources, background, settings = worker.resources, worker.background, worker.resources.settings
     limiter = RateLimitSync(
@@ -346,7 +348,9 @@ async def _drain(
     running: list[asyncio.Task[None]],
     pollers: QueuePollers,
 ) -> None:
-    """Drain all pollers. If this takes too long, stop waiting, so that the process ends."""
+    """Stop all pollers after their current work. If this takes too long, stop waiting, so that the process
+    ends.
+    """
     try:
         async with asyncio.timeout(settings.drain_seconds + _EXIT_MARGIN_SECONDS):
             await asyncio.gather(pollers.shutdown(), *(worker.shutdown() for worker in fixed))

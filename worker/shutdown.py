@@ -10,7 +10,7 @@ FORCED_EXIT_CODE = 130
 
 
 class ShutdownSignal:
-    """An event that is set by the first SIGTERM or SIGINT, or by `request`.
+    """An event that is set by the first SIGTERM or SIGINT, or by `request`. The process then stops.
 
     Any later signal ends the process at once.
     """

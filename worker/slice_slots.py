@@ -23,25 +23,25 @@ _MAX_POLL_SECONDS = 120.0  # Temporal's polls end after a minute
 
 
 class SliceSlots(CustomSlotSupplier):
-    """Gives the SDK a slot only while the worker wants another slice. With a slot, the SDK polls the queue.
+    """Gives the SDK a slot only while the worker wants another slice (activity that sends lines).
 
-    The SDK may call `mark_slot_used` and `release_slot` on any thread. When a poller stops, the SDK cancels
-    the task that runs `reserve_slot`, and this may also happen on another thread.
+    When the SDK has a slot, it polls the queue. The SDK may call `mark_slot_used` and `release_slot` on any
+    thread. When a poller stops, the SDK cancels the task that runs `reserve_slot`, maybe on another thread.
     """
 
     def __init__(self, queue: str, demand: SliceDemand) -> None:
         """Create the slots of one task queue.
 
         Args:
-            queue: the model whose slices are in the task queue; `ALL_MODELS` for the queue that models share.
-            demand: decides if the worker wants another slice of the queue.
+            queue: the model of the task queue, or `ALL_MODELS` for the queue that models share.
+            demand: decides if the worker wants another slice (activity that sends lines) from the queue.
         """
         self._queue, self._demand = queue, demand
         self._polls_until = 0.0  # until this time, a reserved slot may be unused
         self._reserved: SlotPermit | None = None
 
     def tuner(self) -> WorkerTuner:
-        """Return a tuner with these slots, for a worker that runs only activities."""
+        """Return a tuner for the SDK that uses these slots, for a worker that runs only activities."""
         unused = FixedSizeSlotSupplier(1)
         return WorkerTuner.create_composite(
             workflow_supplier=unused,
@@ -82,10 +82,10 @@ class SliceSlots(CustomSlotSupplier):
 
 
 class _Pause(asyncio.Future[None]):
-    """Future that a task awaits. The task may be cancelled on another thread.
+    """Future that a task can await even if the task may be cancelled on another thread.
 
-    A cancel of the task also cancels the future that it awaits. An ordinary future would then schedule a
-    callback in the event loop, which is not safe on another thread.
+    A cancel of the task also cancels the awaited future. An ordinary future would then schedule a callback in
+    the event loop, which is not safe on another thread.
     """
 
     def __init__(self) -> None:

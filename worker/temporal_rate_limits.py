@@ -40,7 +40,7 @@ class QueueRateLimits(Protocol):
     async def get(self, queue: str) -> QueueRateLimit | None: ...
 
     async def set(self, queue: str, turns_per_second: float | None) -> None:
-        """Set how many slice attempts of this queue may start per second; None removes the limit."""
+        """Set how many activities of this queue may start per second; None removes the limit."""
         ...
 
 
@@ -83,7 +83,7 @@ class TemporalRateLimits(QueueRateLimits):
 class RateLimitSync:
     """Keeps the rate limits of task queues on the Temporal server equal to Batchwright's rates.
 
-    If Batchwright has no rate for a queue, a limit that an operator has set for this queue stays.
+    If Batchwright has no rate for a queue, a limit that an operator has set on the server stays.
     """
 
     def __init__(
@@ -109,11 +109,11 @@ class RateLimitSync:
             await asyncio.sleep(self._every)
 
     async def sync(self, polled: Collection[str] | None = None) -> None:
-        """Read Batchwright's rates, and set or remove the server's limits accordingly.
+        """Read Batchwright's rates, and set or remove the limits on the server accordingly.
 
-        Failures are logged, and the next call tries again. The limits are set for all queues that have a
-        rate. A queue without a rate is included only if this process polls it, or if the polled queues are
-        not known yet.
+        Failures are logged, and the next call tries again. The limits of all queues with a rate are set. For
+        other queues, limits are removed only if this process polls them, or if it does not know yet which
+        queues it polls.
 
         Args:
             polled: queues that the process polls from now on. If it is None, the queues of the last call
@@ -169,7 +169,7 @@ class RateLimitSync:
             logger.info("task queue rate limit set", extra={"queue": queue, "turns_per_second": wanted})
 
     def _log_failure(self, error: RPCError, *, is_limited: bool) -> None:
-        """Log a failure to read or set a limit. If the same error occurs several times in a row, log it once.
+        """Log a failure to read or set a limit, but only once if the same error is repeated.
 
         `is_limited` is True if the queue needs a limit. Failures for other queues are not logged.
         """

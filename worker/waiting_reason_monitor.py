@@ -58,7 +58,7 @@ class ModelRates(Protocol):
 
 
 class WaitingReasonMonitor:
-    """Writes the waiting reasons of all live batches to the database, and reports changes to their workflows.
+    """Writes to the database why live batches wait, and reports changes to their workflows.
 
     All control workers find the same reasons. Only the worker that writes a change first reports it.
     """
@@ -85,7 +85,7 @@ class WaitingReasonMonitor:
             await asyncio.sleep(_INTERVAL_SECONDS)
 
     async def refresh(self) -> None:
-        """Find the reasons of all live batches. Write and report changed reasons, and clear outdated reasons.
+        """Find the waiting reasons of all live batches. Write and report changes, and clear old reasons.
 
         Raises:
             DatabaseUnavailable: the database does not respond.
@@ -106,9 +106,9 @@ class WaitingReasonMonitor:
         await self._database.waiting.delete_expired(now - _KEEP_EXPIRED)
 
     async def _file_reasons(self, now: datetime) -> dict[_BatchModel, str]:
-        """Return the waiting reason of each live batch whose next step reads or writes files.
+        """Return a waiting reason for each live batch whose next activity reads or writes files.
 
-        Call this only if no worker polls the queue of these steps, because the returned reason says so.
+        The reason is that no worker polls the queue of these activities. Call this only if that is so.
         """
         reason = unpolled_reason(IO_QUEUE)
         return {
@@ -122,12 +122,15 @@ class WaitingReasonMonitor:
     ) -> dict[_BatchModel, str]:
         """Return the waiting reason of each model of a batch whose lines wait.
 
-        Lines wait for one of three causes: the tenant or the model is held; no worker polls the queue; or
-        slices wait in the queue and no line has settled for some seconds.
+        There are three possible reasons:
+
+        - An operator has stopped the tenant or the model.
+        - No worker polls the model's queue.
+        - Activities wait in the queue, and no line got a result for some seconds.
 
         Args:
             polled: task queues that at least one worker polls.
-            running: batch id and model of each running slice.
+            running: batch id and model of each running slice (activity that sends lines).
             now: the current time.
         """
         backlogs = await self._database.fleet.backlogs(now)
@@ -158,7 +161,7 @@ class WaitingReasonMonitor:
         return reasons
 
     def _find_stalled(self, backlogs: list[ModelBacklog], now: datetime) -> set[_BatchModel]:
-        """Return the (tenant, batch id, model) whose lines have not settled for `_STALLED_SECONDS`."""
+        """Return each (tenant, batch id, model) whose lines got no result for `_STALLED_SECONDS`."""
         before, self._progress = self._progress, {}
         for backlog in backlogs:
             left, since = before.get(_key(backlog), (backlog.lines_left, now))
@@ -168,15 +171,16 @@ class WaitingReasonMonitor:
         return {key for key, (_, since) in self._progress.items() if now - since >= patience}
 
     def _queue_reason(self, model: str, depth: int, *, waits_for_own: bool) -> str:
-        """Return why a model of a batch settles no lines although its queue is polled.
+        """Return why the lines of a model get no results although workers poll its queue.
 
-        Return an empty text if no slice waits in the queue: the running slices report their own reasons.
+        Return an empty text if no slice (activity that sends lines) waits in the queue. The running slices
+        then report their own reasons.
 
         Args:
             model: name of the model.
             depth: number of slices of all batches that wait in the queue.
             waits_for_own: True if slices of this batch and model run, or if no other batch has lines for the
-                queue. Otherwise the batch waits for slices of other batches.
+                queue. If False, the batch waits for slices of other batches.
         """
         if not depth:
             return ""  # running slices report their own reasons
@@ -204,9 +208,9 @@ class WaitingReasonMonitor:
 
 
 def _behind(slices: int) -> str:
-    """Return the waiting reason of a batch that waits behind `slices` other slices.
+    """Return the waiting reason of a batch that waits behind `slices` activities of other batches.
 
-    The number is rounded down to a power of ten, so that the reason rarely changes.
+    The number in the text is rounded down to a power of ten, so that the reason rarely changes.
     """
     least = 10 ** (len(str(slices)) - 1)
     return f"behind {least:,} or more other slices in its queue" if least > 1 else "behind a few other slices"

@@ -23,10 +23,11 @@ StartDelivery = Callable[[DeliveryOrder, int], Awaitable[None]]
 
 
 class WebhookDispatcher:
-    """Starts a workflow for each webhook delivery in the database, and for each replay of a delivery.
+    """Starts a workflow for each webhook delivery in the database, and for each request to send one again.
 
-    A delivery is marked as started only after Temporal has confirmed the start, and a start can be repeated.
-    So no delivery is lost if the process is killed, and several control workers may do this at the same time.
+    A delivery is marked as started only after Temporal has confirmed the start. A start can be repeated
+    safely. So no delivery is lost if the process is killed, and several control workers may run this at the
+    same time.
 
     Args:
         start: starts the workflow of a delivery. Its second argument is the number of replays of this
@@ -57,11 +58,11 @@ class WebhookDispatcher:
     async def dispatch(self) -> bool:
         """Start the workflows of the oldest unstarted deliveries. Return True if there may be more.
 
-        If one delivery cannot be started, the other deliveries are started anyway.
+        If one delivery cannot be started, the others are started anyway.
 
         Raises:
             DatabaseUnavailable, RPCError: the database or Temporal does not respond, or a delivery was not
-                started. If several deliveries were not started, the error of the oldest delivery is raised.
+                started. If several were not started, the error of the oldest one is raised.
         """
         found = await self._deliveries.unstarted(_PAGE)
         age = (datetime.now(UTC) - found[0].created_at).total_seconds() if found else 0.0

@@ -102,7 +102,7 @@ class Role(StrEnum):
 
 
 def parse_roles(text: str) -> Sequence[Role]:
-    """Return the roles in a text such as `control,io,inference`, without duplicates.
+    """Parse a list of roles such as `control,io,inference`. Return the roles without duplicates.
 
     Raises:
         ValueError: a name is not a role, or the text names no role. The message lists all roles.
@@ -118,7 +118,7 @@ def parse_roles(text: str) -> Sequence[Role]:
 
 @dataclass(frozen=True)
 class WorkerResources:
-    """The connections and stores of one worker process, which its activities use."""
+    """Connections, settings and metrics of one worker process, which all its activities share."""
 
     temporal: Client
     connection: TemporalConnection  # the connection of `temporal`
@@ -233,9 +233,9 @@ def build_io_worker(resources: WorkerResources, failing: Callable[[], str]) -> W
 
 
 class InferenceWorkers:
-    """Creates the Temporal workers that run slices (parts of a batch's lines), one worker per task queue.
+    """Creates the Temporal workers that send lines of batches, one worker per task queue.
 
-    All of them share the permits for requests, the circuit breakers and the memory budget of this process.
+    All of them share the request limits, the circuit breakers and the memory budget of this process.
     """
 
     def __init__(
@@ -245,9 +245,9 @@ class InferenceWorkers:
 
         Args:
             resources: connections and stores of the process.
-            progress: receives the progress of the slices.
-            blocking: returns a text with the unavailable dependencies while the process accepts no slices.
-                The text is empty while the process accepts slices.
+            progress: receives the workers' counts of finished lines.
+            blocking: returns a text with the unavailable dependencies while the process may not start to send
+                lines. The text is empty while it may.
         """
         self._resources = resources
         quotas, groups = resources.database.quotas, resources.database.budget_groups
@@ -280,14 +280,14 @@ class InferenceWorkers:
 
     @property
     def running(self) -> Mapping[tuple[str, str], int]:
-        """Number of slices that run in this process, by batch id and model."""
+        """Number of running slices (activities that send lines) in this process, by batch id and model."""
         return self._execution.running
 
     def poller_factories(self, models: frozenset[str]) -> dict[str, PollerFactory]:
-        """Return, for each task queue to poll, a function that creates its poller.
+        """Return a function for each task queue to poll. The function creates the poller of the queue.
 
-        The queues are the queues of `models`, and always the dispatch queue. While there is a rate limit over
-        all models, the dispatch queue holds the slices of all models without a rate limit of their own.
+        The queues are those of `models` and the dispatch queue, which models share. Models use the dispatch
+        queue while there is a rate limit over all models, unless they have their own rate limit.
         """
         queues = {temporal_names.inference_queue(safe_name(model)): model for model in models}
         queues[temporal_names.DISPATCH_QUEUE] = ALL_MODELS
@@ -300,7 +300,7 @@ class InferenceWorkers:
     def _build_worker(self, queue: str, model: str) -> ReconnectingWorker:
         """Build the worker of one task queue.
 
-        `model` is the queue's model, or `ALL_MODELS` for the dispatch queue.
+        `model` is the queue's model, or `ALL_MODELS` for the dispatch queue, which models share.
         """
         settings = self._resources.settings
         worker = Worker(
@@ -356,12 +356,12 @@ def build_waiting_reason_monitor(resources: WorkerResources) -> WaitingReasonMon
 
 
 def count_slots(settings: Settings, roles: Sequence[Role], queues: Sequence[str]) -> int:
-    """Return how many ingestions, finalizations and slices this process can run at the same time.
+    """Return how many activities for files and lines this process can run at the same time.
 
     Args:
         settings: settings with the number of slots of the role `io`.
         roles: roles of the process.
-        queues: task queues of slices that the process polls now.
+        queues: task queues for lines of models that the process polls now.
     """
     return (settings.io_slots if Role.IO in roles else 0) + MAX_SLICES * len(queues)
 
@@ -369,8 +369,8 @@ def count_slots(settings: Settings, roles: Sequence[Role], queues: Sequence[str]
 def deployment_config(settings: Settings) -> WorkerDeploymentConfig | None:
     """Return the configuration of Worker Deployment Versioning; None if the settings name no deployment.
 
-    With versioning, a batch stays on the build of the workers that started it. The reason is that `PINNED` is
-    the default for workflows that declare no behavior of their own (decision 0006).
+    With versioning, a batch is run to its end by workers of the build (version) that started it. This follows
+    from the default `PINNED`, which applies to workflows without a behavior of their own (decision 0006).
 
     Raises:
         SettingsError: the settings name a deployment without a build, or a build without a deployment.
@@ -392,17 +392,17 @@ def deployment_config(settings: Settings) -> WorkerDeploymentConfig | None:
 
 
 def workflow_sandbox() -> SandboxedWorkflowRunner:
-    """Return the runner that executes workflow code in the SDK's sandbox, with its default restrictions.
+    """Return the runner that executes workflow code in the SDK's sandbox, with the default restrictions.
 
-    All workflow runs share the imported modules of `batchwright`. Without this, the sandbox would import them
-    again for each run (decision 0060).
+    All workflow runs share the imported modules of `batchwright`, because importing them again for each run
+    is slow (decision 0060).
     """
     restrictions = SandboxRestrictions.default.with_passthrough_modules("batchwright")
     return SandboxedWorkflowRunner(restrictions=restrictions)
 
 
 def worker_id() -> str:
-    """Return the id with which this process stores its heartbeats."""
+    """Return the id of this process, under which its heartbeats are stored."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
