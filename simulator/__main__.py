@@ -26,7 +26,7 @@ def _fault(text: str) -> Fault:
 
 
 async def serve(options: SimulatorOptions, host: str, port: int) -> None:
-    """Start the server and print its URL to stderr. Return when SIGTERM or SIGINT arrives."""
+    """Start the server and print its URL to stderr. Return when the process receives SIGTERM or SIGINT."""
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -77,7 +77,7 @@ def run(
     direct_queue: Annotated[int, typer.Option(min=0, help="Requests that may wait for a slot.")] = 10,
     ledger: Annotated[bool, typer.Option(help="Record each request.")] = True,
 ) -> None:
-    """Serve an OpenAI-compatible backend for the demo, tests and benchmarks."""
+    """Serve a simulated OpenAI-compatible backend for the demo, tests and benchmarks."""
     default = Latency(latency_ms, jitter, token_ms, prompt_token_ms)
     try:
         options = SimulatorOptions(

@@ -40,7 +40,7 @@ class SimulatorOptions:
 
 @dataclass(slots=True, eq=False)
 class _PendingCall:
-    """A request that has no response yet, with its ledger entry.
+    """A request that has no response yet, with its entry in the ledger (the record of all requests).
 
     `timer` is the timer that sends a delayed response; None if no timer is set. `is_disconnected` is True if
     the client has closed the connection.
@@ -57,7 +57,7 @@ class _PendingCall:
 class SimulatedBackend:
     """Imitates an inference server: it responds to requests without running a model.
 
-    `handle` neither blocks nor raises an exception. If a response is delayed, a timer sends it.
+    `handle` does not block and raises no exception. If a response is delayed, a timer sends it.
     """
 
     def __init__(self, options: SimulatorOptions) -> None:
@@ -122,7 +122,7 @@ class SimulatedBackend:
             self._end(pending, inference_error(request.path, 503, refusal))
 
     def _apply_fault(self, pending: _PendingCall) -> None:
-        """Respond to a request: as the request's fault demands if there is one, otherwise normally."""
+        """Respond to a request, with a fault if one was requested for it, and normally if not."""
         call, digest = pending.call, pending.digest
         try:
             fault = fault_from_marker(call.marker, digest, pending.entry.requests)
@@ -208,9 +208,9 @@ class SimulatedBackend:
         self._end(pending, response, status=damage)
 
     def _end(self, pending: _PendingCall, response: HttpResponse, *, status: str | None = None) -> None:
-        """Record the end of a request in the ledger (counts of all requests), then send the response.
+        """Record the end of a request in the ledger (the record of all requests), then send the response.
 
-        `status` is how the ledger counts this end. If it is None, the HTTP status of the response is used.
+        `status` is the name under which the ledger counts this end. If it is None, the HTTP status is used.
         """
         self._leave(pending, status or str(response.status))
         pending.exchange.respond(response)

@@ -58,7 +58,8 @@ class JsonSchema(msgspec.Struct):
 class TextFormat(msgspec.Struct):
     """Format that the text of a response must have.
 
-    A request for a chat completion names it in `response_format`, a request for a response in `text.format`.
+    A request for a chat completion has it in `response_format`. A request to `/v1/responses` has it in
+    `text.format`.
     """
 
     type: str | None = None
@@ -68,7 +69,7 @@ class TextFormat(msgspec.Struct):
 
     @property
     def output_schema(self) -> dict[str, object] | None:
-        """JSON schema that the text of the response must conform to. None if any JSON object is allowed."""
+        """JSON schema that the response's text must conform to. None if any JSON object is allowed."""
         if self.type != "json_schema":
             return None
         return (self.json_schema.schema if self.json_schema else self.schema) or {}
@@ -87,7 +88,7 @@ class InputMessage(msgspec.Struct):
 
 
 class CallBody(msgspec.Struct):
-    """The fields of request bodies, for all endpoints together, that influence the response."""
+    """Those fields of request bodies that influence the response, for all endpoints together."""
 
     model: str | None = None
     user: str | None = None
@@ -153,7 +154,7 @@ _read_messages = msgspec.json.Decoder(list[InputMessage]).decode
 
 
 def read_call(endpoint: str, raw: bytes, default_model: str) -> InferenceCall:
-    """Parse and check the body of a request. Return the request.
+    """Parse and check the body of a request, and return its content.
 
     `default_model` is used if the body names no model and the endpoint does not require one.
 

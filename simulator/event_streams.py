@@ -12,9 +12,9 @@ _DONE = b"data: [DONE]\n\n"
 
 
 def as_events(call: InferenceCall, body: bytes) -> bytes:
-    """Return the response `body` of a call as events, as OpenAI's API streams them: one for each word.
+    """Return a response body as a stream of events, one for each word, as OpenAI's API sends them.
 
-    The usage is left out unless the call asks for it.
+    The usage is included only if the request asks for it.
     """
     match call.endpoint:
         case "/v1/chat/completions":

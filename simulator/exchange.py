@@ -12,7 +12,7 @@ from batchwright.simulator import response_types
 
 @dataclass(slots=True)
 class HttpRequest:
-    """An HTTP request. Header names are in lower case. Of a repeated header, only the last value is kept."""
+    """An HTTP request. Header names are in lower case. Only the last value of a repeated header is kept."""
 
     method: str
     path: str
@@ -82,7 +82,7 @@ _MESSAGE_ERRORS = {
 def inference_error(
     path: str, status: int, message: str, *, param: str | None = None, code: str | None = None
 ) -> HttpResponse:
-    """Return an error response for the path `path`. Errors of /v1/messages have Anthropic's form."""
+    """Return an error response for a request to `path`. Errors of /v1/messages have Anthropic's form."""
     if path != MESSAGES:
         return error_response(status, message, param=param, code=code)
     kind = _MESSAGE_ERRORS.get(status, "api_error" if status >= 500 else "invalid_request_error")

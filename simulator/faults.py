@@ -20,7 +20,7 @@ MARKER = "sim:"
 
 
 class Fault(msgspec.Struct, forbid_unknown_fields=True):
-    """A fault to cause.
+    """A fault that the simulated backend causes.
 
     Attributes:
         kind: an HTTP status from 400 to 599, or one of KINDS.
@@ -28,7 +28,8 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
             affects /v1/models and /healthz.
         rate: fraction of requests that are affected, from 0 to 1. The choice depends only on the request, so
             repeated runs affect the same requests.
-        count: number of affected requests after which the fault ends; in a marker, number of attempts.
+        count: number of affected requests after which the fault ends. If a request itself asks for the fault,
+            it is the number of affected attempts of this request.
         retry_after: value of the Retry-After header in seconds.
         seconds: duration of `slow` and `hang`. None is 1 s for `slow`, and until the client disconnects for
             `hang`.
@@ -64,7 +65,7 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def parse_short(text: str) -> Fault:
-    """Return the fault that a text of the form `kind[=seconds][*count][@rate]` describes.
+    """Parse a fault in the form `kind[=seconds][*count][@rate]`.
 
     If the kind is an HTTP status, `seconds` is the value of the Retry-After header.
 
@@ -86,7 +87,7 @@ def parse_short(text: str) -> Fault:
 
 
 class Faults:
-    """All faults that are set, oldest first. If several match a request, the oldest is used."""
+    """All faults that are set, oldest first. If several faults match a request, the oldest one is caused."""
 
     def __init__(self, initial: Iterable[Fault] = ()) -> None:
         self._active: list[Fault] = []
@@ -105,17 +106,14 @@ class Faults:
         return fault
 
     def active(self) -> list[Fault]:
-        """Return the faults whose time (`for_seconds`) has not passed yet. Delete all others."""
+        """Delete the faults whose time (`for_seconds`) has passed. Return the remaining faults."""
         if self._end_times:
             now = time.monotonic()
             self._active = [fault for fault in self._active if self._end_times.get(fault.id, now) >= now]
         return self._active
 
     def clear(self, fault_id: str | None = None) -> int:
-        """End the fault with the id `fault_id`; all faults if it is None.
-
-        Return the number of ended faults.
-        """
+        """End the fault with the id `fault_id`, or all faults if it is None. Return how many were ended."""
         before = len(self._active)
         self._active = [fault for fault in self._active if fault_id not in (None, fault.id)]
         for ended in list(self._end_callbacks) if fault_id is None else [fault_id]:
@@ -123,7 +121,10 @@ class Faults:
         return before - len(self._active)
 
     def call_at_end(self, fault: Fault, callback: Callable[[], None]) -> None:
-        """Call `callback` when the fault ends. A fault of a marker ends when `clear` ends all faults."""
+        """Call `callback` when the fault ends.
+
+        A fault that a request itself asked for ends when `clear` ends all faults.
+        """
         self._end_callbacks.setdefault(fault.id, []).append(callback)
         if fault.id in self._end_times:
             seconds_left = self._end_times[fault.id] - time.monotonic()
@@ -134,7 +135,8 @@ class Faults:
             callback()
 
     def fault_for(self, model: str, digest: bytes, attempt: int) -> Fault | None:
-        """Return the fault for an attempt of a request, and count it in `hits`; None if there is no fault.
+        """Return the fault to cause for an attempt of a request, and count it in `hits`; None if there is no
+        fault.
 
         `digest` is the digest of the request body. `attempt` is the number of the attempt, starting at 1.
         """
@@ -154,11 +156,12 @@ class Faults:
 
 
 def fault_from_marker(marker: str | None, digest: bytes, attempt: int) -> Fault | None:
-    """Return the fault that a marker requests for an attempt.
+    """Return the fault that a request itself asks for; None if this attempt has none.
 
-    A marker is a text in a request, such as `sim:503*2`. Return None if there is no marker, or if its fault
-    does not affect this attempt. `digest` is the digest of the request body. `attempt` is the number of the
-    attempt, from 1.
+    Args:
+        marker: text in the request, such as `sim:503*2`; None if there is none.
+        digest: digest of the request body.
+        attempt: number of the attempt, starting at 1.
 
     Raises:
         ValueError: the marker has a wrong form.

@@ -34,10 +34,10 @@ class _CallbackFields(msgspec.Struct):
 
 
 class SimulatedJob(HttpExchange):
-    """A job, used like an HTTP exchange: the simulated backend sends its response to this object.
+    """A job: a request that is answered later. The simulated backend uses it in place of an HTTP request.
 
-    The object stores the response as the job's result. `rejection` is the response to the submission if the
-    backend rejects the request at once; otherwise it is None.
+    The response is stored as the job's result. If the backend rejects the request at once, `rejection` is the
+    response to the submission. If not, `rejection` is None.
     """
 
     def __init__(self, request: HttpRequest, on_end: Callable[["SimulatedJob"], None]) -> None:
@@ -81,7 +81,7 @@ class SimulatedJob(HttpExchange):
 
 
 class JobEndpoints:
-    """Handles requests below /jobs. It calls `handle_call` to run a job on the simulated backend."""
+    """Handles requests below /jobs. It runs each job on the simulated backend by calling `handle_call`."""
 
     def __init__(self, ledger: Ledger, handle_call: Callable[[HttpExchange], None]) -> None:
         self._ledger, self._handle_call = ledger, handle_call
@@ -90,10 +90,10 @@ class JobEndpoints:
         self._calls: set[asyncio.Task[None]] = set()
 
     def handle(self, exchange: HttpExchange, path: str) -> bool:
-        """Handle a request to submit, poll or cancel a job.
+        """Handle a request to submit, poll or cancel a job, and return True. For other requests, return
+        False.
 
-        Return False for any other request, otherwise True. `path` is the path of the request without the
-        prefix /jobs.
+        `path` is the path of the request without the prefix /jobs.
         """
         request = exchange.request
         match request.method, path.split("/"):
@@ -171,7 +171,7 @@ class JobEndpoints:
 
 
 def _callback_url(request: HttpRequest) -> str:
-    """Return the callback URL in the header or the body of a request; "" if there is none."""
+    """Return the callback URL from the header or the body of a request; "" if there is none."""
     try:
         inner = msgspec.json.decode(request.body, type=_CallbackFields).callback_url
     except msgspec.DecodeError:

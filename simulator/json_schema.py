@@ -26,7 +26,7 @@ _FORMATS = {
 
 
 class UnusableSchema(Exception):
-    """A JSON schema is invalid, or only an infinitely large value conforms to it."""
+    """A JSON schema is invalid, or no finite value conforms to it."""
 
 
 def write_json(schema: Schema | None, text: str) -> str:
@@ -36,7 +36,7 @@ def write_json(schema: Schema | None, text: str) -> str:
     `if` are ignored.
 
     Raises:
-        UnusableSchema: the schema is invalid, or only an infinitely large value conforms to it.
+        UnusableSchema: the schema is invalid, or no finite value conforms to it.
     """
     if schema is None:
         value: object = {"answer": text}
@@ -58,7 +58,7 @@ class _SchemaWriter:
     def value(self, schema: object, depth: int) -> Any:
         """Return a value that conforms to `schema`.
 
-        `depth` is the number of objects and arrays that enclose the value.
+        `depth` is the number of objects and arrays around the value.
         """
         self._written += 1
         if depth > 8 * _DEEPEST or self._written > _MAX_VALUES:
@@ -94,7 +94,7 @@ class _SchemaWriter:
                 return self._string(schema)
 
     def _resolved(self, schema: object) -> Schema:
-        """Return a schema in which references are resolved and the parts of `allOf` are merged."""
+        """Return the schema with resolved references. The parts of `allOf` are merged into one schema."""
         merged = _schema(schema) or {}
         for _ in range(100):  # stops circular references
             if "$ref" in merged:
@@ -119,10 +119,7 @@ class _SchemaWriter:
         return found
 
     def _simplest(self, choices: list[object]) -> object:
-        """Return the first choice that is neither an object nor an array.
-
-        If there is none, return the first choice.
-        """
+        """Return the first choice that is neither an object nor an array, or else the first choice."""
         plain = [choice for choice in choices if _type_of(self._resolved(choice)) not in ("object", "array")]
         return (plain or choices)[0]
 
@@ -168,9 +165,10 @@ def _merged(one: Schema, other: Schema) -> dict[str, Any]:
 
 
 def _number(schema: Schema, *, whole: bool) -> int | float:
-    """Return a number that conforms to `schema`: the multiple of `multipleOf` that is nearest to 1.
+    """Return a number that conforms to `schema`. `whole` is True for an integer.
 
-    If no multiple is within the bounds, return the middle of the bounds. `whole` is True for an integer.
+    It is the multiple of `multipleOf` that is nearest to 1. If no multiple is within the bounds, it is the
+    middle of the bounds.
     """
     step = float(schema.get("multipleOf") or (1 if whole else 0.5))
     least = float(schema.get("minimum", schema.get("exclusiveMinimum", -1e15)))

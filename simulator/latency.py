@@ -39,7 +39,7 @@ class Latency:
         Args:
             uncached: number of prompt tokens that were not in the prefix cache.
             output: number of output tokens.
-            digest: digest of the request body. It takes the place of a random number.
+            digest: digest of the request body, from which the random factor is computed.
         """
         wait = self.latency_ms
         if self.jitter and wait:
@@ -48,7 +48,7 @@ class Latency:
 
 
 def parse_override(text: str, default: Latency) -> tuple[str, Latency]:
-    """Return the model and the latency that a text such as `model:latency_ms=200,jitter=0.3` describes.
+    """Parse a text such as `model:latency_ms=200,jitter=0.3`. Return the model and its latency.
 
     Fields that are not in the text have the values of `default`.
 

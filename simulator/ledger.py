@@ -16,7 +16,7 @@ class LedgerEntry(msgspec.Struct):
 
     Attributes:
         completed: number of complete responses with status 200.
-        statuses: number of requests by their end: an HTTP status, the name of a fault, `aborted`, or
+        statuses: number of requests for each way to end: an HTTP status, the name of a fault, `aborted`, or
             `disconnected` if the client closed the connection first.
         body: digest of the latest body.
         user: field `user` of the latest body.
@@ -38,7 +38,7 @@ class LedgerEntry(msgspec.Struct):
 
 
 class ModelTotals(msgspec.Struct):
-    """Totals of one model. Times are in Unix seconds; None before the first request or response."""
+    """Totals of one model. Times are in Unix seconds. They are None before the first request or response."""
 
     requests: int = 0
     completed: int = 0
@@ -55,7 +55,7 @@ class ModelTotals(msgspec.Struct):
 class JobTotals(msgspec.Struct):
     """Totals of the requests below /jobs.
 
-    `resubmitted` counts submissions with the idempotency key of an earlier job. They start no new job.
+    `resubmitted` counts requests that repeat the idempotency key of an earlier job. They start no new job.
     """
 
     submitted: int = 0
@@ -66,7 +66,7 @@ class JobTotals(msgspec.Struct):
 
 
 class LedgerReport(msgspec.Struct):
-    """Content of the ledger, as /admin/ledger returns it.
+    """Counts of all requests, as /admin/ledger returns them.
 
     `keys` is the number of different request keys. `repeated_keys` is the number of keys that occurred in
     more than one request.
@@ -90,7 +90,7 @@ class Ledger:
         self.reset()
 
     def reset(self) -> None:
-        """Set all counts to 0. Requests in flight still count as in flight."""
+        """Set all counts to 0, except the number of requests in flight."""
         self._entries: dict[str, LedgerEntry] = {}
         self.jobs = JobTotals()
         self._models: dict[str, ModelTotals] = {
@@ -141,10 +141,7 @@ class Ledger:
             entry.first_completed_at = entry.first_completed_at or entry.last_completed_at
 
     def totals(self, model: str) -> ModelTotals:
-        """Return the totals of a model.
-
-        The caller may change the returned object, for example to add tokens.
-        """
+        """Return the totals of a model. The caller may change the object, for example to add tokens."""
         found = self._models.get(model)
         if found is None:
             found = self._models[model] = ModelTotals(statuses={})

@@ -13,14 +13,14 @@ def token_count(text: bytes) -> int:
 
 
 class PrefixCache:
-    """Prefix cache of one model. It stores up to `budget_tokens` tokens. `0` disables the cache."""
+    """Imitates the prefix cache of one model, for up to `budget_tokens` tokens. `0` disables the cache."""
 
     def __init__(self, budget_tokens: int) -> None:
         self._capacity = budget_tokens // BLOCK_TOKENS
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
     def cached_tokens(self, prompt: bytes) -> int:
-        """Add `prompt` to the cache, and return how many tokens at its start were in the cache already."""
+        """Add `prompt` to the cache. Return how many tokens from its start on were already in the cache."""
         if not self._capacity:
             return 0
         chain = _chain(prompt)
@@ -35,10 +35,7 @@ class PrefixCache:
 
 
 def _chain(prompt: bytes) -> list[int]:
-    """Return one hash for each full block of the prompt.
-
-    Each hash covers its block and all blocks before it.
-    """
+    """Return one hash for each full block of the prompt. A hash covers its block and all blocks before."""
     chain: list[int] = []
     last = 0
     for start in range(0, len(prompt) - _BLOCK_BYTES + 1, _BLOCK_BYTES):

@@ -39,9 +39,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ResponseCost(msgspec.Struct):
-    """Numbers of tokens of a response. They are used for its `usage`, its latency and the ledger.
+    """Numbers of tokens of a response, for its `usage`, its latency and the ledger.
 
-    `each` is the output of one choice. `output` is the output of all choices.
+    `each` is the output of one choice. `output` is the output of all choices together.
     """
 
     prompt: int
@@ -51,7 +51,7 @@ class ResponseCost(msgspec.Struct):
 
 
 def response_cost(call: InferenceCall, cached: int, output_tokens: int) -> ResponseCost:
-    """Return the numbers of tokens of the response to a request.
+    """Return how many tokens the prompt and the response of a request have.
 
     Args:
         cached: number of prompt tokens that were in the prefix cache.
@@ -77,8 +77,8 @@ def build_response(call: InferenceCall, digest: bytes, cost: ResponseCost, dimen
     `dimensions` is the length of an embedding, unless the request sets another length.
 
     Raises:
-        InvalidCall: the endpoint does not accept the type of the input, or the requested JSON schema is not
-            usable.
+        InvalidCall: the endpoint does not accept the type of the input, or no JSON can be written for the
+            requested schema.
     """
     if call.endpoint == "/v1/embeddings":
         return _embeddings(call, cost, dimensions)
@@ -161,7 +161,7 @@ def _scores(call: InferenceCall, digest: bytes, cost: ResponseCost) -> bytes:
 
 
 def _ranking(call: InferenceCall, digest: bytes, cost: ResponseCost) -> bytes:
-    """Return a response body with the documents of the request, most relevant first."""
+    """Return the response of a rerank request: its documents, most relevant first."""
     ranked = [
         response_types.RankedResult(index, response_types.RankedDocument(text.decode()), _relevance(text))
         for index, text in enumerate(_items(call.body.documents))
@@ -172,7 +172,7 @@ def _ranking(call: InferenceCall, digest: bytes, cost: ResponseCost) -> bytes:
 
 
 def _relevance(text: bytes) -> float:
-    """Return a score from 0 to 1. Equal texts give equal scores."""
+    """Return how relevant a text is, from 0 to 1. Equal texts get equal numbers."""
     return round(blake2b(text, digest_size=1).digest()[0] / 255, 6)
 
 
@@ -206,7 +206,7 @@ def _choice(call: InferenceCall, digest: bytes, index: int, cost: ResponseCost) 
     """Return the text of choice number `index`, in the format that the request requires.
 
     Raises:
-        InvalidCall: no JSON conforms to the schema in the request.
+        InvalidCall: the request has a JSON schema for which no JSON can be written.
     """
     turn = index % len(digest)
     text = write_text(digest[turn:] + digest[:turn], cost.each)
@@ -245,7 +245,7 @@ def _items(raw: msgspec.Raw) -> list[bytes]:
 
 
 def _vector(item: bytes, size: int) -> list[float]:
-    """Return `size` numbers from -1 to 1. Equal items give equal numbers."""
+    """Return an embedding: `size` numbers from -1 to 1. Equal items get equal numbers."""
     stream = bytearray()
     while len(stream) < size:
         stream += blake2b(item + len(stream).to_bytes(4, "big")).digest()

@@ -16,7 +16,7 @@ Handler = Callable[[HttpExchange], None]
 
 
 def encode_response(response: HttpResponse, *, keep_alive: bool) -> tuple[bytes, bytes]:
-    """Return the head and the body of an HTTP response as bytes."""
+    """Return the status line and headers of an HTTP response, and its body, both as bytes."""
     lines = [f"HTTP/1.1 {response.status} {REASONS.get(response.status, 'Status')}\r\ncontent-type: "]
     lines.append(response.headers.get("content-type", "application/json"))
     lines += [f"\r\n{name}: {value}" for name, value in response.headers.items() if name != "content-type"]
@@ -26,7 +26,7 @@ def encode_response(response: HttpResponse, *, keep_alive: bool) -> tuple[bytes,
 
 
 class PipelinedExchange:
-    """One request on a connection. `respond`, `cut` and `abort` end the request in different ways."""
+    """One request on a connection. End it with `respond`, `cut` or `abort`."""
 
     __slots__ = ("_connection", "keep_alive", "on_disconnect", "request")
 
@@ -49,7 +49,7 @@ class PipelinedExchange:
 
 
 class HttpConnection(asyncio.Protocol):
-    """Connection of a client. It parses requests and passes them to `handler` one after the other.
+    """HTTP connection to a client. It parses requests, and passes them to `handler` one after the other.
 
     A client may send further requests before it gets a response (pipelining). These requests wait in a queue.
     """
@@ -163,7 +163,7 @@ class Server:
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{bound}"
 
     async def stop(self) -> None:
-        """Stop listening and close all connections at once. Requests without a response get none."""
+        """Stop listening and close all connections at once. Requests in flight get no response."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):

@@ -9,24 +9,24 @@ from collections.abc import Callable
 
 class Slots:
     def __init__(self, slots: int, max_waiting: int) -> None:
-        """Create slots that are all free.
+        """Create the slots for requests. All slots are free.
 
         Args:
             slots: number of requests that are processed at the same time.
-            max_waiting: number of direct callers that may wait.
+            max_waiting: number of requests of direct callers that may wait.
         """
         self._slots, self._max_waiting = slots, max_waiting
         self._taken = set[object]()
         self._waiting: dict[object, Callable[[], None]] = {}  # in the order in which they came
 
     def enter(self, call: object, start: Callable[[], None], *, is_dispatched: bool) -> str:
-        """Call `start` once the request has a slot, possibly before this method returns.
+        """Give a request a slot, and call `start` when it has the slot: before this method returns, or later.
 
-        Return why the request is refused; empty if it is not. `start` is then never called.
+        Return "" if the request is accepted. If not, return the reason, and never call `start`.
 
         Args:
-            call: the request. Pass it to `leave` at its end, also if it still waits.
-            is_dispatched: True for a request of a dispatcher, False for one of a direct caller.
+            call: the request. Pass it to `leave` at its end, even if it still waits.
+            is_dispatched: True for a request of a dispatcher, False for a request of a direct caller.
         """
         is_full = len(self._taken) >= self._slots
         if is_dispatched and is_full:
@@ -41,9 +41,9 @@ class Slots:
         return ""
 
     def leave(self, call: object) -> None:
-        """End the wait of a request, or free its slot for the one that waits longest.
+        """Free the slot of a request. The request that has waited longest gets the slot.
 
-        A second call for the same request has no effect.
+        If the request itself still waits for a slot, only end its wait. A second call has no effect.
         """
         self._waiting.pop(call, None)
         self._taken.discard(call)

@@ -14,7 +14,7 @@ _PORTS = ("BATCHWRIGHT_API_PORT", "BATCHWRIGHT_METRICS_PORT")
 
 
 def answers(target: str) -> bool:
-    """Return True if the response to GET of `target`, such as `8000/readyz`, has the status 200.
+    """Return True if a GET request to `target`, such as `8000/readyz`, gets a response with the status 200.
 
     If `target` is only a port, the path is /healthz.
     """

@@ -11,9 +11,9 @@ CHECKSUMS = "SHA256SUMS"
 
 
 def build_release(root: Path, folder: Path) -> list[Path]:
-    """Build everything that a release consists of, and return the paths.
+    """Build all files of a release, and return their paths.
 
-    The wheel is built from the source distribution. Both have the time of the last commit.
+    The wheel is built from the source distribution. The time of both is that of the last commit.
 
     Raises:
         SystemExit: a program has failed, and has printed why.

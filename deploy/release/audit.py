@@ -12,11 +12,11 @@ _LONGEST = timedelta(days=180)
 
 
 class BadAcceptance(Exception):
-    """An acceptance is incomplete, ends too late, or has ended."""
+    """The acceptance of a known vulnerability is incomplete, ends too late, or has ended."""
 
 
 class Acceptance(BaseModel):
-    """A vulnerability that is known and does not stop a release until the day after `until`."""
+    """A known vulnerability that is accepted. It stops no release until the end of the day `until`."""
 
     model_config = ConfigDict(extra="forbid")
     id: str = Field(pattern=r"^(CVE|GHSA|PYSEC|OSV)-[\w-]+$")
@@ -30,13 +30,13 @@ class _Acceptances(BaseModel):
 
 
 def audit(root: Path, accepted: str, today: date) -> int:
-    """Run pip-audit for the packages that the image installs, and return its exit code.
+    """Check the packages that the image installs for known vulnerabilities. Return pip-audit's exit code.
 
     Args:
         accepted: TOML document with the accepted vulnerabilities.
 
     Raises:
-        BadAcceptance: an acceptance is not valid, or no longer.
+        BadAcceptance: an acceptance is invalid or has ended.
     """
     ignored = [option for each in parse_acceptances(accepted, today) for option in ("--ignore-vuln", each.id)]
     [packages] = install_locked(root).glob("lib/python*/site-packages")
@@ -44,7 +44,7 @@ def audit(root: Path, accepted: str, today: date) -> int:
 
 
 def parse_acceptances(accepted: str, today: date) -> list[Acceptance]:
-    """Return the accepted vulnerabilities of a TOML document.
+    """Read the accepted vulnerabilities from a TOML document.
 
     Raises:
         BadAcceptance: an acceptance is incomplete, has ended, or ends more than 180 days after `today`.

@@ -16,7 +16,7 @@ def project_version(root: Path) -> str:
 
 
 def find_problems(root: Path) -> list[str]:
-    """Return a sentence for each reason not to release the repository's present files."""
+    """Return one sentence for each reason why the present files of the repository cannot be released."""
     version = project_version(root)
     return [
         *_chart_problems(root, version),
@@ -49,7 +49,10 @@ def _tag_problems(root: Path, version: str) -> list[str]:
 
 
 def _migration_problems(root: Path) -> list[str]:
-    """Migrations that a release contains are never edited: databases that ran them would differ."""
+    """Return a sentence for each migration that was changed after a release contained it.
+
+    This is not allowed: databases that ran the earlier version would have other tables.
+    """
     return [
         f"{path} has changed since {tag}: restore it, and write a new migration"
         for tag in _tags(root)

@@ -14,12 +14,12 @@ def run(command: list[str | Path], root: Path, **variables: str) -> int:
 
 
 def uv(root: Path) -> Path:
-    """Return the path of uv: the one on the PATH, or the one that `make install` installs."""
+    """Return the path of the program uv: from the PATH, or else where `make install` has installed it."""
     return Path(shutil.which("uv") or root / ".venv" / ".tools" / "bin" / "uv")
 
 
 def tool(root: Path, name: str) -> Path:
-    """Return the path of a program of the dependency group `release`, which `make` installs."""
+    """Return the path of a program that `make` installs for releases, from the dependency group `release`."""
     return root / ".venv" / ".tools" / "release" / "bin" / name
 
 
