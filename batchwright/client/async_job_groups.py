@@ -25,11 +25,11 @@ _Done = TypeVar("_Done")
 
 
 class AsyncJobGroup(AsyncJob):
-    """A group of batches to follow as one job: the parts of an input that is too large for one batch.
+    """Job of a group: several batches that together have the lines of one input, too large for one batch.
 
     Attributes:
-        batch: sums over the group, as the API has shown its batches last. Its id is the id of the group.
-        jobs: jobs of the parts, in the order of the requests.
+        batch: sums over the batches of the group, as the API last showed them. Its id is the id of the group.
+        jobs: one job per batch, in the order of the requests.
     """
 
     def __init__(self, client: AsyncOpenAI, group: str, jobs: "list[AsyncJob]") -> None:
@@ -39,7 +39,7 @@ class AsyncJobGroup(AsyncJob):
     async def follow(self) -> AsyncGenerator[Batch]:
         """Yield the sums now and after changes, until all batches have ended and their files are written.
 
-        The batches are followed one after another.
+        The batches are followed one after another, so a change in a later batch is yielded late.
         """
         for job in self.jobs:
             async with aclosing(job.follow()) as batches:
@@ -48,7 +48,7 @@ class AsyncJobGroup(AsyncJob):
                     yield self.batch
 
     async def wait(self) -> Batch:
-        """Wait until all batches have ended and their files are written. Return the sums."""
+        """Wait until all batches have ended and their files are written. Return the sums over the group."""
         async for _ in self.follow():
             pass
         return self.batch
@@ -64,17 +64,17 @@ class AsyncJobGroup(AsyncJob):
     async def retry_failed(
         self, codes: Iterable[str] | None = None, *, completion_window: str | None = None
     ) -> "AsyncJobGroup":
-        """Create a batch from the failed lines of each batch that has some, and return the jobs as a group.
+        """Retry the failed lines of each batch in a new batch. Return the new batches as a group.
 
-        Each batch can be retried once. A repeated call returns the same new batches. The group that is
-        returned has the id of this group, and only the new batches.
+        Each batch can be retried once. A repeated call returns the same new batches. The returned group has
+        the same id as this group, but only the new batches as jobs.
 
         Args:
             codes: retry only lines with these error codes, as in `LineError.code`; None for all failed lines.
             completion_window: window of the new batches; None for the same length as before.
 
         Raises:
-            ValueError: a batch has not ended, or no line failed so.
+            ValueError: a batch has not ended, or no line failed with one of the codes.
             PartsFailed: the API rejected the call for some of the batches.
         """
         wanted = None if codes is None else list(codes)
@@ -89,7 +89,7 @@ class AsyncJobGroup(AsyncJob):
         return AsyncJobGroup(self._client, self._group, await self._each(failed, retry))
 
     async def pause(self) -> Batch:
-        """Pause the batches that have not ended, as `AsyncJob.pause` does. Return the sums.
+        """Pause the batches that have not ended, as `AsyncJob.pause` does. Return the sums over the group.
 
         Raises:
             PartsFailed: the API rejected the call for some of the batches.
@@ -109,7 +109,9 @@ class AsyncJobGroup(AsyncJob):
         return AsyncJobGroup(self._client, self._group, [resumed.get(job.id, job) for job in self.jobs])
 
     async def cancel(self) -> Batch:
-        """Cancel the batches that have not ended, and return the sums. Results so far are kept.
+        """Cancel the batches that have not ended, and return the sums over the group.
+
+        Results that the batches already have are kept.
 
         Raises:
             PartsFailed: the API rejected the call for some of the batches.
@@ -117,9 +119,9 @@ class AsyncJobGroup(AsyncJob):
         return await self._change_live(AsyncJob.cancel)
 
     async def delete(self, *, keep_files: bool = False) -> None:
-        """Delete the batches of the group, which have ended, and those that retry or resume one of them.
+        """Delete all batches of the group, and the batches that retry or resume one of them.
 
-        A repeated call continues where an earlier one failed.
+        All of them must have ended. If a call fails, call the method again: it deletes the rest.
 
         Args:
             keep_files: True to keep the output and error files.
@@ -134,7 +136,7 @@ class AsyncJobGroup(AsyncJob):
         await self._each(jobs, partial(AsyncJob.delete, keep_files=keep_files))
 
     async def _change_live(self, change: Callable[[AsyncJob], Awaitable[Batch]]) -> Batch:
-        """Call `change` for each batch that has not ended. Return the sums."""
+        """Call `change` for each batch that has not ended. Return the sums over the group."""
 
         async def change_unless_ended(job: AsyncJob) -> None:
             try:
@@ -149,7 +151,7 @@ class AsyncJobGroup(AsyncJob):
         return self.batch
 
     async def _refresh(self) -> None:
-        """Read all batches again, and update the sums."""
+        """Read all batches again from the API, and update the sums in `batch`."""
         for job in self.jobs:
             await self._read(job)
         self.batch = self._summed()
@@ -160,7 +162,9 @@ class AsyncJobGroup(AsyncJob):
     async def _each(
         self, jobs: Iterable[AsyncJob], act: Callable[[AsyncJob], Awaitable[_Done]]
     ) -> list[_Done]:
-        """Call `act` for each job, and return its results. If the API rejects a call, try the others anyway.
+        """Call `act` for each job, and return the results.
+
+        If the API rejects one call, the other jobs are still called.
 
         Raises:
             PartsFailed: the API rejected some of the calls.
@@ -181,7 +185,7 @@ class AsyncJobGroup(AsyncJob):
 
 
 async def group_batches(client: AsyncOpenAI, group: str) -> list[Batch]:
-    """Return every batch of a group, newest first, also those that retry or resume one of them."""
+    """Return every batch of a group, newest first, including batches that retry or resume one of them."""
     found = list[Batch]()
     while True:
         query = group_query(group, found[-1].id if found else None)

@@ -24,13 +24,13 @@ from batchwright.client.requests import (
 
 
 class Batches:
-    """Submits batches and finds them again.
+    """Submits batches, and returns jobs with which to follow and control them.
+
+    If the API responds with an error, each method raises an exception of the official client, such as
+    `openai.NotFoundError`.
 
     Args:
         client: the official client, with the base URL of Batchwright's API and your key.
-
-    If the API responds with an error, methods raise an exception of the official client, such as
-    `openai.NotFoundError`.
     """
 
     def __init__(self, client: OpenAI) -> None:
@@ -48,8 +48,9 @@ class Batches:
     ) -> "Job":
         """Upload requests as an input file, create a batch from it, and return its job.
 
-        A request that the official client repeats creates no second file and no second batch. Requests that
-        are too many or too large for one batch become a group of batches, whose job is a `JobGroup`.
+        If the official client repeats a request after a connection error, the API creates no second file and
+        no second batch. If the requests are too many or too large for one batch, they are divided into
+        several batches: a group. The job is then an `JobGroup`.
 
         Args:
             requests: bodies, or `Request`s with custom ids, or a `table`. A body gets the custom id
@@ -58,8 +59,8 @@ class Batches:
             completion_window: time after which the batch expires, such as `90m`.
             metadata: up to 16 pairs that are stored with the batch.
             x_batchwright: Batchwright's own fields of a new batch, such as `{"priority": 5}`.
-            idempotency_key: for 24 hours, a call with the same key and the same requests returns the
-                same batch, even from another process. With None, each call creates a batch.
+            idempotency_key: for 24 hours, a call with the same key and the same requests returns the same
+                batch, even from another process. With None, each call creates a batch.
 
         Raises:
             ValueError: there are no requests, a custom id occurs twice, or a body is not valid JSON.
@@ -88,11 +89,13 @@ class Batches:
         return Job(self._client, batch, upload.custom_ids)
 
     def job(self, batch_id: str) -> "Job":
-        """Return the job of an existing batch, however it was created, or the job of a group of batches.
+        """Return the job of an existing batch, or of a group of batches.
+
+        It does not matter how the batch was created.
 
         Raises:
             openai.NotFoundError: there is no such batch.
-            LookupError: there is no such group, or some of its parts have no batch.
+            LookupError: there is no such group, or a batch of the group is missing.
         """
         if is_group(batch_id):
             found = group_batches(self._client, batch_id)

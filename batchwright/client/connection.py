@@ -21,7 +21,7 @@ ENDED = ("completed", "failed", "expired", "cancelled")
 
 
 def batch_path(batch_id: str, below: str) -> str:
-    """Return the path of a batch, relative to the official client's base URL, followed by `below`."""
+    """Return the path of a batch in the API, followed by `below`. It is relative to the client's base URL."""
     return f"/batches/{quote(batch_id, safe='')}{below}"
 
 
@@ -34,20 +34,24 @@ def has_ended(batch: Batch) -> bool:
 
 
 class Patience:
-    """Decides whether and when to connect again after an error."""
+    """Decides if a client connects again after an error, and how long it waits before.
+
+    It gives up after 30 errors in a row.
+    """
 
     def __init__(self) -> None:
         self._failures = 0
 
     def reset(self) -> None:
-        """Record that the API has sent something."""
+        """Record that the API has sent data, so that errors are counted from 0 again."""
         self._failures = 0
 
     def pause_after(self, error: Exception) -> float:
-        """Return the number of seconds after which to connect again.
+        """Return the number of seconds to wait before connecting again.
 
         Raises:
-            Exception: `error` itself, if it is not transient, or the 30th in a row without data from the API.
+            Exception: `error` itself, if it is not temporary, or if it is the 30th error in a row without
+                data from the API.
         """
         self._failures += 1
         is_rejected = isinstance(error, APIStatusError) and not (
@@ -59,16 +63,13 @@ class Patience:
 
 
 class Lines:
-    """Divides pieces of a response into lines.
-
-    Only a line feed ends a line, because JSON texts may contain other line separators, such as U+2028.
-    """
+    """Splits a response that arrives in pieces into lines."""
 
     def __init__(self) -> None:
         self._pieces = list[bytes]()
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Return the lines that are complete with this piece, without their line feeds."""
+        """Add the next piece of the response. Return the lines that are now complete, without line feeds."""
         first, *others = piece.split(b"\n")
         self._pieces.append(first)
         if not others:
@@ -78,12 +79,12 @@ class Lines:
         return lines
 
     def rest(self) -> bytes:
-        """Return the last line if no line feed ended it; otherwise nothing."""
+        """Return the last line if it does not end with a line feed. Return no bytes if it does."""
         return b"".join(self._pieces)
 
 
 class Events:
-    """Reads the event stream of one batch, over any number of connections."""
+    """Parses the event stream (Server-Sent Events) of one batch. It continues over several connections."""
 
     def __init__(self) -> None:
         self._lines = Lines()
@@ -91,12 +92,18 @@ class Events:
         self._id: str | None = None
 
     def connect(self) -> dict[str, str]:
-        """Prepare for a new connection. Return the headers with which it continues after the last event."""
+        """Prepare for a new connection.
+
+        Return the headers for it: the API then continues after the last event.
+        """
         self._lines, self._data = Lines(), b""
         return {} if self._id is None else {"Last-Event-ID": self._id}
 
     def feed(self, piece: bytes) -> Batch | None:
-        """Return the batch of the last event that is complete with this piece; None if there is none."""
+        """Add the next piece of the stream. Return the batch of the last event that is now complete.
+
+        Return None if no event is complete yet.
+        """
         batch = None
         for line in self._lines.feed(piece):
             name, _, value = line.partition(b": ")

@@ -15,12 +15,12 @@ MAX_BATCHES = 100  # in a list of batches
 
 
 class PartsFailed(Exception):
-    """The API rejected the calls for some batches of a group. The calls for the others have succeeded.
+    """The API rejected a call for some batches of a group. For the other batches, the call has succeeded.
 
-    Repeat the call to try the rejected ones again: it changes nothing for the others.
+    You can repeat the call: it tries the rejected batches again, and changes nothing for the others.
 
     Attributes:
-        errors: why the API rejected a call, by the id of its batch.
+        errors: the reason for each rejection, by batch id.
     """
 
     def __init__(self, group: str, errors: Mapping[str, APIStatusError]) -> None:
@@ -33,7 +33,7 @@ class Deleted(BaseModel):
 
 
 def rejection_of(error: APIStatusError) -> APIStatusError:
-    """Return an error with which the API has rejected a call. Raise it if the API itself failed (5xx)."""
+    """Return `error` if the API rejected the call (4xx). Raise it if the API itself failed (5xx)."""
     if error.status_code >= 500:
         raise error
     return error
@@ -45,22 +45,26 @@ class BatchPage(BaseModel):
 
 
 def is_group(id: str) -> bool:
-    """Return True if this is the id of a group, and not of a batch."""
+    """Return True if the id belongs to a group of batches, and False if it belongs to a single batch."""
     return id.startswith(GROUP_PREFIX)
 
 
 def group_query(group: str, after: str | None) -> dict[str, object]:
-    """Return the parameters of the list of a group's batches, after the batch with this id."""
+    """Return the query parameters that list the batches of a group.
+
+    The list begins after the id `after`, if any.
+    """
     query: dict[str, object] = {f"metadata[{GROUP_KEY}]": group, "limit": MAX_BATCHES}
     return query if after is None else {**query, "after": after}
 
 
 def parts_of_group(group: str, found: Sequence[Batch]) -> list[Batch]:
-    """Return the batches of all parts of a group in their order.
+    """Return the batches of a group, one for each part of its input, in order.
+
+    If a batch was resumed, the newest batch that resumes it is returned instead.
 
     Args:
-        found: batches with the group in their metadata, newest first. If a batch was resumed, its newest
-            resumption is returned instead.
+        found: all batches with the group in their metadata, newest first.
 
     Raises:
         LookupError: some parts have no batch, or there is no such group.
@@ -90,7 +94,10 @@ def check_all_ended(group: str, batches: Sequence[Batch]) -> None:
 
 
 def with_failed_lines(batches: Iterable[Batch], codes: Iterable[str] | None) -> set[str]:
-    """Return the ids of the batches in which lines failed, with one of the codes unless they are None."""
+    """Return the ids of the batches that have failed lines.
+
+    If `codes` is not None, only lines that failed with one of these error codes count.
+    """
     wanted = None if codes is None else {*codes, OTHER}
     return {
         batch.id
@@ -106,10 +113,10 @@ def _failure_codes_of(batch: Batch) -> set[str]:
 
 
 def summed(group: str, batches: Sequence[Batch]) -> Batch:
-    """Return a batch that stands for a group, with the sums of its batches and the group's id.
+    """Return one batch object for a whole group: the sums of its batches, with the group's id.
 
-    If a batch has not ended, its status is used. Otherwise, if a batch did not complete, its status is used.
-    Otherwise the status is `completed`.
+    If a batch has not ended, the status is the status of this batch. If all have ended but one is not
+    completed, its status is used. Otherwise the status is `completed`.
     """
     ended = [batch for batch in batches if has_ended(batch)]
     live = [batch for batch in batches if not has_ended(batch)]

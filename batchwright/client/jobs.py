@@ -30,13 +30,13 @@ from batchwright.client.results import STATUSES, InputOrder, Result, Status
 
 
 class Job:
-    """A batch to follow. `Batches` creates it.
+    """A batch that was submitted: follow it, control it and read its results. `Batches` creates jobs.
 
-    Follow, wait and results connect again if a connection breaks or the API is unavailable. After about 15
+    `follow`, `wait` and `results` reconnect if a connection breaks or the API is unavailable. After about 15
     minutes without a response, they raise the last error.
 
     Attributes:
-        batch: the batch as the API has shown it last.
+        batch: the batch, as the API last showed it.
     """
 
     def __init__(self, client: OpenAI, batch: Batch, custom_ids: list[str] | None = None) -> None:
@@ -57,19 +57,23 @@ class Job:
                     yield batch
 
     def wait(self) -> Batch:
-        """Wait until the batch has ended and its files are written. Return it, however it has ended."""
+        """Wait until the batch has ended and its files are written. Return the batch.
+
+        The batch is returned even if it failed, expired or was cancelled.
+        """
         for _ in self._beats():
             pass
         return self.batch
 
     def results(self) -> Generator[Result]:
-        """Yield the result of each line in input order, completed or failed, as soon as it is settled.
+        """Yield the result of each line in input order, completed or failed, as soon as it is final.
 
-        A line that is not settled holds back the results after it. The iterator ends with the batch.
+        A line without a final result holds back all results after it. The iteration ends when the batch has
+        ended.
 
         Raises:
-            ResultsMissing: the batch has ended, and some lines have no result. It is raised after the results
-                of all others.
+            ResultsMissing: the batch has ended, and some lines have no result. All other results are yielded
+                first.
         """
         patience = Patience()
         if self._custom_ids is None:
@@ -85,16 +89,15 @@ class Job:
     def retry_failed(
         self, codes: Iterable[str] | None = None, *, completion_window: str | None = None
     ) -> "Job":
-        """Create a batch from the failed lines of this batch, which has ended, and return its job.
-
-        A batch can be retried once. A repeated call returns the same new batch.
+        """Create a batch that sends the failed lines of this ended batch again, and return its job.
 
         Args:
             codes: retry only lines with these error codes, as in `LineError.code`; None for all failed lines.
             completion_window: window of the new batch; None for the same length as the window of this batch.
 
         Raises:
-            openai.ConflictError: the batch is live, no line failed so, or it was retried with other codes.
+            openai.ConflictError: the batch has not ended, no line failed with one of the codes, or the batch
+                was already retried with other codes.
         """
         path, body = batch_path(self.id, "/x/retry"), retry_body(codes, completion_window)
         return Job(self._client, self._client.post(path, cast_to=Batch, body=body))
@@ -109,10 +112,10 @@ class Job:
         return self.batch
 
     def resume(self, *, completion_window: str | None = None) -> "Job":
-        """Resume the batch if it is paused, and return its job. If it has ended early, create a new batch.
+        """Resume a paused batch, and return its job. If the batch has ended early, continue in a new batch.
 
-        The new batch sends the lines without a result, and keeps the results of this batch. A batch can be
-        resumed so once. A repeated call returns the same new batch.
+        The new batch sends the lines without a result, and takes over the results of this batch. A batch can
+        be continued only once. A repeated call returns the same new batch.
 
         Args:
             completion_window: window of the new batch; None for the same length as the window of this batch.
@@ -124,31 +127,34 @@ class Job:
         return Job(self._client, self._client.post(path, cast_to=Batch, body=body or None), self._custom_ids)
 
     def cancel(self) -> Batch:
-        """Cancel the batch, as `client.batches.cancel` does, and return it. Results so far are kept.
+        """Cancel the batch, as `client.batches.cancel` does, and return it.
+
+        Results that the batch already has are kept.
 
         Raises:
-            openai.ConflictError: the batch has ended, but not by a cancel.
+            openai.ConflictError: the batch has ended in another way than by a cancellation.
         """
         self.batch = self._client.batches.cancel(self.id)
         return self.batch
 
     def delete(self, *, keep_files: bool = False) -> None:
-        """Delete the batch, which has ended, with its output and error files. A repeated call has no effect.
+        """Delete an ended batch, with its output and error files. A repeated call has no effect.
 
         Args:
             keep_files: True to keep the output and error files.
 
         Raises:
-            openai.ConflictError: the batch has not ended, or its files are still to be written to its output
+            openai.ConflictError: the batch has not ended, or its files are not yet copied to its output
                 location.
         """
         query = {"keep_files": "true"} if keep_files else {}
         self._client.delete(batch_path(self.id, ""), cast_to=Deleted, options={"params": query})
 
     def _beats(self) -> Generator[Batch]:
-        """Yield the batch each time the API sends something.
+        """Yield the batch each time the API sends something on the event stream.
 
-        This is an event, or a comment that keeps the connection alive after 15 s without an event.
+        The API sends an event when the batch changes. After 15 s without an event, it sends a comment, which
+        keeps the connection open. The iteration ends when the batch has ended.
         """
         events, patience = Events(), Patience()
         path = batch_path(self.id, "/x/events")
@@ -167,7 +173,7 @@ class Job:
             time.sleep(pause)
 
     def _settled(self, order: InputOrder, patience: Patience) -> Generator[Result]:
-        """Yield the results of the next lines, up to the first line that is not settled."""
+        """Yield results in input order, from the next line up to the first line without a final result."""
         while True:
             try:
                 with (
@@ -192,7 +198,7 @@ class Job:
                 time.sleep(patience.pause_after(error))
 
     def _file(self, status: Status, order: InputOrder) -> Generator[Result]:
-        """Yield the results with this status that were not taken, up to the first unsettled line."""
+        """Yield results with this status that were not taken yet, up to the first missing result."""
         lines, path = Lines(), batch_path(self.id, "/x/results")
         with self._open(path, order.parameters(status), RESULTS_TIMEOUT_SECONDS) as pieces:
             for piece in pieces:
@@ -202,7 +208,7 @@ class Job:
                         yield result
 
     def _read_custom_ids(self, patience: Patience) -> list[str]:
-        """Return the custom ids in the input file."""
+        """Read the batch's input file, and return its custom ids in order."""
         while True:
             lines = Lines()
             try:

@@ -23,7 +23,7 @@ class Request(NamedTuple):
     """One request of a batch, with a custom id of your choice.
 
     Attributes:
-        custom_id: names the request and its result; unique in the batch.
+        custom_id: identifies the request and its result. It must be unique in the batch.
         body: JSON object that is sent to the backend.
     """
 
@@ -37,10 +37,10 @@ def table(
     """Yield one request for each row of a table, in the order of the rows.
 
     Args:
-        rows: mappings from column to value, such as those of `csv.DictReader` or
+        rows: dictionaries of column names and values, such as from `csv.DictReader` or
             `DataFrame.to_dict("records")`.
-        body: returns the body of the request for a row.
-        id_column: column with the custom ids; None numbers the requests.
+        body: function that returns the body of the request for a row.
+        id_column: column that has the custom ids. If None, the requests get numbers.
 
     Raises:
         KeyError: a row does not have the column `id_column`.
@@ -57,11 +57,11 @@ class BatchLimits(BaseModel):
 
 
 class Upload(NamedTuple):
-    """Input file and the creation of one batch.
+    """What to send for one batch: its input file, and then the request that creates the batch.
 
     Attributes:
-        headers: headers of the upload and of the creation.
-        creation: body of `POST /v1/batches`, without the id of the file.
+        headers: headers of both requests: the upload of the file and the creation of the batch.
+        creation: body of `POST /v1/batches`, without the id of the input file.
     """
 
     file: IO[bytes]
@@ -71,13 +71,13 @@ class Upload(NamedTuple):
 
 
 class Submission:
-    """Input file and the creation of one batch, or of a group of batches if it is too large for one.
+    """Writes requests into an input file, and divides it into several batches if it is too large for one.
 
     Args:
         requests: requests or bodies. A body gets the custom id `request-N`; N is its index, from 0.
         endpoint: endpoint of all requests, such as `/v1/chat/completions`.
-        file: the lines are written to this file, which is then at its beginning.
-        idempotency_key: key of the upload and of the creation; None for a new key.
+        file: file to which the lines are written. Afterwards its position is at the beginning.
+        idempotency_key: idempotency key of the upload and of the batch; None for a new key.
 
     Raises:
         ValueError: there are no requests, a custom id occurs twice, or a body is not valid JSON.
@@ -107,7 +107,10 @@ class Submission:
         metadata: Mapping[str, str] | None,
         x_batchwright: Mapping[str, object] | None,
     ) -> tuple[list[Upload], str]:
-        """Return the uploads of all parts, and the id of their group; it is empty if there is one part."""
+        """Return one upload for each batch, and the id of their group.
+
+        The id is empty if there is only one batch.
+        """
         creation: dict[str, object] = {
             "endpoint": self._endpoint,
             "completion_window": completion_window,
@@ -131,7 +134,10 @@ class Submission:
 
 
 def retry_body(codes: Iterable[str] | None, completion_window: str | None) -> dict[str, object]:
-    """Return the body of `POST /v1/batches/{id}/x/retry`. None for a parameter leaves it to the API."""
+    """Return the body of `POST /v1/batches/{id}/x/retry`.
+
+    A parameter that is None is left out, so the API uses its default.
+    """
     given = {"codes": None if codes is None else list(codes), "completion_window": completion_window}
     return {name: value for name, value in given.items() if value is not None}
 
@@ -141,7 +147,10 @@ class _InputLine(msgspec.Struct):
 
 
 def custom_id_of(line: bytes) -> str | None:
-    """Return the custom id in a line of an input file that the API has accepted; None for a blank line."""
+    """Return the custom id in one line of an input file; None if the line is blank.
+
+    The line must be valid: the API has already accepted the file.
+    """
     content = line.removeprefix(_BYTE_ORDER_MARK).strip()
     if not content:
         return None

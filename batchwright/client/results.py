@@ -15,7 +15,7 @@ _Model = TypeVar("_Model", bound=openai.BaseModel)
 
 
 class RequestFailed(Exception):
-    """The request of a result failed. `result` is the result, with its `error`."""
+    """Raised when you read the response of a request that failed. `result` has the `error`."""
 
     def __init__(self, result: "Result", error: LineError) -> None:
         super().__init__(f"Request {result.custom_id!r} failed with {error.code}: {error.message}")
@@ -23,7 +23,7 @@ class RequestFailed(Exception):
 
 
 class ResultsMissing(Exception):
-    """The batch ended, and some lines have no result. `batch` is the batch, with its `errors`."""
+    """The batch has ended, but some lines have no result. `batch` is the batch, with its `errors`."""
 
     def __init__(self, batch: Batch, missing: int, lines: int) -> None:
         errors = (batch.errors and batch.errors.data) or []
@@ -39,14 +39,14 @@ class ResultsMissing(Exception):
 
 
 class Result(LineResult):
-    """Result of one request, with `response` as a type of the official client."""
+    """Result of one request. `response` returns the response as a class of the official client."""
 
     __slots__ = ()
 
     def response(self, model: type[_Model]) -> _Model:
-        """Return the response as a model of the official client, such as `openai.types.chat.ChatCompletion`.
+        """Return the response as an object of the official client, for example a `ChatCompletion`.
 
-        As in the official client, the fields are not validated.
+        The fields are not validated. The official client does not validate them either.
 
         Raises:
             RequestFailed: the request failed.
@@ -58,7 +58,7 @@ class Result(LineResult):
 
 
 def as_model(model: type[_Model], data: bytes) -> _Model:
-    """Return a JSON object as a model of the official client, without validation of its fields.
+    """Convert a JSON object to a class of the official client, without validating its fields.
 
     Raises:
         msgspec.ValidationError: `data` is not a JSON object.
@@ -69,10 +69,10 @@ def as_model(model: type[_Model], data: bytes) -> _Model:
 
 
 class InputOrder:
-    """Puts the results of completed and of failed lines into the input order of the lines.
+    """Puts the results of completed and failed lines into the order of the input.
 
-    The API returns the two kinds separately, in any number of responses. The object remembers the last result
-    that was taken of each kind, so the next request begins after this result.
+    The API returns completed and failed lines separately, in several responses. This object remembers the
+    last result that was taken of each kind. The next request continues after it.
 
     Args:
         custom_ids: custom ids of all lines, in input order.
@@ -84,45 +84,49 @@ class InputOrder:
         self._cursors: dict[Status, str] = {}
 
     def parameters(self, status: Status) -> dict[str, object]:
-        """Return the parameters of `GET /v1/batches/{id}/x/results` for the next lines with this status."""
+        """Return the query parameters with which the API returns the next results of this status.
+
+        They are for `GET /v1/batches/{id}/x/results`.
+        """
         after = self._cursors.get(status)
         return {"status": status} if after is None else {"status": status, "after": after}
 
     def is_taken(self, result: Result) -> bool:
-        """Return True if the line, or one after it, was taken already."""
+        """Return True if the result of this line was already taken."""
         return self._numbers[result.custom_id] < self._next
 
     def next_of(self, heads: Mapping[Status, Result | None]) -> tuple[Status, Result] | None:
-        """Return the result of the next line, if it is one of `heads`, the first ones of each status."""
+        """Return the result of the next line in input order, and its status; None if it is not in `heads`.
+
+        `heads` has, for each status, the first result that was not taken; None if there is none.
+        """
         for status, head in heads.items():
             if head is not None and self._numbers[head.custom_id] == self._next:
                 return status, head
         return None
 
     def take(self, status: Status, result: Result) -> None:
-        """Record that the caller takes this result, which `next_of` has returned."""
+        """Record that the caller has taken this result, which `next_of` returned. The next line follows."""
         self._next += 1
         self._cursors[status] = result.id
 
     def rewind(self) -> bool:
-        """Read both files from their beginnings again.
+        """Forget the positions in both lists of results, so that both are read from their beginnings again.
 
-        Return False if no result was taken since the last rewind.
-
-        This is necessary if a line gets another result after its first result was read. The API then does not
-        know the line with its former status.
+        This is necessary if a line that was read as failed has succeeded since: it is then in the other list.
+        Return False if both positions already were at the beginning.
         """
         was_inside = bool(self._cursors)
         self._cursors.clear()
         return was_inside
 
     def has_settled(self, batch: Batch) -> bool:
-        """Return True if the batch counts results that were not taken."""
+        """Return True if the batch has final results that were not taken yet, according to its counts."""
         counts = batch.request_counts
         return counts is not None and counts.completed + counts.failed > self._next
 
     def check(self, batch: Batch) -> None:
-        """Check that each line of an ended batch was taken.
+        """Check that the result of each line was taken. Call it after the batch has ended.
 
         Raises:
             ResultsMissing: some lines have no result, for example because the input is invalid.
