@@ -84,7 +84,7 @@ def build_app(
     """Build the FastAPI application with its routes, middleware and error handlers.
 
     The caller opens and closes the dependencies, and runs `events` and `interactive` in the background. If
-    `interactive` is None, calls that cannot wait are refused.
+    `interactive` is None, calls are rejected if they must be answered at once.
     """
     app = DocumentedApp(
         title="Batchwright",
@@ -147,7 +147,7 @@ def _add_routes(
 def _add_middleware(
     app: FastAPI, deps: ApiDependencies, authenticator: Authenticator | None, routers: list[APIRouter]
 ) -> None:
-    """Add all middleware to the application. The middleware that is added last handles a request first."""
+    """Add all middleware to the application. A request first passes the middleware that is added last."""
     settings = deps.settings
     app.add_middleware(QueryParametersMiddleware, routers=routers, profile=settings.profile)
     app.add_middleware(HeadMethodMiddleware)
@@ -170,9 +170,9 @@ def _add_middleware(
 
 
 def _key_parameters(settings: Settings) -> list[DependsOn]:
-    """Return dependencies that describe the API key in `/openapi.json`; empty if requests need no key.
+    """Return dependencies that describe the API key in `/openapi.json`; empty if no key is required.
 
-    The dependencies do not check the key. AuthenticationMiddleware does.
+    They do not check the key: AuthenticationMiddleware does.
     """
     if settings.auth != "api_key":
         return []

@@ -27,14 +27,14 @@ class ServedModels(Protocol):
         ...
 
     async def served_now(self) -> frozenset[str]:
-        """Read the registry from the database again, and return the names of the served models.
+        """Read the models from the database again, and return the names of those that a backend serves.
 
-        After this call, prices and aliases are current, too.
+        Afterwards, prices and aliases are current, too.
         """
         ...
 
     def canonical(self, name: str) -> str:
-        """Return the name of the model that has the alias `name`; `name` itself if it is not an alias."""
+        """Return the model that has the alias `name`. If `name` is not an alias, return `name` itself."""
         ...
 
     def prices_of(self, model: str) -> PriceConfig | None:
@@ -42,22 +42,25 @@ class ServedModels(Protocol):
         ...
 
     def accepts_unlisted(self, model: str) -> bool:
-        """Return True if requests for this model may be sent although no backend lists the model."""
+        """Return True if requests for this model may be sent even if no backend lists the model."""
         ...
 
 
 class ModelRouters(Protocol):
     def router_for(self, model: str) -> ModelRouter | None:
-        """Return the router of a model, which has no alias as its name; None if there is no such model."""
+        """Return the object that sends requests for a model; None if there is no such model.
+
+        `model` must not be an alias.
+        """
         ...
 
     def retain_unlisted(self, awaited: Collection[str]) -> None:
-        """Drop the models that no backend lists, except those in `awaited`."""
+        """Forget all models that no backend lists, except those in `awaited`. This frees memory."""
         ...
 
 
 def now() -> datetime:
-    """Return the current time in whole seconds, which is the precision of times in the API."""
+    """Return the current time in whole seconds. Times in the API have this precision."""
     return datetime.now(UTC).replace(microsecond=0)
 
 
@@ -80,5 +83,8 @@ class ApiDependencies:
 
     @cached_property
     def webhook_urls(self) -> UrlChecker:
-        """The checker of webhook URLs, which all routes share, so that they count refused URLs together."""
+        """Checks URLs of webhooks.
+
+        All routes share this object, so that refused URLs are counted together.
+        """
         return UrlChecker(self.settings.webhook_networks)

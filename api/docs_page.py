@@ -141,7 +141,7 @@ def _row(*cells: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Return the text as HTML. Text in backquotes becomes a `<code>` element."""
+    """Convert text to HTML. Text in backquotes becomes a `<code>` element."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
@@ -154,5 +154,5 @@ def _json(value: JsonValue) -> str:
 
 
 def _with_links(text: str) -> str:
-    """Return the JSON text as HTML. Each schema name becomes a link to its definition."""
+    """Convert JSON text to HTML. Each name of a schema becomes a link to its definition."""
     return _SCHEMA_REFERENCE.sub(r'<a href="#\1">\1</a>', escape(text))

@@ -43,8 +43,8 @@ def handle_errors(app: FastAPI, routers: Sequence[APIRouter]) -> None:
     """Register handlers that return every error in OpenAI's format.
 
     Args:
-        routers: all routers of the application. The handlers read from them the methods that a path allows,
-            and the correct path for a wrong path.
+        routers: all routers of the application. They show which methods a path allows, and which path was
+            probably meant.
     """
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(BadParameter, _bad_parameter)
@@ -57,7 +57,7 @@ def handle_errors(app: FastAPI, routers: Sequence[APIRouter]) -> None:
 
 
 def unavailable_response(error: Exception) -> Response:
-    """Log the error of a dependency that does not respond, and return the 503 response."""
+    """Log that a dependency does not respond, and return a 503 response."""
     tracing.record_error(error)
     logger.warning(
         "dependency is unavailable", extra={"dependency": type(error).__name__, "error": str(error)}
@@ -78,7 +78,7 @@ async def _bad_parameter(_: Request, error: Exception) -> Response:
 
 
 class _RoutingErrors:
-    """Handles the router's errors: the path does not exist, or the path does not allow the method."""
+    """Handles errors of the router: there is no such path, or the path does not allow the method."""
 
     def __init__(self, routers: Sequence[APIRouter]) -> None:
         self._routes = [route for router in routers for route in router.routes if isinstance(route, Route)]
@@ -96,9 +96,9 @@ class _RoutingErrors:
         return error_response(ApiError(error.status_code, message, headers=headers))
 
     def _methods(self, request: Request) -> list[str]:
-        """Return all methods that the request's path allows.
+        """Return all methods that are allowed for the path of a request.
 
-        FastAPI's router reports only the methods of the first route that matches the path.
+        FastAPI's router reports only the methods of the first matching route.
         """
         found = self._matching(request, request.scope["path"])
         own = [route for route in found if route.path == request.scope["path"]]
@@ -122,7 +122,7 @@ async def _run_missing(_: Request, error: Exception) -> Response:
 
 
 async def _unknown_batch(_: Request, error: Exception) -> Response:
-    """Return the response to a request whose batch was deleted while the request was handled."""
+    """Return the response for a request whose batch was deleted during the request."""
     assert isinstance(error, UnknownBatch)
     return error_response(batch_not_found(error.batch_id))
 
@@ -132,11 +132,11 @@ async def _unavailable(_: Request, error: Exception) -> Response:
 
 
 def path_hint(path: str, exists: Callable[[str], bool]) -> str:
-    """Return a sentence about the probable mistake in a URL; empty if no mistake is recognized.
+    """Return a sentence that says what is probably wrong in a URL; empty if that is not clear.
 
     Args:
         path: path of the request, for which no route exists.
-        exists: returns True if a route has the given path.
+        exists: function that returns True if a route has the given path.
     """
 
     def is_known(other: str) -> bool:

@@ -12,7 +12,7 @@ IDEMPOTENCY_KEY_HINT = {"idempotency_key": "Send the key in the header Idempoten
 
 
 class ApiError(Exception):
-    """An error that becomes the response to the client. All its fields are visible to the client."""
+    """An error response to the client. The client can see all its fields."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ def invalid_value(param: str, message: str) -> ApiError:
 
 
 def one_of(text: str, param: str, *values: str) -> str:
-    """Return `text`, the value of the parameter `param`. Raise ApiError if it is not one of `values`."""
+    """Check that `text` is one of `values`, and return it. `param` is its parameter's name for the error."""
     if text not in values:
         supported = ", ".join(f"'{value}'" for value in values)
         raise invalid_value(param, f"Invalid value: '{text}'. Supported values are: {supported}.")
@@ -46,11 +46,11 @@ def missing_parameter(param: str) -> ApiError:
 
 
 def unknown_parameter(param: str, hints: Mapping[str, str] = NO_HINTS) -> ApiError:
-    """Return the error for a parameter that does not exist.
+    """Return the error for a parameter that the API does not know.
 
     Args:
         param: name of the parameter.
-        hints: sentences that say what to send instead. The keys are wrong names that clients often use.
+        hints: sentences that say what to send instead, by the wrong names that clients often use.
     """
     message = f"Unknown parameter: '{param}'. {hints.get(param, '')}".rstrip()
     return ApiError(400, message, code="unknown_parameter", param=param)
@@ -66,14 +66,14 @@ def invalid_type(param: str, expected: str, got: str) -> ApiError:
 
 
 def conflict(message: str, *, code: str | None = None, param: str | None = None) -> ApiError:
-    """Return a 409 error with a header that tells clients not to retry it."""
+    """Return a 409 error. A header tells clients not to retry it."""
     return ApiError(409, message, code=code, param=param, headers=_FINAL)
 
 
 def rate_limited(
     message: str, limit: int, *, seconds: int = RETRY_AFTER_SECONDS, window: int | None = None
 ) -> ApiError:
-    """Return a 429 error for an exhausted limit, with the headers of OpenAI and of the IETF draft.
+    """Return a 429 error for a limit that is reached, with the headers of OpenAI and of the IETF draft.
 
     Args:
         limit: number of requests that the limit allows.
@@ -92,10 +92,7 @@ def rate_limited(
 
 
 def storage_quota_exceeded(limit: int, used: int) -> ApiError:
-    """Return a 429 error for an exhausted storage quota. Its headers tell clients not to retry.
-
-    A retry would send the whole file again. `limit` and `used` are in bytes.
-    """
+    """Return a 429 error for a storage quota that is used up. A header tells clients not to retry."""
     message = (
         f"Too many bytes are stored: of at most {limit}, {used} are taken. Delete files, or let them expire."
     )
@@ -121,7 +118,7 @@ def schedule_quota_exceeded(limit: int) -> ApiError:
 
 
 def _too_many(objects: str, limit: int, remedy: str) -> ApiError:
-    """Return a 429 error for too many objects of a kind. Its headers tell clients not to retry."""
+    """Return a 429 error for too many objects of one kind. A header tells clients not to retry."""
     message = f"Too many {objects}: you may have at most {limit}. {remedy}"
     headers = {
         "Retry-After": str(RETRY_AFTER_SECONDS),
@@ -171,7 +168,7 @@ def call_not_found(call_id: str) -> ApiError:
 
 
 def no_room(message: str) -> ApiError:
-    """Return a 429 error for a call that is not accepted because too many others wait."""
+    """Return a 429 error for a call that is rejected because too many other calls are waiting."""
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
     return ApiError(429, message, code="resource_unavailable", headers=headers)
 
@@ -183,7 +180,7 @@ def model_not_found(model: str) -> ApiError:
 
 
 def budget_used_up(message: str) -> ApiError:
-    """Return a 429 error for a daily budget that is used up. Its headers tell clients not to retry."""
+    """Return a 429 error for a daily budget that is used up. A header tells clients not to retry."""
     return ApiError(429, message, code="insufficient_quota", headers=_FINAL)
 
 
@@ -203,5 +200,8 @@ def error_response(error: ApiError) -> Response:
 
 
 def internal_error_response() -> Response:
-    """Return the 500 response for an unexpected exception. The exception is logged, but not sent."""
+    """Return the 500 response for an unexpected exception, and log the exception.
+
+    The response does not show it.
+    """
     return error_response(ApiError(500, "The server had an error while processing your request."))

@@ -11,11 +11,11 @@ LINGER_SECONDS = 5.0
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """HTTP protocol that rejects malformed and slow requests with errors in the API's format.
+    """HTTP protocol of the server that rejects malformed and slow requests with errors in the API's format.
 
-    If the server responds before it has read the whole request, the connection "lingers" before it closes: it
-    reads and drops data, for at most `LINGER_SECONDS`. Without this, the client might not receive the
-    response.
+    If the server responds before it has read the whole request, it does not close the connection at once: the
+    client might not get the response. For at most `LINGER_SECONDS`, the connection *lingers*: it reads and
+    drops data.
     """
 
     # Idle time after which a connection is closed. Clients and load balancers, most of which have 5 to 60 s,
@@ -98,17 +98,17 @@ class BoundedProtocol(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison]
 
     def close_answered(self) -> None:
-        """Close the connection after a response. If the request is not read completely, linger first."""
+        """Close the connection after a response.
+
+        If the request was not read completely, wait first (linger).
+        """
         if self.cycle.more_body:
             self._linger()
         else:
             self.transport.close()
 
     def _linger(self) -> None:
-        """Send nothing more, and drop received data until the client closes the connection.
-
-        If the client does not close it, the server closes it after `LINGER_SECONDS` or too many bytes.
-        """
+        """Send nothing more, and drop all received data until the client closes the connection."""
         if self.lingers or self.transport.is_closing():
             return
         self.lingers, self._unwanted = True, 0
@@ -155,9 +155,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class _RequestTransport:
-    """Transport through which uvicorn sends the response to one request.
+    """Connection through which uvicorn sends the response to one request.
 
-    While the connection lingers (it only reads and drops data before it closes), written data is dropped.
+    When the connection only waits for its close (lingers), written data is dropped.
     """
 
     def __init__(self, protocol: BoundedProtocol) -> None:

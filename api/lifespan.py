@@ -25,9 +25,9 @@ from batchwright.temporal import observed_runtime, open_connection
 
 @asynccontextmanager
 async def open_dependencies(settings: Settings) -> AsyncGenerator[ApiDependencies]:
-    """Context manager that opens the dependencies of the API, yields them, and closes them at the end.
+    """Context manager that opens what the API depends on, such as the database, and closes it at the end.
 
-    If Temporal is unavailable, the API still runs, and `/readyz` reports the problem.
+    If Temporal is unavailable, the API runs anyway, and `/readyz` reports the problem.
 
     Raises:
         DatabaseError: the database did not respond in time, or its schema does not match this version.
@@ -67,5 +67,8 @@ async def open_dependencies(settings: Settings) -> AsyncGenerator[ApiDependencie
 
 
 def _publish_fingerprint(registry: BackendRegistry, metrics: Metrics) -> None:
-    """Publish the registry's fingerprint as a metric. It is equal in processes with the same registry."""
+    """Publish the fingerprint of the model registry as a metric, to compare it between processes.
+
+    It is equal in processes that have the same registry.
+    """
     metrics.registry_info.replace({(registry.fingerprint,): 1})

@@ -38,14 +38,13 @@ _BINDING = (errno.EACCES, errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
 class _CannotListen(Exception):
-    """The API cannot listen: its address and port are in use, not allowed, or not on this machine."""
+    """The API cannot listen on its address and port: in use, not allowed, or not on this machine."""
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that does not handle signals. This module handles them, so that the exit code is 0.
+    """Server of uvicorn that does not handle signals. This module handles them, so that the exit code is 0.
 
-    When the server stops, it ends the streaming responses that follow a batch, and lets all other requests
-    finish.
+    When the server stops, it ends the streams that follow a batch. All other requests may finish.
     """
 
     def __init__(self, config: uvicorn.Config, stopping: ApiShutdown) -> None:
@@ -100,7 +99,7 @@ def main() -> int:
 
 
 async def _serve(settings: Settings, listener: socket.socket) -> int:
-    """Serve requests until a signal arrives, and return 0. A signal during the start cancels the start."""
+    """Serve requests until a signal arrives, and return 0. If a signal arrives earlier, cancel the start."""
     stop = _Stop()
     for each in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(each, stop.signalled)
@@ -114,7 +113,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
 
 
 class _Stop:
-    """Handles stop signals: it cancels the start of the server, or stops the running server."""
+    """Handles stop signals: cancels the start of the server, or stops the server if it is running."""
 
     def __init__(self) -> None:
         self.opening: asyncio.Task[None] | None = None
@@ -160,7 +159,7 @@ async def _open_and_serve(settings: Settings, listener: socket.socket, stop: _St
 
 
 def _check_host(settings: Settings) -> None:
-    """Check that an API without authentication listens only on a loopback address.
+    """Check that an API without authentication can only be reached from this machine (loopback address).
 
     On any other address, every caller could act as any tenant.
 
@@ -178,7 +177,7 @@ def _check_host(settings: Settings) -> None:
 
 
 def _check_issuer(settings: Settings) -> None:
-    """Check that the API accepts tokens if the settings name an issuer of tokens.
+    """Check that authentication accepts tokens if an issuer of tokens is configured.
 
     Raises:
         SettingsError: an issuer is configured, but BATCHWRIGHT_AUTH is not `api_key`, so tokens are not
@@ -219,6 +218,6 @@ def _fail(reason: object, code: int) -> int:
 
 
 def run() -> Never:
-    """Parse the options of the process, run `main`, and end the process with the code that `main` returns."""
+    """Parse the command line, run `main`, and exit with the code that `main` returns."""
     parse_arguments()
     run_and_exit(main)

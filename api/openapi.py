@@ -53,7 +53,7 @@ _COMMON_STATUSES = (400, 408, 413, 431, 500, 503)
 
 
 def error_responses(*statuses: int) -> ResponseSpecs:
-    """Return descriptions of responses with these error statuses, and of errors that any route can return."""
+    """Return descriptions of the responses with these error statuses, and of errors of every route."""
     return {status: _error(status) for status in sorted({*_COMMON_STATUSES, *statuses})}
 
 
@@ -73,7 +73,7 @@ def _error(status: int) -> ResponseSpec:
 
 
 def text_response(media_type: str) -> ResponseSpecs:
-    """Return the description of a successful response of plain text."""
+    """Return the description of a successful response that is plain text."""
     return {
         200: {"description": "Successful Response", "content": {media_type: {"schema": {"type": "string"}}}}
     }
@@ -132,10 +132,7 @@ def pattern_schema(pattern: str) -> WithJsonSchema:
 
 
 class DocumentedApp(FastAPI):
-    """FastAPI application whose OpenAPI description contains only responses that its routes can return.
-
-    FastAPI would describe a 422 response for invalid requests, but this API returns 400.
-    """
+    """FastAPI application with a correct OpenAPI description: only responses that its routes can return."""
 
     _page: Response | None = None
 
@@ -152,7 +149,7 @@ class DocumentedApp(FastAPI):
 
 
 def _with_error_schema(description: dict[str, object]) -> dict[str, object]:
-    """Return the description, with the schemas of all error objects added."""
+    """Return the OpenAPI description, with the schemas of error objects added."""
     components = _OBJECT.validate_python(description["components"])
     schemas = _OBJECT.validate_python(components["schemas"])
     for kind in (ErrorObject, MessageErrorObject):
@@ -162,11 +159,7 @@ def _with_error_schema(description: dict[str, object]) -> dict[str, object]:
 
 
 def _without_members(node: Mapping[str, object], never: set[str]) -> dict[str, object]:
-    """Return a copy of `node`, a part of the OpenAPI description, without the keys in `never`.
-
-    Nested objects are copied, too. `_UNUSED` lists keys to leave out from nested objects by their name, such
-    as `422` from `responses`.
-    """
+    """Return a copy of a part of the OpenAPI description, without the keys in `never`."""
     return {
         name: _without_members(_OBJECT.validate_python(value), _UNUSED.get(name, set()))
         if isinstance(value, dict)

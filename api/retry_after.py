@@ -17,11 +17,10 @@ class _RejectedCallers(NamedTuple):
 
 
 class RetryAfterSpread:
-    """Selects the Retry-After values of rejected requests, so that each tenant sends one retry per second.
+    """Chooses the Retry-After values of rejected requests. Each tenant then sends about one retry per second.
 
-    The retries of a tenant come in the order of its rejected requests. If a value would be above
-    `MAX_RETRY_SECONDS`, because too many requests wait, it is chosen at random from half of this limit to the
-    limit.
+    The retries come in the order of the rejected requests. If too many requests wait, a value would be above
+    `MAX_RETRY_SECONDS`. It is then chosen at random, between half of this maximum and the maximum.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -6,14 +6,14 @@ LIFETIME_SECONDS = 900.0  # then the client connects again, and its API key is c
 
 
 class ApiShutdown:
-    """Signal that is set once, when the process begins to stop."""
+    """Flag that is set once, when the API process begins to stop."""
 
     def __init__(self) -> None:
         self.is_set = False
         self._callbacks = list[Callable[[], None]]()
 
     def on_set(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when the signal is set later. If it is already set, never call `callback`."""
+        """Register a function to call when the flag is set. It is never called if the flag is already set."""
         self._callbacks.append(callback)
 
     def set(self) -> None:

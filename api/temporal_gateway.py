@@ -61,21 +61,24 @@ class TemporalGateway(Protocol):
     async def abandon(self, batch_id: str) -> None: ...
 
     async def state(self, batch_id: str) -> BatchState | None:
-        """Return the state that the batch's workflow reports.
+        """Return the state that the batch's workflow reports, such as if it is paused.
 
         Return None if the batch has no workflow, or if Temporal or the workers do not respond.
         """
         ...
 
     async def ingested(self, batch_id: str) -> IngestResult | None:
-        """Return the result of the batch's ingestion. It tells where the plans of the batch are stored.
+        """Return the result of ingestion: the step that has read and checked the batch's input.
 
-        Return None if the ingestion has not completed, or if the batch has no workflow.
+        Return None if this step has not completed, or if the batch has no workflow.
         """
         ...
 
     async def pending(self, workflow_id: str) -> list[PendingActivity]:
-        """Return the activities of a workflow that have not ended; empty if there is no such workflow."""
+        """Return the activities of a workflow that have not ended.
+
+        Return none if there is no such workflow.
+        """
         ...
 
     async def has_ended(self, workflow_id: str) -> bool:
@@ -95,7 +98,7 @@ class TemporalGateway(Protocol):
 
 
 class TemporalClientGateway(TemporalGateway):
-    """Calls Temporal with a client of its SDK."""
+    """Calls Temporal with its Python SDK."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client, self._settings = client, settings
@@ -197,7 +200,7 @@ class TemporalClientGateway(TemporalGateway):
 
 
 async def log_until_ready(temporal: TemporalGateway) -> None:
-    """Wait until Temporal and its namespace are ready. Log the reason each time it changes."""
+    """Wait until Temporal and its namespace are ready. Log why they are not, each time the reason changes."""
     complaint = ""
     while True:
         try:

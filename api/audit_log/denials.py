@@ -20,9 +20,11 @@ _MISSING_SCOPE = "missing_scope"  # code of the error if a caller lacks the scop
 
 
 class DenialRecorder:
-    """Records denied acts. An act of a tenant on its own data is not recorded if only its scope is missing.
+    """Records in the audit log that an act was denied.
 
-    Authentication denies a request before FastAPI finds its route, so this class finds the route and its act.
+    An act is an operation that routes declare for this log. If a tenant only lacks the scope for an act on
+    its own data, this is not recorded. Authentication denies a request before FastAPI finds its route. So
+    this class finds the route and its act.
     """
 
     def __init__(self, log: AuditLog, routers: Sequence[APIRouter]) -> None:
@@ -31,9 +33,10 @@ class DenialRecorder:
         self._acts = [(route, act) for route in routes if (act := act_of(route))]
 
     async def record(self, scope: Scope, code: str) -> None:
-        """Record the denied request with this ASGI scope if it requested an act.
+        """Record a denied request, if its route declares an act. `scope` is its ASGI scope.
 
-        If the database is unavailable, this only logs a warning, because the denied act did not happen.
+        If the database is unavailable, this only logs a warning. Nothing is lost, because the act did not
+        happen.
 
         Args:
             code: error code of the response.

@@ -40,7 +40,10 @@ Applies = Callable[[State], bool]
 
 
 class AuditLog:
-    """Records the acts of requests. Creates the FastAPI dependencies with which routes declare their acts."""
+    """Records acts in the audit log: who changed or destroyed what.
+
+    Routes declare their acts with FastAPI dependencies, which the methods `of_...` create.
+    """
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps, self._table = deps, deps.database.audit_log
@@ -49,27 +52,32 @@ class AuditLog:
         self.one_time = FailureLimiter(ONE_TIME_PER_MINUTE)
 
     def of_operator(self, action: AuditAction, target: type[TargetKind]) -> list[DependsOn]:
-        """Return the dependencies for an operator route. Every request is recorded, even if refused."""
+        """Return the dependencies for a route of operators.
+
+        Each request is recorded, even if it is refused.
+        """
         return [Depends(OperatorAct(self, action, target(self._deps)), scope="function")]
 
     def of_tenant(
         self, action: AuditAction, target: type[TargetKind], ends: Applies | None = None
     ) -> list[DependsOn]:
-        """Return the dependencies for a tenant route. A request is recorded only if its target exists.
+        """Return the dependencies for a route of tenants. A request is recorded only if its target exists.
 
-        A tenant could fill the audit log with requests that do not end their target, because it can repeat
-        them. So it gets 429 after 60 such requests per minute, and after 600 that end their target.
+        A tenant could repeat requests that do not end their target, and so fill the audit log. It gets 429
+        after 60 such requests per minute. For requests that end their target, the limit is 600 per minute.
 
         Args:
-            ends: for an act that ends its target, such as a deletion: returns False if the act can no longer
-                change the target. Such requests are not recorded. None for an act that can be repeated.
+            ends: for an act that ends its target, such as a deletion. It is a function that returns False if
+                the target has already ended. The request is then not recorded. None for an act that can be
+                repeated.
         """
         return [Depends(TenantAct(self, action, target(self._deps), ends), scope="function")]
 
     def of_creation(self, action: AuditAction, target: type[TargetKind]) -> list[DependsOn]:
-        """Return the dependencies for a tenant route that creates its target. Every request is recorded.
+        """Return the dependencies for a route of tenants that creates its target. Each request is recorded.
 
-        A tenant gets 429 after 600 requests per minute. The target's `find` chooses the id of the new object.
+        A tenant gets 429 after 600 requests per minute. The method `find` of the target chooses the id of the
+        new object.
         """
         return [Depends(CreationAct(self, action, target(self._deps), None), scope="function")]
 
@@ -77,7 +85,7 @@ class AuditLog:
     async def recording(
         self, request: Request, act: "OperatorAct", target: AuditTarget, before: State | None
     ) -> AsyncGenerator[None]:
-        """Context manager that records a request's act before the `with` block, and its outcome afterwards.
+        """Context manager that records an act: the act before the `with` block, and its outcome afterwards.
 
         Raises:
             DatabaseUnavailable: the act could not be recorded. The `with` block does not run.
@@ -91,7 +99,7 @@ class AuditLog:
             yield
 
     async def record_denial(self, scope: Scope, act: "OperatorAct", code: str) -> None:
-        """Record that a known caller was denied an act, at most 60 times per minute and tenant.
+        """Record that a known caller was not allowed to do something. At most 60 times per minute and tenant.
 
         Args:
             scope: the request's ASGI scope, including the path parameters of its route.
@@ -134,7 +142,7 @@ class AuditLog:
 
 
 class OperatorAct:
-    """FastAPI dependency of an operator route. It records the act of each request."""
+    """FastAPI dependency for a route of operators. It records each request in the audit log."""
 
     def __init__(self, log: AuditLog, action: AuditAction, target: TargetKind) -> None:
         self._log = log
@@ -147,7 +155,10 @@ class OperatorAct:
 
 
 class TenantAct(OperatorAct):
-    """FastAPI dependency of a tenant route. It records the act of each request whose target exists."""
+    """FastAPI dependency for a route of tenants.
+
+    It records a request in the audit log if its target exists.
+    """
 
     def __init__(self, log: AuditLog, action: AuditAction, target: TargetKind, ends: Applies | None) -> None:
         super().__init__(log, action, target)
@@ -169,7 +180,7 @@ class TenantAct(OperatorAct):
             self._log.repeated.release(target.tenant)
 
     def _limit(self, limiter: FailureLimiter, limit: int, tenant: str, which: str = "") -> None:
-        """Count the request before its act, so that concurrent requests count.
+        """Count the request before it is executed, so that concurrent requests count, too.
 
         Raises:
             ApiError: the tenant has sent more than `limit` such requests in a minute (429).
@@ -184,7 +195,7 @@ class TenantAct(OperatorAct):
 
 
 class CreationAct(TenantAct):
-    """FastAPI dependency of a tenant route that creates its target. It records the act of each request."""
+    """FastAPI dependency for a route of tenants that creates its target. It records each request."""
 
     async def __call__(self, request: Request) -> AsyncGenerator[None]:
         target = await self.target.find(request)
@@ -194,28 +205,28 @@ class CreationAct(TenantAct):
 
 
 def exists(state: State) -> bool:
-    """Return True. For acts that can end their target in any state, such as a deletion."""
+    """Return True. Used for acts that can end their target in any state, such as a deletion."""
     return True
 
 
 def is_live(batch: State) -> bool:
-    """Return True if the batch has not ended, so that a cancel can still end it."""
+    """Return True if the batch has not ended: a cancel then changes it."""
     return batch["status"] in LIVE_STATES
 
 
 def has_not_ended(call: State) -> bool:
-    """Return True if a call has not ended, so that a cancel ends it."""
+    """Return True if the call has not ended: a cancel then ends it."""
     return call["status"] in (CallStatus.QUEUED, CallStatus.IN_PROGRESS)
 
 
 def act_of(route: APIRoute) -> OperatorAct | None:
-    """Return the act that a route declares; None if the route declares no act."""
+    """Return the act that a route declares for the audit log; None if it declares none."""
     acts = (each.dependency for each in route.dependencies)
     return next((act for act in acts if isinstance(act, OperatorAct)), None)
 
 
 def _refusal_code(error: Exception) -> str | None:
-    """Return the error code if the API refused the act; None if the act failed for another reason."""
+    """Return the error code if the API refused the request. Return None if it failed for another reason."""
     match error:
         case ApiError() if error.status < 500:
             return error.code or str(error.status)

@@ -38,14 +38,14 @@ State = dict[str, JsonValue]
 
 
 class TargetKind(Protocol):
-    """A kind of object that acts change, such as batches or quotas."""
+    """A kind of object that the audit log can name as the target of an act, such as batches or quotas."""
 
     type: AuditTargetType
 
     def __init__(self, deps: ApiDependencies) -> None: ...
 
     async def find(self, request: Request) -> AuditTarget:
-        """Return the target that a request names, even if it does not exist.
+        """Return the target that a request names. It need not exist.
 
         Raises:
             ApiError: the request's body is not a JSON object.
@@ -53,7 +53,7 @@ class TargetKind(Protocol):
         ...
 
     async def read(self, target: AuditTarget) -> State | None:
-        """Return the current state of a target without secrets; None if the target does not exist."""
+        """Return the current state of a target, without secrets. Return None if the target does not exist."""
         ...
 
 
@@ -91,7 +91,7 @@ class UploadTarget:
 
 
 class BatchTarget:
-    """Target of an audit log entry: a batch of the caller's tenant."""
+    """Finds and reads a batch of the caller's tenant, as a target in the audit log."""
 
     type = AuditTargetType.BATCH
 
@@ -107,7 +107,10 @@ class BatchTarget:
 
 
 class MessageBatchTarget(BatchTarget):
-    """A message batch of the caller's tenant. The audit log shows its id in OpenAI's form, `batch_...`."""
+    """A message batch of the caller's tenant.
+
+    The audit log shows its id as `batch_...`, as for other batches.
+    """
 
     async def find(self, request: Request) -> AuditTarget:
         id = request.path_params["message_batch_id"]
@@ -115,7 +118,7 @@ class MessageBatchTarget(BatchTarget):
 
 
 class CallTarget:
-    """A single call of the caller's tenant, which is a response of the API."""
+    """A single call of the caller's tenant: a background response of `/v1/responses`."""
 
     type = AuditTargetType.CALL
 
@@ -187,7 +190,7 @@ class ScheduleTarget:
 
 
 class NewScheduleTarget(ScheduleTarget):
-    """A schedule that the request creates. Its id is chosen here, and `new_id` returns it to the route."""
+    """A schedule that the request creates. This class chooses its id, and the route gets it from `new_id`."""
 
     async def find(self, request: Request) -> AuditTarget:
         request.state.new_id = new_schedule_id()
@@ -220,7 +223,7 @@ class DeadLetterTarget:
 
 
 class DeadLettersTarget:
-    """All dead letters, or all dead letters of one tenant or one batch. They have no state of their own."""
+    """All dead letters (failed lines), or those of one tenant or one batch. They have no state to record."""
 
     type = AuditTargetType.DEAD_LETTER
 
@@ -293,7 +296,7 @@ class KeyTarget:
 
 
 class NewKeyTarget(KeyTarget):
-    """An API key that the request creates. Its id is chosen before the act, so that the record has it."""
+    """An API key that the request creates. Its id is chosen first, so that the audit log can name it."""
 
     async def find(self, request: Request) -> AuditTarget:
         request.state.new_key_id = new_key_id()
@@ -302,12 +305,12 @@ class NewKeyTarget(KeyTarget):
 
     @staticmethod
     def id_of(request: Request) -> str:
-        """Return the id of the key that the request creates."""
+        """Return the id that was chosen for the key that the request creates."""
         return str(request.state.new_key_id)
 
 
 class RateTarget:
-    """The rate limit of one model, or the rate limit over all models, whose target id is empty."""
+    """The rate limit of one model, or the rate limit over all models. The latter has an empty target id."""
 
     type = AuditTargetType.RATE
 
@@ -325,7 +328,7 @@ class RateTarget:
 
 
 class HoldTarget:
-    """The hold of a tenant or of a model. The target id is `tenant/NAME` or `model/NAME`."""
+    """The hold of a tenant or model, for which no lines are sent. Its id is `tenant/NAME` or `model/NAME`."""
 
     type = AuditTargetType.HOLD
 
@@ -346,7 +349,7 @@ class HoldTarget:
 
 
 class ModelTarget:
-    """The run-time change of a model. A model without a run-time change has no state here."""
+    """The changes of a model made at run time. A model without such changes has no state here."""
 
     type = AuditTargetType.MODEL
 
@@ -372,7 +375,7 @@ class ModelTarget:
 def _of_tenant(type: AuditTargetType, id: str, tenant: str) -> AuditTarget:
     """Return a target that belongs to `tenant`.
 
-    Both texts may come from a request that is not validated yet, so they are shortened.
+    Shorten both texts, because the request is not validated yet.
     """
     id, tenant = storable(id)[:_MAX_ID_CHARACTERS], storable(tenant)[:_MAX_ID_CHARACTERS]
     return AuditTarget(type=type, id=id, tenant=tenant)
@@ -389,7 +392,7 @@ def _batch_state(row: BatchRow) -> State:
 
 
 async def _parameters(request: Request) -> Mapping[str, object]:
-    """Return the request's parameters: the query parameters of a DELETE, or the body of any other request."""
+    """Return the parameters of a request: for DELETE the query, for other methods the body."""
     return request.query_params if request.method == "DELETE" else await read_json_object(request)
 
 

@@ -46,7 +46,7 @@ DEFAULT_SCOPES = frozenset({ApiScope.READ, ApiScope.WRITE})  # scopes of callers
 
 
 class AccessDenied(ApiError):
-    """Error response for a caller without access. `reason` is a short word for metrics and the log."""
+    """Error response for a caller without access. `reason` is a short word for metrics and logs."""
 
     def __init__(
         self, reason: str, status: int, message: str, *, code: str, headers: dict[str, str] | None = None
@@ -57,10 +57,10 @@ class AccessDenied(ApiError):
 
 class Authenticator(Protocol):
     async def authenticate(self, scope: Scope) -> str:
-        """Return the tenant of the request, and store it in the ASGI scope.
+        """Check who sent the request, store the tenant in the ASGI scope, and return it.
 
-        The tenant is also stored if the caller is known, but its scopes do not allow the route or it names
-        another tenant.
+        The tenant is stored as soon as the caller is known. So it is also stored if an error follows, because
+        the scopes do not allow the route or a header names another tenant.
 
         Raises:
             ApiError: the caller has no access, or a header is not valid.
@@ -71,7 +71,7 @@ class Authenticator(Protocol):
 
 
 def build_authenticator(deps: ApiDependencies) -> Authenticator | None:
-    """Return the authenticator that the settings select; None if requests need no authentication."""
+    """Return the authenticator that is configured; None if requests need no authentication."""
     match deps.settings.auth:
         case "api_key":
             return ApiKeyAuthenticator(deps)
@@ -84,8 +84,8 @@ def build_authenticator(deps: ApiDependencies) -> Authenticator | None:
 class ApiKeyAuthenticator:
     """Accepts a request if it has a valid API key or token whose scopes allow the route.
 
-    Tokens are only accepted if an issuer of tokens is configured. Requests of the pages at `/ui` have their
-    session in the ASGI scope.
+    Tokens are accepted only if an issuer of tokens is configured. The pages at `/ui` send no key: their
+    session is in the ASGI scope, and stands for a key.
     """
 
     def __init__(self, deps: ApiDependencies, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -122,10 +122,10 @@ class ApiKeyAuthenticator:
         return row.tenant
 
     def _check_request(self, scope: Scope, tenant: str, scopes: Collection[str], credential: str) -> None:
-        """Check that the tenant header, if any, names `tenant`, and that `scopes` allow the route.
+        """Check that the scopes allow the route. If a header names a tenant, check that it is `tenant`.
 
         Args:
-            credential: "token" or "API key", for error messages.
+            credential: what the caller has sent, for error messages: "token" or "API key".
 
         Raises:
             AccessDenied: the header names another tenant, or the scopes do not allow the route.
@@ -143,7 +143,8 @@ class ApiKeyAuthenticator:
         """Return the database row of the API key.
 
         Args:
-            key: the key that the client sent; None or another text if it does not have the form of a key.
+            key: the key that the client sent. It is another text if it does not look like a key, and None if
+                there is no usable key.
             address: address of the client. The number of wrong keys per address is limited.
 
         Raises:
@@ -158,7 +159,7 @@ class ApiKeyAuthenticator:
         return row
 
     async def _verify_new(self, key: ApiKey, address: str) -> ApiKeyRow | None:
-        """Look up a key that is not cached. Return its database row; None if the key is not valid.
+        """Check a key that is not in the cache. Return its database row; None if the key is not valid.
 
         Raises:
             AccessDenied: the address has sent too many wrong keys.
@@ -174,10 +175,9 @@ class ApiKeyAuthenticator:
         return row
 
     async def _identity_of(self, tokens: TokenVerifier, token: str, address: str) -> TokenIdentity:
-        """Return the tenant, user and scopes that the token states.
+        """Check a token. Return the tenant, the user and the scopes that the token contains.
 
-        Tokens that were valid before are accepted even if the client's address has sent too many wrong
-        tokens.
+        A token that was valid before is accepted even if the client's address has sent too many wrong tokens.
 
         Raises:
             AccessDenied: the token is not valid, or the client's address has sent too many wrong tokens.
@@ -203,13 +203,15 @@ class ApiKeyAuthenticator:
         return identity
 
     def _begin_attempt(self, address: str, credentials: str) -> None:
-        """Count a failure of the client's address. The caller releases it if the key or token is valid.
+        """Count a failed attempt for the client's address.
+
+        If the key or token is valid, the caller takes it back.
 
         Args:
-            credentials: "API keys" or "tokens", for the error message.
+            credentials: what is checked, for the error message: "API keys" or "tokens".
 
         Raises:
-            AccessDenied: the address has too many failures.
+            AccessDenied: the address has too many failed attempts.
         """
         if seconds := self._failures.wait_seconds(address):
             message = f"Too many wrong {credentials} came from your address. Try again in {seconds} s."
@@ -218,9 +220,9 @@ class ApiKeyAuthenticator:
         self._failures.acquire(address)
 
     def _warn_of_proxies(self, headers: Headers, address: str) -> None:
-        """Warn once if a proxy sends X-Forwarded-For but is not configured as trusted.
+        """Log a warning, once, if a proxy sends X-Forwarded-For but is not configured as trusted.
 
-        All clients behind this proxy share one limit of wrong keys.
+        All clients behind such a proxy have the same address, so they share one limit of wrong keys.
         """
         forwarded = ", ".join(headers.getlist("x-forwarded-for"))
         # If the proxy is trusted, the address already comes from the header.
@@ -235,9 +237,9 @@ class ApiKeyAuthenticator:
 
 
 class TrustedHeaderAuthenticator:
-    """Trusts the headers in which a gateway states the tenant and the scopes. Rejects disabled tenants.
+    """Trusts headers in which a gateway states the tenant and the scopes. Rejects disabled tenants.
 
-    If the settings name no header for scopes, callers may read and write, but not use admin routes.
+    If the settings name no header for the scopes, callers may read and write, but may not use admin routes.
     """
 
     def __init__(
@@ -261,7 +263,7 @@ class TrustedHeaderAuthenticator:
 
 
 class _EnabledTenants:
-    """Checks that tenants are enabled. It caches enabled tenants for `CACHE_SECONDS`."""
+    """Checks that tenants are enabled. Caches each enabled tenant for `CACHE_SECONDS`."""
 
     def __init__(self, tenants: TenantsTable, monotonic: Callable[[], float], *, must_exist: bool) -> None:
         self._tenants = tenants
@@ -270,7 +272,7 @@ class _EnabledTenants:
         self._enabled: OrderedDict[str, float] = OrderedDict()  # by tenant: when it was last found enabled
 
     async def check(self, tenant: str) -> None:
-        """Check that the tenant is enabled, and that it has a database row if `must_exist` was set.
+        """Check that the tenant is enabled. If `must_exist` was set, also check that it has a database row.
 
         Raises:
             AccessDenied: the tenant is disabled, or has no row although it must exist.
@@ -298,17 +300,18 @@ async def _key_of(session: SessionKey) -> ApiKeyRow:
 
 
 def has_key_header(headers: Headers) -> bool:
-    """Return True if the request has a header for an API key, even an empty one."""
+    """Return True if the request has a header for an API key, even if the header is empty."""
     return "authorization" in headers or any(name in headers for name in _KEY_HEADERS)
 
 
 def _credential_from_headers(headers: Headers) -> ApiKey | str | None:
-    """Return the API key in the headers, or a bearer token that does not have the form of a key.
+    """Return the API key from the headers.
 
-    Return None if the headers contain neither, or if two headers contain different keys or different tokens.
+    If there is a bearer token that does not look like a key, return it. Return None if the headers have
+    neither, or if two headers have different keys or tokens.
 
     Raises:
-        AccessDenied: the request has no header for a key.
+        AccessDenied: the request has no header for a key or token.
     """
     if not has_key_header(headers):
         message = (
@@ -326,7 +329,10 @@ def _credential_from_headers(headers: Headers) -> ApiKey | str | None:
 
 
 def _invalid_key() -> AccessDenied:
-    """Return the error for an invalid key. It is always the same, so that it reveals nothing about keys."""
+    """Return the error for an invalid key.
+
+    It is the same for all reasons, so it reveals nothing about keys.
+    """
     message = "Incorrect API key provided. `batchwright keys` creates keys."
     return AccessDenied("wrong_key", 401, message, code="invalid_api_key", headers=_CHALLENGE)
 

@@ -32,8 +32,8 @@ SessionKey = Callable[[], Awaitable[ApiKeyRow | None]]
 def tenant_of(request: Request, settings: Settings) -> str:
     """Return the tenant of the request.
 
-    With authentication, the middleware has stored the tenant in the request's scope. Without authentication,
-    the tenant header names the tenant; if the header is missing, the default tenant is used.
+    With authentication, this is the tenant that the middleware has stored. Without authentication, the client
+    names it in the tenant header. If this header is missing, it is the default tenant.
 
     Raises:
         ApiError: the request names no tenant or an invalid one.
@@ -59,9 +59,9 @@ def user_of(request: Request) -> str:
 
 
 def operator_of(request: Request) -> str:
-    """Return a name for the sender of an operator request, for the log.
+    """Return a name for the person or program that sent an operator request, for the log.
 
-    The name is the id of the API key, the user of the token, or the tenant if a gateway authenticated the
+    The name is the id of the API key, the user in the token, or the tenant if a gateway has authenticated the
     caller. It is empty if authentication is off.
     """
     return key_id_of(request) or request.scope.get(SCOPE_USER) or request.scope.get(SCOPE_TENANT, "")
@@ -70,8 +70,8 @@ def operator_of(request: Request) -> str:
 def tenant_from_headers(headers: Headers, settings: Settings) -> str:
     """Return the tenant that the tenant header names.
 
-    If the header has several values, the last value is used, because gateways append their value. If there is
-    no such header and authentication is off, return the default tenant.
+    If the header has several values, the last one is used, because gateways append theirs. If the header is
+    missing and authentication is off, the default tenant is returned.
 
     Raises:
         ApiError: the header names no valid tenant, or it is missing and there is no default tenant.
@@ -94,13 +94,13 @@ def tenant_from_headers(headers: Headers, settings: Settings) -> str:
 
 
 def scopes_from_headers(headers: Headers, name: str) -> list[str]:
-    """Return the scopes in the last value of the header `name`; empty if the header is missing."""
+    """Return the scopes from the last value of the header `name`; empty if the header is missing."""
     values = headers.getlist(name)
     return _last_value(values).split() if values else []
 
 
 def _last_value(values: list[str]) -> str:
-    """Return the last value of a header that may be repeated or a comma-separated list."""
+    """Return the last value of a header. The header may be repeated, or have values separated by commas."""
     return values[-1].rpartition(",")[2].strip(" \t")
 
 
@@ -127,7 +127,7 @@ _REDACTOR = Redactor()
 
 
 def caller_of(request: Request, settings: Settings) -> Caller:
-    """Return the caller of a request: its API key's id, and the headers that its batch forwards to backends.
+    """Return the caller of a request: the API key's id, and the headers that its batch sends to backends.
 
     Raises:
         ApiError: one of these headers has a value that cannot be sent or looks like a credential.

@@ -24,33 +24,32 @@ def new_token() -> str:
 
 
 class Sessions:
-    """Starts, finds and ends sessions.
-
-    All methods raise DatabaseUnavailable if the database does not respond.
-    """
+    """Starts, finds and ends sessions of the pages at `/ui`. A session stands for an API key."""
 
     def __init__(self, table: SessionsTable, clock: Callable[[], datetime]) -> None:
         self._table, self._clock = table, clock
 
     async def start(self, key: ApiKeyRow) -> str:
-        """Start a session of this API key, and return its token."""
+        """Start a session for an API key. Return the session's token, which the browser keeps in a cookie."""
         token, now = new_token(), self._clock()
         await self._table.insert(_hash(token), key.id, now, now + SESSION_LIFETIME)
         return token
 
     async def key_of(self, token: str) -> ApiKeyRow | None:
-        """Return the API key of a session.
+        """Return the API key for which a session was started.
 
-        Return None if the session has ended, or if its key is revoked or expired, or its tenant disabled.
+        Return None if the session has ended, if its key is revoked or has expired, or if its tenant is
+        disabled.
         """
         now = self._clock()
         found = await self._table.find(_hash(token), now)
         return found.key if found is not None and found.is_usable(now) else None
 
     def reader(self, token: str, key: ApiKeyRow) -> SessionKey:
-        """Return a function that returns the API key of a session as it was at most `RECENT_SECONDS` ago.
+        """Return a function that returns the session's API key.
 
-        `key` is the key as it was read just now.
+        It reads the key again every `RECENT_SECONDS`. `key` is the key as it was just read. The function
+        returns None if the session is no longer valid.
         """
         known, until = key, time.monotonic() + RECENT_SECONDS
 

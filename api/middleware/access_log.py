@@ -33,7 +33,7 @@ class AccessLogMiddleware:
 
 
 class _AccessLogEntry:
-    """Log message of one request. It counts the bytes of request and response, and is written at the end."""
+    """Collects the data of one request, such as its bytes, and logs it at the end of the response."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope, self._receive, self._send = scope, receive, send

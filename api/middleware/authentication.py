@@ -30,11 +30,11 @@ PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/
 
 
 class AuthenticationMiddleware:
-    """Rejects requests that fail authentication, and stores the tenant of accepted requests.
+    """Rejects requests that fail authentication. Stores the tenant of accepted requests in the ASGI scope.
 
-    The tenant is stored in the ASGI scope. Requests for `PUBLIC_PATHS` and callbacks of backends are not
-    checked, and get no tenant. Callers that follow a batch or wait for a call are checked again every
-    `RECHECK_SECONDS`, so that a stream or a wait ends soon after its key was revoked.
+    Requests for `PUBLIC_PATHS` and callbacks of backends are not checked, and get no tenant. A long response,
+    such as an event stream, is checked again every `RECHECK_SECONDS`. So it ends soon after its key was
+    revoked.
     """
 
     def __init__(
@@ -65,7 +65,10 @@ class AuthenticationMiddleware:
         await self._app(scope, receive, send)
 
     async def _follow(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the application. If the caller loses its access, report that the client has disconnected."""
+        """Call the application for a long response.
+
+        If the caller loses access, tell it that the client is gone.
+        """
         waiting = set[asyncio.Timeout]()  # of calls that wait for a message of the client
 
         async def received() -> Message:
@@ -91,7 +94,7 @@ class AuthenticationMiddleware:
             denied.cancel()
 
     async def _until_denied(self, scope: Scope) -> None:
-        """Authenticate the request again every `RECHECK_SECONDS`, until it is denied."""
+        """Authenticate the request again every `RECHECK_SECONDS`. Return when access is denied."""
         while True:
             await asyncio.sleep(RECHECK_SECONDS)
             try:

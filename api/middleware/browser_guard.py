@@ -22,7 +22,10 @@ _LOCAL_SUFFIXES = (".localhost", ".internal", ".svc", ".test")
 
 
 class BrowserGuardMiddleware:
-    """Rejects requests whose Host or Origin header names a foreign site. Used if callers need no API key."""
+    """Rejects requests that web pages of other sites make a browser send. Used if callers need no API key.
+
+    The headers Host and Origin show the site.
+    """
 
     def __init__(self, app: ASGIApp, origins: Collection[str], hosts: Collection[str]) -> None:
         self._app = app
@@ -55,7 +58,10 @@ class BrowserGuardMiddleware:
         return ApiError(403, message)
 
     def _is_allowed_host(self, host: str) -> bool:
-        """Return True if the host is an IP address, a local name or a configured name. A port is ignored."""
+        """Return True if the host is an IP address, a local name or a configured name.
+
+        The port does not matter.
+        """
         try:
             name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
         except ValueError:

@@ -29,7 +29,10 @@ _MAX_AGE_SECONDS = 600
 
 class _CorsMiddleware(CORSMiddleware):
     def preflight_response(self, request_headers: Headers) -> Response:
-        """Return the response to a preflight request. A rejection has the API's error format."""
+        """Return the response to a preflight request of a browser.
+
+        If it is rejected, the API's error format is used.
+        """
         response = super().preflight_response(request_headers)
         if response.status_code == 200:
             return response
@@ -38,9 +41,9 @@ class _CorsMiddleware(CORSMiddleware):
 
 
 def allow_origins(app: FastAPI, origins: list[str], tenant_header: str) -> None:
-    """Allow web pages of these origins, such as https://app.example.com, to call the API.
+    """Allow web pages of these origins to call the API.
 
-    `*` allows all origins. An empty list allows none.
+    An origin is, for example, https://app.example.com.
     """
     if origins:
         app.add_middleware(

@@ -13,7 +13,7 @@ def is_head(request: Request) -> bool:
 
 
 class HeadMethodMiddleware:
-    """Passes a HEAD request to the routes as a GET request, and drops the body of the response.
+    """Lets routes treat a HEAD request as a GET request, and drops the body of the response.
 
     Outer middleware, such as authentication and logs, still sees HEAD.
     """

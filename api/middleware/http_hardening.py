@@ -44,11 +44,10 @@ class RequestLimitsMiddleware:
 
 
 class _TimedBody:
-    """Receives a request body, and rejects a client that sends too slowly.
+    """Receives a request body, and rejects clients that send too slowly.
 
-    A time budget in seconds decreases while the server waits for the client. It does not decrease while the
-    server works. Each received byte adds some time to the budget, up to its initial value. When the body is
-    complete, the budget no longer counts.
+    There is a time budget in seconds. It decreases only while the server waits for the client. Each received
+    byte adds some time, up to the initial value. The budget no longer counts when the body is complete.
     """
 
     def __init__(self, receive: Receive, seconds: float, rate: float) -> None:

@@ -20,10 +20,10 @@ _MAX_NAME_LENGTH = 64
 
 
 class QueryParametersMiddleware:
-    """Checks that the route of a GET request knows the names of all its query parameters.
+    """Rejects unknown query parameters of GET requests, or warns about them.
 
-    Without this check, a list with a misspelt filter would show everything. The parameters that a route knows
-    are in its signature. A parameter that is a map, such as `metadata[key]`, must be described in the route's
+    Without this check, a list with a misspelt filter would show everything. The known parameters are those in
+    the signature of the route. A map parameter, such as `metadata[key]`, must be described in the route's
     `openapi_extra`, with the style `deepObject`.
     """
 
@@ -52,7 +52,7 @@ class QueryParametersMiddleware:
 
 
 def _names(route: APIRoute) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return the names of a route's query parameters, and the prefixes of map parameters, as `metadata[`."""
+    """Return the names of a route's query parameters, and prefixes of map parameters, such as `metadata[`."""
     names = _query_names(route.dependant)
     extra = (route.openapi_extra or {}).get("parameters", [])
     maps = [each["name"] for each in extra if each.get("style") == "deepObject"]
@@ -60,13 +60,16 @@ def _names(route: APIRoute) -> tuple[frozenset[str], tuple[str, ...]]:
 
 
 def _query_names(dependant: Dependant) -> frozenset[str]:
-    """Return the names of the query parameters of a function and of the dependencies that it declares."""
+    """Return the names of the query parameters that a function and its dependencies declare."""
     own = (field.alias for field in dependant.query_params)
     return frozenset(own).union(*map(_query_names, dependant.dependencies))
 
 
 def _with_warning(send: Send, unknown: list[str]) -> Send:
-    """Return a `send` function that adds a header with the names in `unknown` to the response."""
+    """Return a `send` function that adds a warning header to the response.
+
+    It lists the names in `unknown`.
+    """
     named = ", ".join(quote(name[:_MAX_NAME_LENGTH], safe="[]") for name in unknown[:_MAX_NAMES])
 
     async def warn(message: Message) -> None:

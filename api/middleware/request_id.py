@@ -23,7 +23,7 @@ _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"
 
 
 class RequestIdMiddleware:
-    """Gives each request an id, records its metrics, and turns unexpected exceptions into a 500 response."""
+    """Gives each request an id, records metrics, and turns an unexpected exception into a 500 response."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -46,7 +46,7 @@ class RequestIdMiddleware:
 
 
 class _RecordedResponse:
-    """Sends the response of one request with the request id in its headers, and records the metrics."""
+    """Sends the response of one request, adds the request id to its headers, and records metrics."""
 
     def __init__(self, scope: Scope, send: Send, metrics: Metrics) -> None:
         self._scope = scope
@@ -79,9 +79,9 @@ class _RecordedResponse:
 
 @contextmanager
 def _span(scope: Scope, response: _RecordedResponse) -> Generator[None]:
-    """Context manager that records a trace span of the request.
+    """Context manager that records a trace span for the request.
 
-    It does nothing if tracing is off, or if the path of the request does not start with `/v1/`.
+    It does nothing if tracing is off, or if the path does not start with `/v1/`.
     """
     spans = tracing.spans()
     if spans is None or not scope["path"].startswith(_TRACED_PREFIX):

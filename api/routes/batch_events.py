@@ -22,7 +22,7 @@ _UNBUFFERED = {"x-accel-buffering": "no"}  # otherwise nginx would hold events b
 
 
 class EventStream(Response):
-    """Response that opens a listener and sends its events until the listener or the connection closes."""
+    """Response that sends the events of a batch, until the batch ends or the connection closes."""
 
     media_type = _MEDIA_TYPE
 
@@ -55,7 +55,7 @@ async def last_event_id_parameter(
         pattern_schema(r"^([0-9a-f]{24})?$"),
     ] = None,
 ) -> None:
-    """Do nothing. Routes depend on this function only to describe the header in `/openapi.json`."""
+    """Do nothing. Routes declare this dependency only so that `/openapi.json` describes the header."""
 
 
 class BatchEventRoutes:
@@ -74,7 +74,10 @@ class BatchEventRoutes:
         return router
 
     async def events(self, request: Request, batch_id: str) -> Response:
-        """Stream the batch object as Server-Sent Events: one event per change, until the batch has ended."""
+        """Stream a batch as Server-Sent Events.
+
+        Each change sends the whole batch object, until the batch has ended.
+        """
         topic = await self._events.topic(tenant_of(request, self._settings), batch_id)
         known = _last_event_id(request)
         if topic.event.is_last and topic.event.id == known:
@@ -87,7 +90,7 @@ class BatchEventRoutes:
 def _last_event_id(request: Request) -> str | None:
     """Return the event id in the header `Last-Event-ID`; None without this header.
 
-    It is the id of the latest event that the client has received.
+    It names the latest event that the client has received.
 
     Raises:
         ApiError: the value of the header is not the id of an event (400).
@@ -101,7 +104,7 @@ def _last_event_id(request: Request) -> str | None:
 
 
 async def _close_on_disconnect(receive: Receive, listener: Listener) -> None:
-    """Close the listener when the client disconnects, or when its request cannot be read completely."""
+    """Wait until the client disconnects or its request cannot be read. Then close the listener."""
     try:
         while (await receive())["type"] != "http.disconnect":
             pass

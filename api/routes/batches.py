@@ -170,7 +170,7 @@ class BatchRoutes:
         return router
 
     async def create(self, request: Request) -> Response:
-        """Create a batch. If the input file does not exist, this call succeeds and the batch fails."""
+        """Create a batch. If the input file does not exist, this call still succeeds, but the batch fails."""
         settings = self._deps.settings
         tenant, key = tenant_of(request, settings), idempotency_key_of(request)
         fields = await read_json_object(request)
@@ -197,7 +197,7 @@ class BatchRoutes:
             str | None, Query(description="Unix time; only batches before this time"), TIME_SCHEMA
         ] = None,
     ) -> Response:
-        """List batches, newest first. Only batches that meet all filters are listed."""
+        """List batches, newest first. If there are several filters, a batch must meet all of them."""
         tenant = tenant_of(request, self._deps.settings)
         most = page_limit(limit, default=20, most=100)
         filters = BatchFilters(
@@ -226,7 +226,7 @@ class BatchRoutes:
         return json_response(await self._control.get(tenant, batch_id))
 
     async def cancel(self, request: Request, batch_id: str) -> Response:
-        """Cancel a batch. Results that it already has stay in its files."""
+        """Cancel a batch. Results that it already has are written to its files."""
         tenant = tenant_of(request, self._deps.settings)
         return json_response(await self._control.cancel(tenant, batch_id))
 
@@ -240,7 +240,7 @@ class BatchRoutes:
             enum_schema("true", "false"),
         ] = "false",
     ) -> Response:
-        """Delete an ended batch, its files and dead letters. Its input file stays."""
+        """Delete an ended batch with its files and dead letters. Its input file is kept."""
         reject_unknown(request.query_params, ("keep_files",))
         tenant = tenant_of(request, self._deps.settings)
         keep = one_of(keep_files, "keep_files", "true", "false") == "true"
@@ -248,12 +248,15 @@ class BatchRoutes:
         return json_response(deleted)
 
     async def pause(self, request: Request, batch_id: str) -> Response:
-        """Stop sending the batch's requests. Its completion window continues."""
+        """Stop sending the requests of a batch. Its completion window keeps running."""
         tenant = tenant_of(request, self._deps.settings)
         return json_response(await self._control.pause(tenant, batch_id))
 
     async def resume(self, request: Request, batch_id: str) -> Response:
-        """Resume a paused batch. For an ended batch, create a batch that sends the lines without a result."""
+        """Resume a paused batch.
+
+        If the batch has ended, create a new batch that sends the lines without a result.
+        """
         row = await self._row(request, batch_id)
         if not row.status.is_terminal:
             return json_response(await self._control.resume_paused(row.order.tenant, batch_id))
@@ -261,13 +264,13 @@ class BatchRoutes:
         return json_response(batch_object(await self._reruns.resume(row, fields, key_id_of(request))))
 
     async def retry(self, request: Request, batch_id: str) -> Response:
-        """Create a batch that sends the failed lines of an ended batch again."""
+        """Create a new batch that sends the failed lines of an ended batch again."""
         row = await self._row(request, batch_id)
         fields = await read_optional_object(request)
         return json_response(batch_object(await self._reruns.retry(row, fields, key_id_of(request))))
 
     async def change_max_cost(self, request: Request, batch_id: str) -> Response:
-        """Change the cap on the cost of a batch in progress. Workers apply it within seconds."""
+        """Change the maximum cost of a batch in progress. Workers apply it within seconds."""
         tenant = tenant_of(request, self._deps.settings)
         fields = await read_json_object(request)
         reject_unknown(fields, MaxCostBody.model_fields)
@@ -277,7 +280,7 @@ class BatchRoutes:
         return json_response(await self._control.change_max_cost(tenant, batch_id, max_cost))
 
     async def state(self, request: Request, batch_id: str) -> Response:
-        """Retrieve the state of the batch's workflow: if it is paused, and why its models wait."""
+        """Show if the batch's workflow is paused, and why its models wait."""
         await self._row(request, batch_id)
         state = await self._temporal.state(batch_id)
         if state is None:
@@ -286,7 +289,7 @@ class BatchRoutes:
         return json_response(state)
 
     async def throughput(self, request: Request, batch_id: str) -> Response:
-        """Retrieve how many lines of the batch had a final result at times since its start."""
+        """Show how the number of lines with a final result has grown since the start of the batch."""
         order = (await self._row(request, batch_id)).order
         samples = await self._deps.database.progress.samples(order.tenant, batch_id)
         data = [ThroughputSample(at=int(each.at.timestamp()), lines=each.settled) for each in samples]

@@ -45,10 +45,7 @@ class CallbackRoutes:
         return router
 
     async def call(self, request: Request, token: _Token) -> Response:
-        """Report that a job has ended.
-
-        Only the first call counts. A repeated call returns 200 and changes nothing.
-        """
+        """Report that a job has ended. A backend calls this."""
         callback = self._callback(token)
         expires_at = datetime.fromtimestamp(callback.expires_at, UTC)
         if self._deps.clock() >= expires_at:
@@ -72,7 +69,7 @@ class CallbackRoutes:
         self._deps.metrics.callbacks.labels(result).inc()
 
     def _callback(self, token: str) -> CallbackToken:
-        """Check the token in the URL, and return its content: the job's id and the token's expiry.
+        """Check the token in the URL. Return its content: the id of the job, and when the token expires.
 
         Raises:
             ApiError: the token is not valid (401). The error does not say why, so that attackers learn

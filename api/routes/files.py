@@ -108,7 +108,7 @@ class FileRoutes:
         return json_response(file_object(await self._row(request, file_id)))
 
     async def content(self, request: Request, file_id: str) -> Response:
-        """Download a file, or the byte range of it that the Range header names."""
+        """Download a file. If the header Range names a byte range, download only this range."""
         row = await self._row(request, file_id)
         try:
             return await file_response(request, row, self._deps.storage, without_body=is_head(request))

@@ -70,11 +70,11 @@ class HealthRoutes:
         return router
 
     async def healthz(self) -> Response:
-        """Liveness probe: the process responds."""
+        """Liveness probe. 200 if the process responds."""
         return json_response(LivenessObject())
 
     async def readyz(self) -> Response:
-        """Readiness probe: check every dependency. 503 if a dependency is unavailable."""
+        """Readiness probe. Checks every dependency; 503 if one is unavailable."""
         deps = self._deps
         background, postgresql, temporal, storage = await asyncio.gather(
             _state("background_tasks", deps.background.check()),
@@ -92,7 +92,10 @@ class HealthRoutes:
         return json_response(ReadinessObject(status="ok", checks=checks))
 
     async def metrics(self, request: Request) -> Response:
-        """Metrics of the process for Prometheus. Metrics with tenant names require the scope admin."""
+        """Return the metrics of this process for Prometheus.
+
+        Metrics with tenant names require the scope admin.
+        """
         deps = self._deps
         shows_tenants = await self._may_read_tenants(request)
         body = await render_metrics(deps.metrics, deps.sdk_metrics)
@@ -104,10 +107,10 @@ class HealthRoutes:
         )
 
     async def _may_read_tenants(self, request: Request) -> bool:
-        """Return True if the caller may see tenant names in the metrics, because it has the scope `viewer`.
+        """Return True if the caller may see tenant names in the metrics. This requires the scope `viewer`.
 
-        If the API runs without authentication, the result is True. For a caller without credentials it is
-        False, and also while the database or the issuer of tokens is unavailable.
+        If the API runs without authentication, the result is True. Without credentials it is False. It is
+        also False while the database or the issuer of tokens is unavailable.
 
         Raises:
             ApiError: the caller sent credentials that do not have this scope.

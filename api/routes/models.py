@@ -29,7 +29,7 @@ class ModelRoutes:
         )
 
     async def get(self, request: Request, model: str) -> Response:
-        """Retrieve a model; its id may contain slashes."""
+        """Retrieve a model. Its id may contain slashes."""
         if model not in await self._usable(request):
             message = f"The model '{model}' does not exist or you do not have access to it."
             raise ApiError(404, message, code="model_not_found", param="model")

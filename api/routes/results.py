@@ -61,8 +61,8 @@ class ResultRoutes:
     ) -> Response:
         """Retrieve results in input order, up to the first line without a result.
 
-        They are the beginning of the batch's output file or error file. With the order `settled`, no line
-        waits for another one.
+        The batch may still be running. The response is the beginning of the batch's output file or error
+        file. With the order `settled`, no line waits for another line.
         """
         in_input_order = one_of(order, "order", "input", "settled") == "input"
         if after is not None and not in_input_order:

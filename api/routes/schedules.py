@@ -115,7 +115,7 @@ class ScheduleRoutes:
         return json_response(DeletedSchedule(id=row.id))
 
     async def pause(self, request: Request, schedule_id: str) -> Response:
-        """Pause a schedule. Runs that are due meanwhile are not started later."""
+        """Pause a schedule. Runs that are due during the pause are skipped."""
         return json_response(await self._schedules.pause(await self._row(request, schedule_id)))
 
     async def resume(self, request: Request, schedule_id: str) -> Response:
@@ -123,7 +123,10 @@ class ScheduleRoutes:
         return json_response(await self._schedules.resume(await self._row(request, schedule_id)))
 
     async def trigger(self, request: Request, schedule_id: str) -> Response:
-        """Create a batch of a schedule now, as its overlap policy permits, even if it is paused."""
+        """Create a batch of a schedule now, even if the schedule is paused.
+
+        The overlap policy must permit it.
+        """
         return json_response(await self._schedules.trigger(await self._row(request, schedule_id)))
 
     async def _row(self, request: Request, schedule_id: str) -> ScheduleRow:

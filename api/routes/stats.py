@@ -22,7 +22,14 @@ from batchwright.rules.worker_stats import FRESH_AGE, FleetTraffic, sum_traffic
 
 
 class _Totals(NamedTuple):
-    """Traffic of all workers, most requests in flight by the URL of a backend, and lines left by model."""
+    """Data of all workers together.
+
+    Attributes:
+        traffic: requests that the workers have sent, by backend and model.
+        workers: number of running workers.
+        in_flight: limit of requests in flight, by the URL of a backend; None for no limit.
+        lines_left: number of lines that have no final result yet, by model.
+    """
 
     traffic: FleetTraffic
     workers: int
@@ -43,10 +50,7 @@ class StatsRoutes:
         return router
 
     async def get(self) -> Response:
-        """Show the requests of all workers by registered backend and model.
-
-        The data is at most a second old.
-        """
+        """Show how many requests all workers have sent, by registered backend and model."""
         totals = await self._totals.get("all")
         found = totals.traffic
         stats = StatsObject(

@@ -94,7 +94,10 @@ class UploadRoutes:
         return router
 
     async def create(self, request: Request) -> Response:
-        """Create an upload for a file of at most 8 GB. All parts must arrive within an hour."""
+        """Create an upload for a file of at most 8 GB, which is sent in parts.
+
+        All parts must arrive within an hour.
+        """
         tenant, key = tenant_of(request, self._deps.settings), idempotency_key_of(request)
         fields = await read_json_object(request)
         row = parse_upload_create(fields, tenant, self._deps.clock(), self._deps.settings)
@@ -106,14 +109,14 @@ class UploadRoutes:
         return json_response(upload_object(row, "pending", None))
 
     async def _create_once(self, row: UploadRow, key: str, fingerprint: str) -> UploadRow:
-        """Create the upload `row`, store the idempotency key with it, and return the upload.
+        """Create the upload `row` and store its idempotency key. Return the upload.
 
-        If an earlier request with the same key created an upload, return the earlier upload as it was when
-        created.
+        If an earlier request with the same key has created an upload, return that upload as it was when it
+        was created.
 
         Args:
-            fingerprint: digest of the request. It shows if an earlier request with the same key was
-                different.
+            fingerprint: digest of the request. If the key is already stored, it must be equal to the stored
+                digest.
 
         Raises:
             ApiError: the key was used with another request (409), or the storage quota is exhausted.
@@ -127,7 +130,7 @@ class UploadRoutes:
 
     @asynccontextmanager
     async def _reserved(self, row: UploadRow) -> AsyncGenerator[None]:
-        """Context manager that reserves the announced bytes of the upload while its row is inserted.
+        """Context manager that counts the announced bytes of an upload while its row is inserted.
 
         Raises:
             ApiError: the tenant's storage quota is exhausted.
@@ -159,7 +162,7 @@ class UploadRoutes:
         return json_response(part_object(part))
 
     async def complete(self, request: Request, upload_id: str) -> Response:
-        """Assemble the file from the parts in the given order.
+        """Assemble the file from the parts, in the given order.
 
         A repeated call with the same parts changes nothing.
         """
@@ -185,9 +188,9 @@ class UploadRoutes:
         return await self._upload_response(row)
 
     async def _assemble_once(self, row: UploadRow, completion: UploadCompletion) -> UploadRow:
-        """Assemble the file of the upload unless another request has done it. Return the upload's row.
+        """Assemble the file of the upload, unless another request has already done it.
 
-        The caller must check the returned row, because another request may have cancelled the upload, or
+        Return the upload's row. Check the returned row: another request may have cancelled the upload, or
         completed it with other parts.
 
         Raises:
@@ -206,10 +209,10 @@ class UploadRoutes:
             return assembled
 
     async def _row_if_settled(self, row: UploadRow, error: ApiError | ObjectMissing) -> UploadRow:
-        """Return the upload's current row if the upload is no longer pending.
+        """Return the current row of an upload that has ended. Call this after `error`.
 
-        Another request may have completed or cancelled it meanwhile, or retention may have ended it. If it is
-        still pending, raise `error`, or an ApiError with status 500 if `error` is ObjectMissing.
+        Another request may have completed or cancelled the upload, or retention may have ended it. If the
+        upload is still pending, raise `error`, or an ApiError with status 500 if `error` is ObjectMissing.
         """
         current = await self._uploads.get(row.tenant, row.id)
         if current is not None and current.status != "pending":
@@ -220,7 +223,7 @@ class UploadRoutes:
         raise ApiError(500, "A part of the upload is lost.", code="content_missing")
 
     async def _discard_parts(self, row: UploadRow) -> None:
-        """Delete the objects of all parts. If the storage fails, retention deletes the objects later."""
+        """Delete the stored objects of all parts. If the storage fails, retention deletes them later."""
         try:
             await self._deps.storage.delete_prefix(object_keys.parts_root(row.tenant, row.id))
         except StorageError as error:

@@ -126,7 +126,7 @@ class WebhookRoutes:
         return router
 
     async def create(self, request: Request) -> Response:
-        """Create an endpoint. The response has its secret, which no other response shows."""
+        """Create an endpoint. Only this response shows its secret."""
         spec = parse_webhook(await read_json_object(request))
         row, secret = await self._webhooks.create(spec, tenant_of(request, self._settings))
         return json_response(webhook_object(row, self._clock(), secret))
@@ -158,7 +158,7 @@ class WebhookRoutes:
         return json_response(webhook_object(await self._row(request, webhook_id), self._clock()))
 
     async def change(self, request: Request, webhook_id: str) -> Response:
-        """Change, enable or disable an endpoint. Fields that are absent stay unchanged."""
+        """Change, enable or disable an endpoint. Fields that are missing stay unchanged."""
         fields = await read_json_object(request)
         reject_unknown(fields, WebhookChanges.model_fields)
         row = await self._row(request, webhook_id)
@@ -173,20 +173,20 @@ class WebhookRoutes:
         return json_response(webhook_object(changed, self._clock()))
 
     async def delete(self, request: Request, webhook_id: str) -> Response:
-        """Delete an endpoint and its deliveries. Nothing is sent to it any longer."""
+        """Delete an endpoint and its deliveries. No more events are sent to it."""
         row = await self._row(request, webhook_id)
         if not await self._endpoints.delete(row.tenant, row.id):
             raise webhook_not_found(webhook_id)
         return json_response(DeletedWebhook(id=row.id))
 
     async def rotate(self, request: Request, webhook_id: str) -> Response:
-        """Replace the secret of an endpoint. For a time, both secrets sign, so that none is refused."""
+        """Replace the secret of an endpoint. For a time, events are signed with both secrets."""
         overlap = parse_overlap(await read_optional_object(request))
         row, secret = await self._webhooks.rotate(await self._row(request, webhook_id), overlap)
         return json_response(webhook_object(row, self._clock(), secret))
 
     async def test(self, request: Request, webhook_id: str) -> Response:
-        """Send an event about a batch that does not exist."""
+        """Send a test event to an endpoint. The batch in the event does not exist."""
         fields = await read_optional_object(request)
         reject_unknown(fields, TestBody.model_fields)
         event = None if fields.get("event") is None else parse_event(fields["event"], "event")
@@ -225,7 +225,7 @@ class WebhookRoutes:
         return json_response(delivery_object(await self._webhooks.delivery(row, delivery_id)))
 
     async def replay(self, request: Request, webhook_id: str, delivery_id: str) -> Response:
-        """Attempt an ended delivery again. The `webhook-id` and the event stay the same."""
+        """Send the event of an ended delivery again. The `webhook-id` and the event stay the same."""
         row = await self._row(request, webhook_id)
         return json_response(delivery_object(await self._webhooks.replay(row, delivery_id)))
 

@@ -114,7 +114,7 @@ class _StrictBody(_BatchBody):
 
 
 class RerunBody(BaseModel):
-    """Schema of the optional body of a retry or a resumption."""
+    """Schema of the optional body of a request that retries or resumes a batch."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -127,7 +127,7 @@ class RerunBody(BaseModel):
 
 
 class MaxCostBody(BaseModel):
-    """Schema of the body that changes the cap on the cost of a batch."""
+    """Schema of the body that changes the maximum cost of a batch."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -137,7 +137,7 @@ class MaxCostBody(BaseModel):
 
 
 class RetryBody(RerunBody):
-    """Schema of the optional body of a retry."""
+    """Schema of the optional body of a request that retries a batch."""
 
     codes: list[_Code] | None = Field(
         None,
@@ -151,7 +151,7 @@ _BODIES: dict[Profile, type[_BatchBody]] = {Profile.RELAXED: _RelaxedBody, Profi
 
 
 def batch_body_spec(profile: Profile) -> dict[str, object]:
-    """Return the OpenAPI description of the body of `POST /v1/batches` in this profile."""
+    """Return the OpenAPI description of the body of `POST /v1/batches`, as the profile accepts it."""
     return json_body_spec(_BODIES[profile])
 
 
@@ -159,14 +159,14 @@ class BatchCreate(NamedTuple):
     """A validated request to create a batch.
 
     Attributes:
-        completion_window: time after which the batch expires, as the client wrote it.
+        completion_window: time after which the batch expires, as the client wrote it, such as `24h`.
         window: the same time as a duration.
         priority: priority that the client requested; None if it requested none.
-        max_cost: cap on the cost of the batch; None for no cap.
+        max_cost: maximum cost of the batch; None for no limit.
         start_at: time at which the batch starts; None to start it when it is created.
         input_location: URL of the object from which the input file is made, with the id `input_file_id`; None
             if the client uploaded the file.
-        output_location: URL of the prefix under which the files are also written; None for no such place.
+        output_location: URL prefix to which the output files are also copied; None if they are not copied.
         message_requests: number of requests of a message batch; 0 for all other batches.
     """
 
@@ -249,7 +249,7 @@ class EstimateBody(BaseModel):
 
 
 def parse_estimate(fields: Mapping[str, object], settings: Settings) -> tuple[str, Endpoint]:
-    """Return the input file and the endpoint of a batch whose cost is to be estimated.
+    """Validate the body of a request for an estimate. Return the id of the input file, and the endpoint.
 
     Raises:
         ApiError: a field is missing, unknown or not valid.
@@ -271,12 +271,12 @@ def _endpoint(text: str, profile: Profile) -> Endpoint:
 
 
 def parse_window(value: object, settings: Settings) -> tuple[str, timedelta]:
-    """Return the completion window in two forms: as the client wrote it, and as a duration.
+    """Validate a completion window. Return it as the client wrote it, and as a duration.
 
-    In the profile `relaxed`, a `value` of None stands for the default window.
+    In the profile `relaxed`, None means the default window.
 
     Raises:
-        ApiError: the window is not allowed, or it is missing in the profile `strict`.
+        ApiError: the window is not allowed. Or it is missing, which the profile `strict` does not accept.
     """
     if value is None and settings.profile is Profile.RELAXED:
         value = DEFAULT_WINDOW
@@ -292,10 +292,10 @@ _Extension = tuple[bool, int | None, WebhookSpec | None, str | None, datetime | 
 
 
 def _extension(value: object, settings: Settings) -> _Extension:
-    """Return the fields of `x_batchwright`, in the order that `BatchCreate` has them.
+    """Validate the fields of `x_batchwright`, and return them in the order that `BatchCreate` has.
 
-    A field that the client did not send is None. Only `deduplicate` then has the value of the operator's
-    setting.
+    A field that the client did not send is None. The exception is `deduplicate`: it then has the value of the
+    operator's setting.
 
     Raises:
         ApiError: a value is not valid, or `x_batchwright` has an unknown field.
@@ -343,7 +343,7 @@ def _priority(fields: Mapping[str, object]) -> int | None:
 
 
 def parse_max_cost(value: object, param: str) -> str | None:
-    """Return a cap on the cost of a batch as decimal text; None if `value` is None.
+    """Validate the maximum cost of a batch, and return it as decimal text; None if `value` is None.
 
     Args:
         param: name of the parameter, for the error message.
@@ -366,8 +366,8 @@ def parse_max_cost(value: object, param: str) -> str | None:
 def parse_codes(fields: Mapping[str, object]) -> list[str]:
     """Return the error codes in the field `codes`, sorted and without duplicates.
 
-    A retry with these codes sends only the lines that failed with one of them. If the field is missing or
-    null, the result is empty. The retry then sends all failed lines.
+    The retry sends only lines that failed with one of these codes. If the field is missing or null, the
+    result is empty: the retry sends all failed lines.
 
     Raises:
         ApiError: the field is not a list of 1 to `MAX_RETRY_CODES` codes.

@@ -34,7 +34,7 @@ def checked_name(name: str, param: str) -> str:
 
 
 def tokens_per_day_of(fields: Mapping[str, object]) -> int | None:
-    """Return the field `tokens_per_day`. If it is null, missing or 0, return None, which means no budget.
+    """Return the field `tokens_per_day`. Return None for no budget: if the field is null, missing or 0.
 
     Raises:
         ApiError: the value is not an integer in the allowed range.
@@ -50,7 +50,9 @@ def tokens_per_day_of(fields: Mapping[str, object]) -> int | None:
 
 
 def cost_per_day_of(fields: Mapping[str, object]) -> str | None:
-    """Return the field `cost_per_day` as decimal text, `0` for no budget; None if it is null or missing.
+    """Return the field `cost_per_day` as decimal text; `0` means no budget.
+
+    Return None if it is null or missing.
 
     Raises:
         ApiError: the value is not a number in the allowed range.
@@ -66,7 +68,7 @@ def cost_per_day_of(fields: Mapping[str, object]) -> str | None:
 
 
 def text_list_of(fields: Mapping[str, object], name: str) -> Sequence[str]:
-    """Return the field `name`, a list of strings; empty if the field is missing.
+    """Return the field `name`, which must be a list of strings; empty if the field is missing.
 
     Raises:
         ApiError: the value is not a list of strings, or has too many items.

@@ -58,7 +58,7 @@ class ExpiryBody(BaseModel):
 
 
 def check_purpose(text: str) -> Purpose:
-    """Return `text` as a purpose of an uploaded file.
+    """Check that an uploaded file may have this purpose, and return it.
 
     Raises:
         ApiError: uploaded files cannot have this purpose.
@@ -71,11 +71,11 @@ def check_purpose(text: str) -> Purpose:
 
 
 def file_size_limit(settings: Settings, purpose: Purpose | None) -> int:
-    """Return the maximum size in bytes of a file that is sent in one request.
+    """Return the maximum size in bytes of a file that is uploaded with one request.
 
     Args:
-        purpose: purpose of the file. None means that it is not known yet; then the largest limit of all
-            purposes is returned.
+        purpose: purpose of the file. If it is None, it is not known yet: the result is the largest limit of
+            all purposes.
     """
     if purpose is None:
         return max(settings.max_batch_file_bytes, settings.max_file_bytes)
@@ -83,7 +83,7 @@ def file_size_limit(settings: Settings, purpose: Purpose | None) -> int:
 
 
 def parse_expiry(value: object, param: str) -> int | None:
-    """Return the seconds in `{"anchor": ..., "seconds": ...}`; None if the value is null or missing.
+    """Return the seconds in `{"anchor": ..., "seconds": ...}`. Return None if the value is null or missing.
 
     Args:
         param: name of the field, for errors.
@@ -103,7 +103,7 @@ def parse_expiry(value: object, param: str) -> int | None:
 
 
 def check_expiry(anchor: str, seconds: int, param: str) -> int:
-    """Check the lifetime of a file, which the client requested, and return it in seconds.
+    """Check the lifetime that the client wants for a file. Return it in seconds.
 
     Args:
         anchor: start of the lifetime. Only `created_at` is allowed.
@@ -129,8 +129,8 @@ def file_expiry(purpose: Purpose, life: timedelta | None, now: datetime) -> date
     """Return when a new file expires; None if it never expires.
 
     Args:
-        life: lifetime that the client requested. If None, files with the purpose `batch` expire after a
-            default lifetime, and other files never expire.
+        life: lifetime that the client requested. If it is None, files with the purpose `batch` have a default
+            lifetime, and other files never expire.
     """
     if life is None and purpose == "batch":
         life = INPUT_FILE_LIFETIME
@@ -138,5 +138,5 @@ def file_expiry(purpose: Purpose, life: timedelta | None, now: datetime) -> date
 
 
 def clean_filename(filename: str) -> str:
-    """Return the file name, shortened and without control characters; `file` if the result would be empty."""
+    """Shorten a file name and remove control characters. Return `file` if nothing is left."""
     return _CONTROL.sub("", filename)[:_MAX_NAME_CHARACTERS] or "file"

@@ -38,10 +38,9 @@ _KINDS: list[tuple[type, str]] = [
 
 
 async def read_json_object(request: Request) -> Mapping[str, object]:
-    """Read the request's body as a JSON object.
+    """Read the body of a request, which must be a JSON object.
 
-    Below /admin, a repeated key is an error. On all other paths, the last value of a repeated key is used, as
-    in OpenAI's API.
+    Below /admin, a repeated key is an error. On other paths, its last value is used, as in OpenAI's API.
 
     Raises:
         ApiError: the body is too large, is not JSON or is not an object.
@@ -50,7 +49,7 @@ async def read_json_object(request: Request) -> Mapping[str, object]:
 
 
 async def read_optional_object(request: Request) -> Mapping[str, object]:
-    """Read the request's body as `read_json_object` does. Without a body, return an empty object."""
+    """Read the body of a request as `read_json_object` does. If there is no body, return an empty object."""
     body = await _read(request)
     return _parse_object(body, unique=_is_admin_request(request)) if body else {}
 
@@ -58,12 +57,12 @@ async def read_optional_object(request: Request) -> Mapping[str, object]:
 async def read_raw_object(
     request: Request, most: int, count: Callable[[int], None]
 ) -> dict[str, msgspec.Raw]:
-    """Read the request's body as a JSON object of at most `most` bytes. The values stay JSON text.
+    """Read the body of a request, which must be a JSON object, but do not parse the values.
 
-    If a key is repeated, its last value is used.
+    The body may have at most `most` bytes. If a key is repeated, its last value is used.
 
     Args:
-        count: called with the number of bytes of each piece of the body. It may raise ApiError to refuse the
+        count: called with the number of bytes of each piece of the body. It can raise ApiError to reject the
             body.
 
     Raises:
@@ -107,7 +106,7 @@ def as_object(value: object) -> Mapping[str, object] | None:
 
 
 def json_type_of(value: object) -> str:
-    """Return the JSON type of a parsed value in words for an error message, such as "a string" or "null"."""
+    """Return the JSON type of a value in words, such as "a string" or "null". It is for error messages."""
     return next((name for kind, name in _KINDS if isinstance(value, kind)), "null")
 
 
@@ -149,7 +148,7 @@ def check_text(value: object, param: str) -> str:
 
 
 def required_integer(fields: Mapping[str, object], name: str, prefix: str = "") -> int:
-    """Return the field `name`, which must be an integer. An integer over 64 bits may lose its last digits.
+    """Return the field `name`, which must be an integer. If it has more than 64 bits, digits may be lost.
 
     Args:
         prefix: text before the field's name in errors, such as `metadata.`.
@@ -168,23 +167,22 @@ def required_integer(fields: Mapping[str, object], name: str, prefix: str = "") 
 
 
 def json_body_spec(model: type[BaseModel]) -> dict[str, object]:
-    """Return OpenAPI's description of a required JSON body with the schema `model`."""
+    """Return the OpenAPI description of a required JSON body with the schema `model`."""
     described = model.model_json_schema()
     schema = _inlined(described, as_object(described.get("$defs")) or {})
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def optional_body_spec(model: type[BaseModel]) -> dict[str, object]:
-    """Return OpenAPI's description of an optional JSON body with the schema `model`."""
+    """Return the OpenAPI description of an optional JSON body with the schema `model`."""
     described = as_object(json_body_spec(model)["requestBody"]) or {}
     return {"requestBody": {**described, "required": False}}
 
 
 def _inlined(node: object, definitions: Mapping[str, object]) -> object:
-    """Return the schema `node`, in which each reference (`$ref`) is replaced by the definition that it names.
+    """Replace each reference (`$ref`) in the schema `node` by the definition that it names.
 
-    References would not work in `/openapi.json`, because it does not contain the definitions of single
-    bodies.
+    References would not work, because `/openapi.json` does not contain these definitions.
     """
     if isinstance(node, list):
         return [_inlined(item, definitions) for item in _LIST.validate_python(node)]
@@ -200,9 +198,9 @@ def _inlined(node: object, definitions: Mapping[str, object]) -> object:
 async def _read(
     request: Request, most: int = MAX_BODY_BYTES, count: Callable[[int], None] = lambda size: None
 ) -> bytes:
-    """Return the body, of at most `most` bytes.
+    """Return the body of a request. It may have at most `most` bytes.
 
-    The body can be read again, because the audit log and the route both need it.
+    The body stays readable, because the audit log and the route both need it.
     """
     if _SCOPE_BODY in request.scope:
         read: bytes = request.scope[_SCOPE_BODY]

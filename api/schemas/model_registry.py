@@ -24,9 +24,9 @@ from batchwright.settings import Settings
 
 
 class ModelConfigBody(BaseModel):
-    """Body of PUT /admin/model-configs: settings of a model that override its configured settings.
+    """Body of PUT /admin/model-configs: settings that override how requests to a model are sent.
 
-    A setting that is missing or null is no longer overridden, even if an earlier change has overridden it.
+    A setting that is missing or null is no longer overridden, even if an earlier request has overridden it.
     """
 
     model_type: Literal["sync", "async"] | None = None

@@ -21,7 +21,7 @@ _MAX_SHOWN_CHARACTERS = 80  # maximum characters of a value in an error message
 
 
 def validated_config(model: str, build: Callable[[], ModelConfig]) -> ModelConfig:
-    """Call `build` and return the configuration that it builds for `model`.
+    """Build the configuration of a model with `build`, and return it.
 
     Raises:
         ApiError: the configuration is not valid. The error shows the first problem.
@@ -49,13 +49,13 @@ def validated_config(model: str, build: Callable[[], ModelConfig]) -> ModelConfi
 
 
 def reject_secret_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> None:
-    """Check that a model's new configuration does not send secrets of this machine to a new address.
+    """Check that a model's new configuration does not send a secret of this machine to a new address.
 
-    The secrets are the keys in files and environment variables.
+    A secret is a key from a file or from an environment variable.
 
     Args:
-        config: the configuration after the run-time change.
-        trusted: backends in the registry file and the settings. Secrets may be sent to their addresses.
+        config: the new configuration, which a client has requested.
+        trusted: backends in the registry file and the settings. Secrets may be sent only to their addresses.
 
     Raises:
         ApiError: a secret would be sent to another address.
@@ -66,7 +66,7 @@ def reject_secret_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) 
 
 
 def reject_header_clash(model: str, config: ModelConfig, dispatch_header: str) -> None:
-    """Check that no configured header of the model has the name of a header that Batchwright sends itself.
+    """Check that no configured header of the model has the name of a header that Batchwright itself sends.
 
     Raises:
         ApiError: a header has such a name.
@@ -77,7 +77,7 @@ def reject_header_clash(model: str, config: ModelConfig, dispatch_header: str) -
 
 
 def _parameter_name(loc: Sequence[int | str]) -> str:
-    """Return the path of a field as text, such as `backends[0].weight`, from pydantic's error location."""
+    """Convert the location of an error of pydantic to the path of a field, such as `backends[0].weight`."""
     text = ""
     for part in loc:
         if part == "[key]":
@@ -87,9 +87,9 @@ def _parameter_name(loc: Sequence[int | str]) -> str:
 
 
 def _shortened(value: object) -> str:
-    """Return a value for an error message, shortened. For a list or object, return only the name of its type.
+    """Return a value as short text for an error message.
 
-    Lists and objects are not shown, because they may contain secrets.
+    For a list or object, the text is only the name of its type, because it may contain secrets.
     """
     if not isinstance(value, str | int | float):
         return json_type_of(value)
@@ -98,15 +98,14 @@ def _shortened(value: object) -> str:
 
 
 def model_config_patch(fields: Mapping[str, object], base: ModelConfig | None) -> ModelSettings:
-    """Return the settings that a body of PUT /admin/model-configs changes, nested as in a ModelConfig.
+    """Convert the body of PUT /admin/model-configs to a change of settings, nested as in a ModelConfig.
 
-    If a setting is missing or null in the body, it is null in the result. This ends an earlier override.
+    A setting that is missing or null in the body is null in the result. This ends an earlier override.
 
     Args:
         fields: the body.
-        base: the model's configuration without run-time changes; None if it has no such configuration. The
-            type `async` keeps the kind of jobs in `base`. Without jobs there, `async` means jobs that are
-            polled.
+        base: the model's configuration without changes made at run time; None if there is none. If the body
+            has the type `async`, the kind of jobs is that of `base`. If `base` has no jobs, they are polled.
 
     Raises:
         ApiError: a field is unknown or not valid.
@@ -133,7 +132,7 @@ def model_config_patch(fields: Mapping[str, object], base: ModelConfig | None) -
 
 
 def _merged(one: ModelSettings, other: ModelSettings) -> ModelSettings:
-    """Return both changes as one change. A setting in both has the value of `other`, even if it is null."""
+    """Combine two changes into one. If both change a setting, `other` wins, even with null."""
     result = dict(one)
     for name, value in other.items():
         known = result.get(name)
@@ -149,10 +148,10 @@ def etag(version: int) -> dict[str, str]:
 
 
 def expected_versions(request: Request) -> Sequence[int] | None:
-    """Return the model versions that the header `If-Match` names; None if every version is accepted.
+    """Return the model versions that the header `If-Match` accepts. None means that any version is accepted.
 
-    Weak tags (`W/`) are left out, because they never match. If the header contains only weak tags, the result
-    is empty, and no version is accepted.
+    Weak tags (`W/`) are left out, because they never match. If there are only weak tags, the result is empty:
+    no version is accepted.
 
     Raises:
         ApiError: the header contains something other than tags of versions.

@@ -40,7 +40,7 @@ FORECAST_AGE = timedelta(minutes=1)  # control workers forecast every 15 s
 def json_response(
     content: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return the object as a JSON response. This skips FastAPI's validation and encoding, which are slow."""
+    """Return the object as a JSON response. This is faster than FastAPI's own validation and encoding."""
     return Response(content.model_dump_json(), status, headers, media_type="application/json")
 
 
@@ -133,16 +133,16 @@ def _output_location(row: BatchRow) -> OutputLocation | None:
 
 
 def cost_of(row: BatchRow) -> BatchCost | None:
-    """Return the cost of a batch so far, as clients see it; None if none of its models has prices."""
+    """Return what a batch has cost so far, for the client; None if none of its models has prices."""
     final = row.status.is_terminal and not row.files_pending
     return batch_cost(row.model_usage, row.prices, final=final)
 
 
 def forecast_object(row: BatchRow, now: datetime) -> ForecastObject | None:
-    """Return the forecast of a batch at the time `now`; None if there is no valid forecast.
+    """Return the forecast of when a batch ends, as of the time `now`; None if there is no valid forecast.
 
-    A batch that is being cancelled has no valid forecast. A forecast becomes invalid if it is not renewed,
-    because the batch is paused or no control worker runs.
+    A forecast becomes invalid if it is not renewed. This happens while the batch is paused or no control
+    worker runs. A batch that is being cancelled has no valid forecast either.
     """
     forecast = row.forecast
     if forecast is None or row.cancel_requested_at is not None or now - forecast.made_at > FORECAST_AGE:
@@ -174,7 +174,7 @@ def file_page(rows: list[FileRow], *, more: bool) -> FilePage:
 
 
 def batch_page(rows: list[BatchRow], now: datetime, *, more: bool) -> BatchPage:
-    """Return a page of batches with the forecasts that are valid at the time `now`."""
+    """Return one page of a list of batches. It shows the forecasts that are valid at the time `now`."""
     data = [batch_object(row, forecast=forecast_object(row, now)) for row in rows]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
     return BatchPage(data=data, first_id=first, last_id=last, has_more=more)

@@ -70,7 +70,7 @@ class ScheduleBody(BaseModel):
 
 
 class ScheduleChanges(BaseModel):
-    """Schema of the body that changes a schedule. Fields that are absent stay unchanged."""
+    """Schema of the body that changes a schedule. Fields that are missing stay unchanged."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -92,9 +92,9 @@ class ScheduleFields(NamedTuple):
 
 
 def parse_schedule(fields: Mapping[str, object], settings: Settings, *, is_new: bool) -> ScheduleFields:
-    """Validate the body of a request to create a schedule, or to change one, and return its values.
+    """Validate the body of a request to create or change a schedule, and return its values.
 
-    The time zone must have the form of a name. Temporal decides if it exists.
+    Only the form of the time zone's name is checked. Temporal checks later if the time zone exists.
 
     Raises:
         ApiError: a field is not valid, or a required field of a new schedule is missing.

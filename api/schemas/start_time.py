@@ -24,7 +24,7 @@ StartTime = Annotated[
 
 
 def parse_start_at(value: object) -> datetime | None:
-    """Return the time in UTC, in whole seconds; None if `value` is None.
+    """Convert the start time in a request to UTC, in whole seconds. Return None if `value` is None.
 
     Raises:
         ApiError: the value is not a time.
@@ -49,7 +49,7 @@ def parse_start_at(value: object) -> datetime | None:
 
 
 def check_start_at(start_at: datetime | None, now: datetime) -> None:
-    """Check that a batch that is created at `now` may start at `start_at`.
+    """Check that a batch may start at the time `start_at` if it is created at the time `now`.
 
     Raises:
         ApiError: the time is in the past, or too far in the future.

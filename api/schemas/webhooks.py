@@ -40,7 +40,7 @@ _DETAILS = "send more about the batch in `data.x_batchwright`"
 
 
 class BatchWebhookBody(BaseModel):
-    """Schema of `x_batchwright.webhook`, an endpoint for the events of one batch."""
+    """Schema of `x_batchwright.webhook`: an endpoint that gets the events of one batch."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -67,7 +67,7 @@ class WebhookBody(BaseModel):
 
 
 class WebhookChanges(BaseModel):
-    """Schema of the body that changes an endpoint. Fields that are absent stay unchanged."""
+    """Schema of the body that changes an endpoint. Fields that are missing stay unchanged."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -119,8 +119,8 @@ def parse_webhook(fields: Mapping[str, object], prefix: str = "") -> WebhookSpec
 
     Args:
         fields: body of `POST /v1/x/webhooks`, or the field `x_batchwright.webhook` of a new batch.
-        prefix: text before field names in error messages: `x_batchwright.webhook.` for that field, else
-            empty.
+        prefix: text before field names in error messages. It is `x_batchwright.webhook.` for the field of a
+            batch, and empty for the body.
 
     Raises:
         ApiError: a field is not valid.
@@ -147,7 +147,7 @@ def parse_webhook(fields: Mapping[str, object], prefix: str = "") -> WebhookSpec
 def parse_batch_webhook(value: object, param: str) -> WebhookSpec | None:
     """Validate the field `x_batchwright.webhook`, and return its values; None if `value` is None.
 
-    `param` is the name of the field in errors. Raises ApiError if the value is not valid.
+    `param` is the name of the field, for error messages. Raises ApiError if the value is not valid.
     """
     if value is None:
         return None

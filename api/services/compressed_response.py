@@ -25,9 +25,9 @@ VARY = {"Vary": "Accept-Encoding"}  # header of all responses that may be compre
 
 
 def accepted_compression(request: Request, size: int | None = None) -> Compression | None:
-    """Return how to compress the response to a request; None to send it uncompressed.
+    """Return the compression for the response to a request; None to send it uncompressed.
 
-    If the client accepts several formats, zstd is preferred, because it costs the least CPU.
+    If the client accepts several formats, zstd is used, because it costs the least CPU.
 
     Args:
         size: number of bytes of the uncompressed response; None if it is not known.
@@ -43,20 +43,19 @@ def accepted_compression(request: Request, size: int | None = None) -> Compressi
 
 
 def encoding_headers(compression: Compression | None) -> dict[str, str]:
-    """Return the headers of a response with this compression, or without compression."""
+    """Return the HTTP headers for a response with this compression. None means no compression."""
     return VARY if compression is None else {**VARY, "Content-Encoding": compression.value}
 
 
 async def encoded(
     first: bytes, rest: AsyncIterable[bytes], compression: Compression | None, *, flushes: bool = False
 ) -> AsyncGenerator[bytes]:
-    """Yield the body of a response: `first`, followed by `rest`.
+    """Yield the body of a response: `first`, followed by `rest`. Compress it unless `compression` is None.
 
-    The body is compressed, unless `compression` is None. The compressor works in a thread, one piece at a
-    time.
+    The compressor works in a thread, on one piece at a time.
 
     Args:
-        flushes: True for a live stream. Then the client can expand each piece as soon as it arrives.
+        flushes: True for a live stream. The client can then decompress each piece as soon as it arrives.
     """
     if compression is None:
         yield first
@@ -79,7 +78,7 @@ class _Compressor(Protocol):
     def compress(self, data: bytes, /) -> bytes: ...
 
     def flush(self) -> bytes:
-        """Return the bytes from which the client can expand everything compressed so far."""
+        """Return compressed bytes, after which the client can decompress all data that was added so far."""
         ...
 
     def finish(self) -> bytes: ...

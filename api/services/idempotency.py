@@ -37,12 +37,12 @@ def idempotency_key_of(request: Request) -> str | None:
 
 
 def fingerprint(fields: Mapping[str, object]) -> str:
-    """Return a digest of a JSON body. Key order and white space do not change the digest."""
+    """Return a digest of a JSON body. It does not depend on the order of keys or on white space."""
     return sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 class IdempotencyKeys:
-    """The idempotency keys of one tenant for one kind of request."""
+    """The stored idempotency keys of one tenant, for one kind of request."""
 
     def __init__(self, deps: ApiDependencies, tenant: str, operation: Operation) -> None:
         self._claims = deps.database.idempotency
@@ -51,12 +51,11 @@ class IdempotencyKeys:
         self._operation: Operation = operation
 
     async def find(self, key: str | None, fingerprint: str) -> str | None:
-        """Return the result of the earlier request with this key, as JSON; None if there was no such request.
+        """Return the stored result of the earlier request with this key, as JSON; None if there was none.
 
         Args:
-            key: None if the request has no key; the result is then None.
-            fingerprint: digest of the request. It shows if an earlier request with the same key was
-                different.
+            key: the idempotency key. None if the request has no key: the result is then None.
+            fingerprint: digest of the request. It must be equal to the digest that is stored with the key.
 
         Raises:
             ApiError: the key was used with another request (409).
@@ -69,14 +68,14 @@ class IdempotencyKeys:
     async def claim(
         self, key: str, fingerprint: str, made: str, row: FileRow | UploadRow | None = None
     ) -> str | None:
-        """Store the result of a request under its key, insert `row` in the same transaction, and return None.
+        """Store the result of a request under its key, and return None. Insert `row` in the same transaction.
 
-        If the key is already stored, change nothing and return the earlier result as JSON.
+        If the key is already stored, change nothing, and return the stored result as JSON.
 
         Args:
-            fingerprint: digest of the request. It shows if an earlier request with the same key was
-                different.
-            made: result of the request, as JSON.
+            fingerprint: digest of the request. If the key is already stored, it must be equal to the stored
+                digest.
+            made: result of this request, as JSON.
             row: row of the file or upload that the request creates; None if there is none.
 
         Raises:
@@ -112,4 +111,4 @@ async def idempotency_key_parameter(
         pattern_schema(r"^[\x21-\x7e]{1,255}$"),
     ] = None,
 ) -> None:
-    """Do nothing. Routes depend on this function only to describe the header in `/openapi.json`."""
+    """Do nothing. Routes declare this dependency only so that `/openapi.json` describes the header."""

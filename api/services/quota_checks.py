@@ -26,7 +26,7 @@ from batchwright.rules.quotas import QuotaLimits
 
 
 class StorageQuota(NamedTuple):
-    """Quota and usage of a tenant's storage, in bytes. A `limit` of 0 means no quota."""
+    """A tenant's limit for stored bytes, and the bytes that it has stored. A `limit` of 0 means no limit."""
 
     limit: int
     used: int
@@ -38,9 +38,9 @@ class StorageQuota(NamedTuple):
 class QuotaChecks:
     """Checks the quotas of one tenant.
 
-    To admit a batch, file or upload means to count it for the quota before its row exists, so that concurrent
-    requests together cannot exceed the quota. All methods that use the database, except `release`, raise
-    DatabaseUnavailable if it does not respond.
+    To *admit* a batch, file or upload means to count it towards the quota before its row exists. So
+    concurrent requests cannot exceed the quota together. All methods that use the database raise
+    DatabaseUnavailable if it does not respond, except `release`.
     """
 
     def __init__(self, deps: ApiDependencies, tenant: str) -> None:
@@ -74,7 +74,7 @@ class QuotaChecks:
             raise self._too_many_live(limit)
 
     async def release(self, id: str) -> None:
-        """End the admission of a batch, file or upload, because it has a row now or will not be created.
+        """Stop counting an admitted batch, file or upload. Call this when its row exists or will never exist.
 
         If the database does not respond, the admission expires later.
         """
@@ -83,12 +83,15 @@ class QuotaChecks:
 
     @asynccontextmanager
     async def reserve(self, id: str, size: int, quota: StorageQuota) -> AsyncGenerator[None]:
-        """Context manager that reserves the bytes of a file or upload while its row is inserted.
+        """Context manager that counts the bytes of a file or upload while its row is inserted.
+
+        So concurrent requests cannot exceed the quota together.
 
         Args:
             id: id of the file or upload.
             size: its size in bytes.
-            quota: result of `storage_quota`. Only the limit is used, because the usage may have changed.
+            quota: result of `storage_quota`. Only its limit is used: the usage is read again, because it may
+                have changed.
 
         Raises:
             ApiError: the quota does not allow so many more bytes.
@@ -109,7 +112,9 @@ class QuotaChecks:
         return StorageQuota(limit, await self._quotas.stored(self._tenant) if limit else 0)
 
     def check_storage(self, quota: StorageQuota, size: int) -> None:
-        """Check with the usage in `quota` that the tenant may store `size` more bytes. Do not count them.
+        """Check that the tenant may store `size` more bytes, according to the usage in `quota`.
+
+        Do not count them.
 
         Raises:
             ApiError: the quota does not allow so many more bytes.
@@ -118,7 +123,7 @@ class QuotaChecks:
             raise self._refused(Quota.STORED_BYTES, storage_quota_exceeded(quota.limit, quota.used))
 
     async def insert_webhook(self, row: WebhookEndpoint) -> None:
-        """Insert a webhook endpoint for all batches of the tenant.
+        """Insert a webhook endpoint that gets the events of all batches of the tenant.
 
         Raises:
             ApiError: the tenant already has as many endpoints as its quota allows.
@@ -128,10 +133,10 @@ class QuotaChecks:
             raise self._refused(Quota.WEBHOOKS, webhook_quota_exceeded(limit))
 
     async def count_request(self, limit: int) -> None:
-        """Count a request of the tenant in the current minute.
+        """Count one request of the tenant for the current minute, and check the limit.
 
         Raises:
-            ApiError: the tenant has sent more than `limit` requests in this minute, including this one.
+            ApiError: with this request, the tenant has sent more than `limit` requests in this minute.
         """
         counted = await self._quotas.count_request(self._tenant)
         if counted.requests > limit:
@@ -152,14 +157,16 @@ class QuotaChecks:
 
 
 class RequestQuota:
-    """FastAPI dependency of tenant routes that enforces the tenant's quota of requests per minute."""
+    """FastAPI dependency that limits the requests of a tenant per minute. Routes for tenants declare it."""
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
         self._limits = CoalescingCache(self._read, deps.recent_seconds)
 
     async def __call__(self, request: Request) -> None:
-        """Count the request. While the database is unavailable, requests are not counted.
+        """Count the request, and check the tenant's quota.
+
+        While the database is unavailable, requests are accepted without being counted.
 
         Raises:
             ApiError: the tenant has used up its quota of requests in this minute.

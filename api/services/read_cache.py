@@ -13,10 +13,10 @@ _REFRESH_AFTER = 0.5  # fraction of a value's lifetime after which it is refresh
 
 
 class CoalescingCache(Generic[Key, Value]):
-    """Caches each result of `read` by key for `seconds`. Exceptions of `read` are not cached.
+    """Caches the result of `read` for each key, for `seconds`. Exceptions of `read` are not cached.
 
-    If a cached value is in the second half of its lifetime, `get` returns it at once and calls `read` in the
-    background. So callers rarely wait.
+    In the second half of a value's lifetime, `get` still returns the value at once, but also calls `read` in
+    the background. So callers rarely have to wait.
     """
 
     def __init__(
@@ -30,10 +30,9 @@ class CoalescingCache(Generic[Key, Value]):
         self._reading: dict[Key, tuple[float, asyncio.Task[Value]]] = {}
 
     async def get(self, key: Key) -> Value:
-        """Return the cached value of the key.
+        """Return the cached value of the key. If there is none, call `read`, and raise its exceptions.
 
-        If the key has no cached value, call `read`, and raise its exceptions. Concurrent callers wait for the
-        same call of `read`.
+        Concurrent callers for the same key wait for one common call of `read`.
         """
         now = self._clock()
         read_at, value = self._values.get(key, (0.0, None))
@@ -46,7 +45,7 @@ class CoalescingCache(Generic[Key, Value]):
         return await asyncio.shield(reading)  # a cancelled caller must not cancel the read for others
 
     def _running_read(self, key: Key, now: float) -> "asyncio.Task[Value]":
-        """Return the running task that reads the value of this key. If there is none, start a task.
+        """Return the task that reads the value of this key now. If no such task is running, start one.
 
         A task that has run for longer than the lifetime of a value is replaced by a new task.
         """

@@ -29,11 +29,11 @@ _MISSING = ScheduleStatus(paused=True, next_times=[], skipped=0, is_running=Fals
 
 
 class Schedules:
-    """Schedules of all tenants.
+    """Creates, changes and runs the schedules of all tenants. A schedule creates batches at fixed times.
 
-    The row in the database says what a schedule is. Temporal's schedule with the same id starts its runs and
-    knows if it is paused. Each method with an id raises ApiError (404) if the tenant has no such schedule,
-    and each raises TemporalUnavailable if Temporal does not respond.
+    The database row says what a schedule does. A schedule in Temporal with the same id starts its runs, and
+    knows if it is paused. Methods that take an id raise ApiError (404) if the tenant has no such schedule.
+    All methods raise TemporalUnavailable if Temporal does not respond.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -41,7 +41,7 @@ class Schedules:
         self._table, self._temporal = deps.database.schedules, deps.temporal.schedules
 
     async def create(self, id: str, fields: ScheduleFields, tenant: str, caller: Caller) -> ScheduleObject:
-        """Create a schedule with a new id, whose batches run with the API key of `caller`.
+        """Create a schedule with a new id. Its batches run with the API key of `caller`.
 
         Raises:
             ApiError: the time zone or the input file does not exist (400), or the tenant has too many
@@ -78,7 +78,7 @@ class Schedules:
         return row
 
     async def shown(self, row: ScheduleRow) -> ScheduleObject:
-        """Return the schedule object of a row, with its next times and its latest runs."""
+        """Return the schedule object for a database row, with its next times and its latest runs."""
         runs = await self._table.runs(row.tenant, row.id, SHOWN_RUNS)
         return schedule_object(row, await self._status(row.id), runs)
 
@@ -128,10 +128,10 @@ class Schedules:
         return await self.shown(row)
 
     async def trigger(self, row: ScheduleRow) -> ScheduleObject:
-        """Start a run now, also of a paused schedule.
+        """Start a run of the schedule now, even if the schedule is paused.
 
         Raises:
-            ApiError: the overlap policy is `skip` and a batch has not ended (409).
+            ApiError: the overlap policy is `skip`, and an earlier batch of the schedule has not ended (409).
         """
         if row.overlap is OverlapPolicy.SKIP and (await self._status(row.id)).is_running:
             raise conflict(
@@ -145,7 +145,7 @@ class Schedules:
         return await self.shown(row)
 
     async def delete(self, row: ScheduleRow) -> None:
-        """Delete a schedule. Its batches continue."""
+        """Delete a schedule. Batches that it has created continue."""
         await self._temporal.delete(row.id)
         if not await self._table.delete(row.tenant, row.id):
             raise schedule_not_found(row.id)

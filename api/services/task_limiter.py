@@ -16,10 +16,11 @@ class _Waiter(NamedTuple):
 
 
 class TaskLimiter:
-    """Grants at most `most` slots at a time. Callers wait for a slot in order, each for at most `seconds`.
+    """Limits expensive tasks: at most `most` run at a time.
 
-    A caller must wait longer than later callers while its tenant has half of the slots, or while its object
-    has a slot. `work` describes the task in error messages.
+    Other callers wait in order, up to `seconds` each. A caller may be overtaken by later callers in two
+    cases: its tenant already uses half of the slots, or a task for the same object is running. `work`
+    describes the task in error messages.
     """
 
     def __init__(self, most: int, seconds: float, work: str = "uploads are being completed") -> None:
@@ -31,13 +32,14 @@ class TaskLimiter:
 
     @asynccontextmanager
     async def slot(self, tenant: str, task: str) -> AsyncGenerator[bool]:
-        """Context manager that holds a slot. It yields True if the caller had to wait for the slot.
+        """Context manager that waits for a slot and keeps it during the block.
 
-        After a wait, the caller should check if another caller has already done the same work.
+        It yields True if it had to wait. After a wait, the caller should check if another caller has already
+        done the same work.
 
         Args:
             tenant: tenant of the caller. A tenant gets at most half of the slots.
-            task: id of the object to work on. An object gets at most one slot.
+            task: id of the object to work on. Only one task at a time works on an object.
 
         Raises:
             ApiError: no slot became free in time (429).

@@ -49,7 +49,7 @@ class EndpointWithSecret(NamedTuple):
 
 
 class Webhooks:
-    """Creates, changes and tests webhook endpoints, and replays deliveries to them.
+    """Creates, changes and tests webhook endpoints, and sends earlier events to them again.
 
     `get`, `change` and `rotate` raise ApiError (404) if the endpoint does not exist.
     """
@@ -62,7 +62,7 @@ class Webhooks:
         self._requested = FailureLimiter(REQUESTED_PER_MINUTE)
 
     async def create(self, spec: WebhookSpec, tenant: str) -> EndpointWithSecret:
-        """Create an endpoint for all batches of a tenant.
+        """Create an endpoint that gets the events of all batches of a tenant.
 
         Raises:
             ApiError: the URL is not allowed (400), or the tenant has too many endpoints (429).
@@ -73,7 +73,7 @@ class Webhooks:
         return made
 
     async def create_for_batch(self, spec: WebhookSpec, order: BatchOrder) -> BatchWebhook:
-        """Create the endpoint of one batch, without checking its URL, and return it.
+        """Create and return an endpoint that gets the events of one batch. Its URL is not checked.
 
         A repeated call returns the same endpoint with the same secret.
         """
@@ -81,12 +81,15 @@ class Webhooks:
         return self._of_batch(await self._endpoints.insert_for_batch(made.row))
 
     async def create_for_call(self, spec: WebhookSpec, tenant: str, call_id: str) -> None:
-        """Create the endpoint of one call, without checking its URL. A repeated call changes nothing."""
+        """Create an endpoint that gets the end of one call. Its URL is not checked.
+
+        A repeated call changes nothing.
+        """
         made = self._build(spec, tenant, webhook_id_of_call(call_id), call_id)
         await self._endpoints.insert_for_batch(made.row)
 
     async def secret_of_call(self, tenant: str, call_id: str) -> str | None:
-        """Return the secret of the endpoint of a call.
+        """Return the secret of the webhook endpoint that was created for a call.
 
         Return None if the call has no endpoint, or if the secret cannot be read.
         """
@@ -94,18 +97,18 @@ class Webhooks:
         return None if row is None else self._of_batch(row).secret
 
     async def find_for_batch(self, order: BatchOrder) -> BatchWebhook | None:
-        """Return the endpoint that `create_for_batch` created for a batch; None if there is none."""
+        """Return the endpoint that `create_for_batch` has created for a batch; None if there is none."""
         row = await self._endpoints.get(order.tenant, webhook_id_of_batch(order.batch_id))
         return None if row is None else self._of_batch(row)
 
     async def check_url(self, url: str, param: str, tenant: str) -> None:
-        """Check that webhooks may be sent to this URL and to the addresses that its host has now.
+        """Check that webhooks may be sent to this URL, and to the addresses to which its host resolves now.
 
-        `param` is the name of the URL's field in errors.
+        `param` is the name of the URL's field, for error messages.
 
         Raises:
             ApiError: webhooks may not be sent there (400). The message says why. Or the tenant has sent too
-                many such URLs (429).
+                many URLs that are not allowed (429).
         """
         try:
             await self._deps.webhook_urls.check(url, tenant)
@@ -122,10 +125,10 @@ class Webhooks:
         return row
 
     async def change(self, row: WebhookEndpoint, changes: EndpointChanges) -> WebhookEndpoint:
-        """Change fields of an endpoint, and enable or disable it. Return its new row.
+        """Change fields of an endpoint, including whether it is enabled. Return its new row.
 
-        Fields that are missing in `changes` keep their stored values, even if these have changed since `row`
-        was read.
+        Fields that are not in `changes` keep the values that are stored now, even if these have changed since
+        `row` was read.
 
         Raises:
             ApiError: the new URL is not allowed (400).
@@ -140,9 +143,9 @@ class Webhooks:
         return changed
 
     async def rotate(self, row: WebhookEndpoint, overlap_seconds: int) -> EndpointWithSecret:
-        """Replace the secret by a new one, and return it with the new row of the endpoint.
+        """Replace the secret of an endpoint. Return the new secret with the endpoint's new row.
 
-        For `overlap_seconds`, events are signed with both secrets.
+        For `overlap_seconds`, events are signed with both the old and the new secret.
         """
         secret = new_secret(secrets.token_bytes(_SECRET_BYTES))
         until = self._clock() + timedelta(seconds=overlap_seconds)
@@ -153,12 +156,13 @@ class Webhooks:
         return EndpointWithSecret(changed, secret)
 
     async def test(self, row: WebhookEndpoint, event: EventType | None) -> ListedDelivery:
-        """Send a test event about a batch that does not exist to the endpoint. Return its delivery.
+        """Send a test event to the endpoint, and return its delivery. The batch in the event does not exist.
 
-        If `event` is None, the event has the first event type of the endpoint.
+        If `event` is None, the event has the first of the endpoint's event types.
 
         Raises:
-            ApiError: the endpoint is disabled (409), or the tenant requests too many (429).
+            ApiError: the endpoint is disabled (409), or the tenant has requested too many tests and replays
+                (429).
         """
         _check_enabled(row)
         self._limit_requested(row.tenant)
@@ -186,14 +190,14 @@ class Webhooks:
         return found
 
     async def replay(self, row: WebhookEndpoint, delivery_id: str) -> ListedDelivery:
-        """Start an ended delivery again, with the same `webhook-id`, and return it.
+        """Send the event of an ended delivery again, with the same `webhook-id`. Return the delivery.
 
-        A pending delivery can also be started again if its workflow was started over 73 h ago. Its workflow
-        must be lost then, for example because an operator terminated it.
+        A pending delivery can be sent again, too, if its workflow was started more than 73 h ago. The
+        workflow is then lost, for example because an operator terminated it.
 
         Raises:
-            ApiError: the delivery has not ended, or the endpoint is disabled (409), or the tenant requests
-                too many (429).
+            ApiError: the delivery has not ended, or the endpoint is disabled (409), or the tenant has
+                requested too many tests and replays (429).
         """
         await self.delivery(row, delivery_id)
         _check_enabled(row)

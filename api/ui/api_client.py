@@ -41,7 +41,7 @@ class ApiResponse(NamedTuple):
 
 
 class ApiClient:
-    """Calls routes of the API with the rights of one visitor of the pages.
+    """Lets the pages at `/ui` call the API with the rights of the person who visits them.
 
     The methods that return an object raise ApiError if the API responds with an error.
     """
@@ -50,10 +50,10 @@ class ApiClient:
         """Create the client.
 
         Args:
-            app: the routes of the API, behind the middleware that authenticates their callers.
-            visit: ASGI scope of the browser's request. Its headers, such as the headers of a gateway, are
-                sent on.
-            session: reads the API key of the visitor's session; None if sessions are not used.
+            app: the routes of the API, including the middleware that authenticates callers.
+            visit: ASGI scope of the browser's request. Its headers, such as those of a gateway, are passed to
+                the API.
+            session: function that reads the API key of the visitor's session; None if there are no sessions.
         """
         self._app, self._visit, self._session = app, visit, session
 
@@ -68,17 +68,17 @@ class ApiClient:
         return kind.model_validate_json(await self._call("POST", path, headers=sent, content=content))
 
     async def act(self, method: str, path: str, query: Query = _NO_QUERY) -> None:
-        """Send a request without a body, and ignore the body of the response."""
+        """Send a request without a body. Ignore the body of the response."""
         await self._call(method, path, query)
 
     async def forward(self, path: str, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
-        """Let the API respond to the browser itself, as to a GET with these headers."""
+        """Let the API send its response to a GET directly to the browser. `headers` are those of the GET."""
         await self._app(self._scope("GET", path, headers=headers), receive, send)
 
     async def upload(
         self, receive: Receive, content_type: str, kind: type[_T], observer: ContentObserver | None
     ) -> _T:
-        """Send on the form of a file, whose body the browser sends. `observer` gets the file's content."""
+        """Pass the file upload of a browser to the API. `observer` is called with the content of the file."""
         scope = self._scope("POST", "/v1/files", headers={"content-type": content_type})
         async with self._responding({**scope, SCOPE_OBSERVER: observer}, receive) as response:
             return kind.model_validate_json(await _checked(response))
@@ -87,7 +87,9 @@ class ApiClient:
     async def open(
         self, path: str, query: Query = _NO_QUERY, headers: Mapping[str, str] | None = None
     ) -> AsyncGenerator[ApiResponse]:
-        """Context manager that yields the response to a GET, whose body need not be read to its end.
+        """Context manager that sends a GET and yields the response.
+
+        You may leave it before the body has ended.
 
         Raises:
             ApiError: the API responds with an error.
@@ -100,7 +102,7 @@ class ApiClient:
     def _scope(
         self, method: str, path: str, query: Query = _NO_QUERY, headers: Mapping[str, str] | None = None
     ) -> Scope:
-        """Return the ASGI scope of a request to the API. Empty query parameters are left out."""
+        """Return the ASGI scope for a request to the API. Query parameters that are empty are left out."""
         kept = [
             (name, value)
             for name, value in self._visit["headers"]
@@ -132,7 +134,10 @@ class ApiClient:
 
     @asynccontextmanager
     async def _responding(self, scope: Scope, receive: Receive) -> AsyncGenerator[ApiResponse]:
-        """Call the API, yield its response, and end the call at the end of the `with` block."""
+        """Context manager that calls the API and yields its response.
+
+        It ends the call when the block ends.
+        """
         outgoing, incoming = create_memory_object_stream[Message](1)
 
         async def respond() -> None:
@@ -160,7 +165,7 @@ class ApiClient:
 
 
 def _receive(content: bytes) -> Receive:
-    """Return an ASGI `receive` function for a request with this body, whose client does not disconnect."""
+    """Return an ASGI `receive` function for a request with this body. Its client never disconnects."""
     messages = iter([{"type": "http.request", "body": content}])
 
     async def receive() -> Message:
@@ -170,7 +175,7 @@ def _receive(content: bytes) -> Receive:
 
 
 async def _checked(response: ApiResponse) -> bytes:
-    """Return the body of a successful response.
+    """Return the body of a response. Raise an error if the response is one.
 
     Raises:
         ApiError: the response is an error.

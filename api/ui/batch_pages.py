@@ -32,7 +32,7 @@ class BatchPages:
         self._renderer, self._settings, self._live = renderer, settings, live
 
     def table(self) -> dict[str, Page]:
-        """Return the pages by method and path, such as `GET /batches`."""
+        """Return the function for each page, by method and path, such as `GET /batches`."""
         one = "/batches/{batch_id}"
         actions = {
             "resume": partial(self._rerun, action="x/resume"),
@@ -82,7 +82,10 @@ class BatchPages:
         return Forwarded(visit, f"{_api_path(visit)}/x/events", ("last-event-id",), change)
 
     async def webhooks(self, visit: Visit) -> Response:
-        """Show the deliveries about a batch: to its own endpoints, and to those for all batches."""
+        """Show the deliveries of webhook events about a batch.
+
+        They are to the batch's own endpoint, and to the endpoints that get the events of all batches.
+        """
         batch = await visit.api.get(_api_path(visit), BatchObject)
         most = {"limit": str(_MAX_WEBHOOKS)}
         endpoints = (await visit.api.get("/v1/x/webhooks", WebhookPage, {"batch_id": batch.id})).data
@@ -109,7 +112,10 @@ class BatchPages:
         }
 
     async def _rerun(self, visit: Visit, *, action: str) -> Response:
-        """Resume a paused batch, or show the batch that sends lines of an ended batch again."""
+        """Resume a paused batch.
+
+        If the batch has ended, create a batch that sends its lines again, and show it.
+        """
         form = await visit.form()
         body: Mapping[str, object] = {"codes": [form["code"]]} if form.get("code") else {}
         batch = await visit.api.post(f"{_api_path(visit)}/{action}", BatchObject, body)
@@ -137,13 +143,16 @@ class BatchPages:
 
 
 class _Throughput:
-    """Chart of a batch's throughput for one page or one stream. It is at most `_CHART_SECONDS` old."""
+    """Reads the throughput of a batch for a chart on a page. The chart is at most `_CHART_SECONDS` old."""
 
     def __init__(self, visit: Visit) -> None:
         self._visit, self._chart, self._until = visit, None, 0.0
 
     async def chart(self) -> ThroughputChart | None:
-        """Return the chart; None if there is none. If the API refuses a later read, return the last one."""
+        """Return the chart; None if there is none.
+
+        If a later read of the API fails, return the last chart.
+        """
         now = asyncio.get_running_loop().time()
         if now >= self._until:
             self._until = now + _CHART_SECONDS
@@ -165,10 +174,10 @@ def _filters(visit: Visit) -> dict[str, str]:
 
 
 def _midnight(name: str, date: str, *, days: int = 0) -> str:
-    """Return the Unix time at which a day begins, plus a number of days; empty if no date is given.
+    """Return the Unix time at which a day begins, plus a number of days. Return no text if `date` is empty.
 
     Raises:
-        ApiError: the text is not a date such as 2026-11-27.
+        ApiError: `date` is not a date such as 2026-11-27.
     """
     if not date:
         return ""

@@ -39,7 +39,10 @@ _DEFAULT_REMEDY = (
 
 
 class Step(NamedTuple):
-    """A state in the timeline of a batch. `seconds` is the time until the next one; None for the last."""
+    """A state in the timeline of a batch.
+
+    `seconds` is the time until the next state; None for the last state.
+    """
 
     name: str
     at: int
@@ -47,9 +50,10 @@ class Step(NamedTuple):
 
 
 class WindowBar(NamedTuple):
-    """Parts of the completion window, in percent of its length.
+    """Bar that shows the completion window, divided into parts in percent of the window's length.
 
-    `p50` and `p90` are when the batch will be done; None without a forecast. They can be over 100.
+    `p50` and `p90` show when the batch will end, according to the forecast; None without a forecast. They can
+    be over 100.
     """
 
     elapsed: float
@@ -76,7 +80,7 @@ class ThroughputChart(NamedTuple):
 
 
 def timeline(batch: BatchObject) -> list[Step]:
-    """Return the states that the batch has had, oldest first."""
+    """Return the states that the batch has gone through, oldest first."""
     times = {
         "created": batch.created_at,
         "in progress": batch.in_progress_at,
@@ -105,13 +109,13 @@ def window_bar(batch: BatchObject, now: float) -> WindowBar:
 
 
 def remedy(why: WaitingObject) -> str:
-    """Return what a person can do about a waiting reason."""
+    """Return a sentence about what a person can do to end this waiting reason."""
     exact = _EXACT_REMEDIES.get(why.reason)
     return exact or next((text for part, text in _REMEDIES if part in why.reason), _DEFAULT_REMEDY)
 
 
 def throughput_chart(samples: Sequence[ThroughputSample]) -> ThroughputChart | None:
-    """Return the chart of a batch's samples; None if there are too few to show a course."""
+    """Return a chart of the throughput of a batch; None if there are too few samples."""
     steps = [
         (after.at, max(after.lines - before.lines, 0) / (after.at - before.at))
         for before, after in pairwise(samples)

@@ -42,9 +42,10 @@ class FilePages:
         }
 
     async def upload(self, visit: Visit) -> Response:
-        """Store an uploaded file, and show its estimate. The token is in the URL, so the form can stream.
+        """Store a file that the browser uploads, and show an estimate of its batch.
 
-        While it is uploaded, its lines are checked for `upload_events`, unless too many uploads are checked.
+        The form's token is in the URL, so that the body can be processed as a stream. Meanwhile the lines are
+        checked for `upload_events`, unless too many uploads are being checked.
         """
         visit.check_csrf(visit.argument("csrf"))
         request, key = visit.request, (visit.identity, visit.argument("upload"))
@@ -73,9 +74,9 @@ class FilePages:
         return RedirectResponse(link("/new", file=file.id), 303)
 
     async def upload_events(self, visit: Visit) -> Response:
-        """Stream the progress and the problems of an upload to the page that uploads it.
+        """Stream the progress of an upload, and the problems found in its lines, to the page that uploads.
 
-        If another API process receives the upload, the problems are shown when it is complete.
+        If another API process receives the upload, the page shows the problems only when it is complete.
         """
         key, shown = (visit.identity, visit.argument("upload")), UploadCheck(self._settings, (), 0)
 
@@ -92,7 +93,10 @@ class FilePages:
         return Forwarded(visit, f"/v1/files/{file.id}/content", conditions)
 
     async def form(self, visit: Visit) -> Response:
-        """Show the form for a file. With a file, show its estimate, and the form for a batch."""
+        """Show the form for an upload.
+
+        If there is a file already, show its estimate and the form for a batch.
+        """
         file_id, once = visit.argument("file"), token_hex(16)
         if not file_id:
             context = {"action": link("/files", csrf=visit.csrf, upload=once), "upload": once}
@@ -133,7 +137,7 @@ class FilePages:
 
 
 def _metadata(text: str) -> dict[str, str]:
-    """Return the pairs of a text with one `key=value` on each line.
+    """Parse text with one `key=value` on each line.
 
     Raises:
         ApiError: a line has no `=`.

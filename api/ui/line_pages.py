@@ -26,7 +26,10 @@ _OBJECT = TypeAdapter(dict[str, object])
 
 
 class _Line(NamedTuple):
-    """A line of the output or error file, and the body of its request; None if it was not found."""
+    """A line of the output or error file, and the body of its request.
+
+    The body is None if it was not found.
+    """
 
     result: dict[str, object]
     request: object
@@ -40,9 +43,9 @@ class LinePages:
         return {"GET /batches/{batch_id}/lines": self.lines}
 
     async def lines(self, visit: Visit) -> Response:
-        """Show lines with their results, or the line with a `custom_id`.
+        """Show lines of a batch with their results, or only the line with a `custom_id`.
 
-        The parameter `at` is the position in the input after the lines of the page before.
+        The parameter `at` is a position in the input file. The requests of this page come after it.
         """
         api, path = visit.api, f"/v1/batches/{visit.path('batch_id')}"
         batch = await api.get(path, BatchObject)
@@ -67,7 +70,7 @@ class LinePages:
 
 
 async def _results(api: ApiClient, path: str, query: Query) -> tuple[list[dict[str, object]], bool]:
-    """Return the results of one page, and True if there are more."""
+    """Return the results for one page, and True if there are more."""
     found, size = list[dict[str, object]](), 0
     async with api.open(path, query) as response:
         async for line in _lines(response.pieces):
@@ -82,10 +85,10 @@ async def _results(api: ApiClient, path: str, query: Query) -> tuple[list[dict[s
 async def _requests(
     api: ApiClient, file_id: str, custom_ids: Collection[str], start: int
 ) -> tuple[dict[str, object], int]:
-    """Find the requests with these custom ids in an input file, and return their bodies by custom id.
+    """Find the requests with these custom ids in an input file. Return their bodies by custom id.
 
-    Also return the position after the last line that was read. Results are in the order of the input, so the
-    requests of the next page are behind it. The search ends after `_MAX_SEARCHED_BYTES`.
+    Also return the position after the last line that was read: the requests of the next page come after it,
+    because results are in the order of the input. The search ends after `_MAX_SEARCHED_BYTES`.
 
     Args:
         start: position in the file at which to begin.
@@ -112,13 +115,13 @@ async def _requests(
 
 
 def _encoded(custom_id: str) -> Iterable[bytes]:
-    """Return the forms that a custom id usually has in JSON, to skip other lines without parsing them."""
+    """Return how a custom id usually looks in JSON. Lines without these bytes need not be parsed."""
     for ascii_only in (True, False):
         yield json.dumps(custom_id, ensure_ascii=ascii_only).encode(errors="surrogatepass")
 
 
 async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[InputLine]:
-    """Yield the lines of a JSONL file. A line that is too long has no data."""
+    """Divide a JSONL file into lines. A line that is too long has no data."""
     splitter = LineSplitter(_MAX_LINE_BYTES)
     async for piece in pieces:
         for line in splitter.feed(piece):
@@ -128,7 +131,7 @@ async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[InputLine]:
 
 
 def _object(line: bytes) -> dict[str, object]:
-    """Return a JSON object; empty if the line is none, or nested too deeply."""
+    """Parse a JSON object. Return an empty one if the line is not an object or is nested too deeply."""
     try:
         return _OBJECT.validate_python(json.loads(replace_lone_surrogates(line)))
     except (ValueError, ValidationError, RecursionError):

@@ -27,7 +27,7 @@ _MAX_DIGITS = 6  # of the days until a key expires
 
 
 class _Source(NamedTuple):
-    """Where a page gets an object: the path of the API, and the query parameters that the page passes on."""
+    """Where a page gets its data: a path of the API, and query parameters that the page passes to it."""
 
     path: str
     kind: type[BaseModel]
@@ -114,7 +114,7 @@ class ListPages:
         return RedirectResponse(link(page.format_map(visit.request.path_params)), 303)
 
     async def _create_key(self, visit: Visit) -> Response:
-        """Create a key, and show it on the page of keys: once, because the API does not show it again."""
+        """Create an API key, and show it on the page of keys. It is shown only this one time."""
         form = await visit.form()
         days = form.get("expires_in_days", "")
         if days and not (days.isdecimal() and len(days) <= _MAX_DIGITS):

@@ -24,9 +24,9 @@ Fragment = Callable[[], Awaitable[bytes]]
 
 
 async def batch_event(event: bytes, fragment: Callable[[BatchObject], Awaitable[bytes]]) -> bytes:
-    """Replace the data of a batch event from the API with the part of the page that `fragment` returns.
+    """Replace the data of a batch event from the API by HTML, which `fragment` renders from the batch.
 
-    Return any other event unchanged.
+    Other events are returned unchanged.
     """
     fields = event.split(b"\n")
     data = next((field for field in fields if field.startswith(_DATA)), None)
@@ -39,7 +39,7 @@ async def batch_event(event: bytes, fragment: Callable[[BatchObject], Awaitable[
 
 
 def encode_data(fragment: bytes) -> bytes:
-    """Return the data lines of an event. Empty lines of the fragment are left out."""
+    """Encode a part of a page as the data lines of an event. Empty lines are left out."""
     lines = (line.strip() for line in fragment.splitlines())
     return b"\n".join(_DATA + line for line in lines if line)
 
@@ -50,9 +50,9 @@ class _Reading(NamedTuple):
 
 
 class LiveFragments:
-    """Streams parts of pages to open tabs, and renders them again at intervals.
+    """Streams parts of pages to open browser tabs, and renders these parts again at intervals.
 
-    All tabs of a visitor that show the same URL share what is rendered.
+    Tabs of the same visitor with the same URL share the rendered part.
     """
 
     def __init__(self, stopping: ApiShutdown) -> None:
@@ -62,15 +62,16 @@ class LiveFragments:
         stopping.on_set(self._end_all)
 
     async def stream(self, visit: Visit, fragment: Fragment, *, seconds: float | None = None) -> Response:
-        """Return the stream of one tab.
+        """Return the response that streams a part of a page to one tab.
 
         Args:
-            fragment: reads the fragment with the rights of the visitor. Tabs with the same URL have the same.
-            seconds: time between two readings; None for POLL_SECONDS.
+            fragment: function that renders the part with the rights of the visitor. It must be the same for
+                all tabs with the same URL.
+            seconds: time between two renderings; None for POLL_SECONDS.
 
         Raises:
-            ApiError: the API refuses the reading, or this process or the visitor has too many streams (429).
-                After an error status, the browser waits longer and longer.
+            ApiError: the API rejects the first request, or this process or the visitor has too many streams
+                (429). After an error, the browser connects again, with growing pauses.
         """
         key, seconds = (visit.identity, str(visit.request.url)), POLL_SECONDS if seconds is None else seconds
         await self.latest(key, fragment, seconds)
@@ -87,10 +88,12 @@ class LiveFragments:
         return StreamingResponse(events, headers=_HEADERS, media_type="text/event-stream")
 
     async def latest(self, key: tuple[str, str], fragment: Fragment, seconds: float) -> bytes:
-        """Return a fragment of a visitor that is at most `seconds` old. Only the first caller reads it.
+        """Return a part of a page that was rendered at most `seconds` ago.
+
+        Concurrent callers share one rendering.
 
         Raises:
-            ApiError: the API refuses the reading.
+            ApiError: the API rejects the request.
         """
         now = asyncio.get_running_loop().time()
         self._readings = {each: found for each, found in self._readings.items() if found.until > now}
@@ -105,7 +108,10 @@ class LiveFragments:
     async def _events(
         self, key: tuple[str, str], fragment: Fragment, seconds: float
     ) -> AsyncGenerator[bytes]:
-        """Yield the fragment when it has changed. The browser connects again after `LIFETIME_SECONDS`."""
+        """Yield the part of the page each time it has changed. End after `LIFETIME_SECONDS`.
+
+        The browser then connects again.
+        """
         visitor, loop = key[0], asyncio.get_running_loop()
         until, end, sent, unchanged = loop.time() + LIFETIME_SECONDS, loop.create_future(), b"", 0
         self._listeners[visitor] += 1

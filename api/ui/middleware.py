@@ -40,13 +40,13 @@ _NO_DATABASE = "The database does not answer. Try again later."
 
 
 class UiMiddleware:
-    """Serves the pages below `/ui`, which call the API below this middleware."""
+    """Serves the pages below `/ui`, and passes all other requests to the API. The pages call the API, too."""
 
     def __init__(self, app: ASGIApp, deps: ApiDependencies, authenticator: Authenticator | None) -> None:
         """Create the middleware.
 
         Args:
-            app: the routes of the API, behind the middleware that authenticates their callers.
+            app: the routes of the API, including the middleware that authenticates callers.
             authenticator: authenticator of the API; None if callers need no authentication.
         """
         self._app, self._deps = app, deps
@@ -126,16 +126,16 @@ class UiMiddleware:
         return endpoint
 
     def _anonymous(self, request: Request) -> Visit:
-        """Return the visit of a request before its sender is known."""
+        """Return the visit (one browser request) before it is known who sent the request."""
         api = ApiClient(self._app, request.scope, None)
         return Visit(request, api, token=request.cookies.get(COOKIE) or new_token())
 
     async def _identified(self, visit: Visit) -> Visit:
-        """Return the visit with its tenant and scopes, and with the key of its session.
+        """Return the visit with the tenant and scopes of the visitor, and with the API key of the session.
 
         Raises:
             ApiError: the header that names the tenant is missing or not valid.
-            DatabaseUnavailable: the session cannot be looked up.
+            DatabaseUnavailable: the database does not respond, so the session cannot be looked up.
         """
         settings, request = self._deps.settings, visit.request
         if settings.auth == "api_key":

@@ -32,7 +32,8 @@ class Renderer:
         """Create the renderer.
 
         Args:
-            digests: digest of the content of each static file, by name. It is a part of the file's URL.
+            digests: digest of each static file's content, by file name. The digest is a part of the file's
+                URL.
         """
         self._digests, self.clock = digests, clock
         self._environment = Environment(
@@ -67,7 +68,7 @@ class Renderer:
         return HTMLResponse(content, status, {"content-security-policy": _POLICY})
 
     def fragment(self, visit: Visit, template: str, context: Mapping[str, object]) -> bytes:
-        """Return a template as UTF-8. Characters that have no UTF-8 form are replaced."""
+        """Render a template as UTF-8. Characters that UTF-8 cannot represent are replaced."""
         own = {"visit": visit, "now": self.clock().timestamp(), "link": link, "static": self._static}
         return self._environment.get_template(template).render({**context, **own}).encode(errors="replace")
 
@@ -89,26 +90,26 @@ def link(path: str, **query: object) -> str:
 
 
 def time_element(seconds: int | datetime) -> Markup:
-    """Return a time, such as Unix seconds, as an HTML element."""
+    """Return an HTML element that shows a time."""
     time = seconds if isinstance(seconds, datetime) else datetime.fromtimestamp(seconds, UTC)
     shown = time.strftime("%Y-%m-%d %H:%M:%S")
     return Markup('<time datetime="{}">{}</time>').format(time.isoformat(), shown)
 
 
 def money_text(amount: str) -> str:
-    """Return a decimal number with at least two significant digits, such as `12.35` or `0.0042`."""
+    """Format an amount of money with at least two significant digits, such as `12.35` or `0.0042`."""
     value = Decimal(amount)
     places = 2 if abs(value) >= 1 or not value else 1 - value.adjusted()
     return f"{value:,.{places}f}"
 
 
 def code_text(text: str) -> Markup:
-    """Return text as HTML. Parts in backquotes become `<code>` elements."""
+    """Convert text to HTML. Parts in backquotes become `<code>` elements."""
     return Markup(_CODE.sub(r"<code>\1</code>", escape(text)))
 
 
 def json_text(value: object) -> Markup:
-    """Return JSON with indentation. Long text is cut."""
+    """Format a value as JSON with indentation. Long text is cut."""
     try:
         text = json.dumps(value, indent=2, ensure_ascii=False)
     except RecursionError:

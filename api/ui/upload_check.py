@@ -21,7 +21,7 @@ class _FirstLine(BaseModel):
 
 
 def endpoint_of(start: bytes, endpoints: Sequence[str]) -> str:
-    """Return the `url` in the first line of a file; chat completions if it has none of `endpoints`."""
+    """Return the `url` in the first line of a file. If it is not in `endpoints`, return chat completions."""
     try:
         url = _FirstLine.model_validate_json(start.partition(b"\n")[0]).url
     except ValidationError:  # a longer line, or none of JSON: the estimate tells
@@ -30,21 +30,21 @@ def endpoint_of(start: bytes, endpoints: Sequence[str]) -> str:
 
 
 class UploadCheck:
-    """Lines of one upload so far, checked as ingestion will check them, and the bytes that have arrived.
+    """Checks the lines of an upload while they arrive, with the same rules as ingestion later.
 
     At most a million lines are checked. Only the current line, a hash of each `custom_id` and the first 1,000
-    problems are kept.
+    problems are kept in memory.
     """
 
     def __init__(
         self, settings: Settings, endpoints: Sequence[str], size: int, *, is_checked: bool = True
     ) -> None:
-        """Create the check.
+        """Create the check of one upload.
 
         Args:
             endpoints: endpoints that a batch may have.
-            size: number of bytes of the form that is uploaded; 0 if it is not known.
-            is_checked: False if only the bytes are counted, and `feed` is not called.
+            size: number of bytes in the body of the request; 0 if it is not known.
+            is_checked: False if only bytes are counted. The caller then does not call `feed`.
         """
         self.received, self.size, self.is_checked = 0, size, is_checked
         self._profile, self._endpoints = settings.profile, endpoints
@@ -58,12 +58,12 @@ class UploadCheck:
 
     @property
     def lines(self) -> int:
-        """Number of lines that have been checked."""
+        """Number of lines that were checked so far."""
         return min(self._validator.total, self._limits.max_lines) if self._validator else 0
 
     @property
     def is_full(self) -> bool:
-        """True if the file has more lines than are checked here."""
+        """True if the file has more lines than this object checks."""
         return self._validator is not None and self._validator.is_full
 
     @property
@@ -71,7 +71,7 @@ class UploadCheck:
         return self._validator.errors if self._validator else ValidationErrors()
 
     def counting(self, receive: Receive) -> Receive:
-        """Return an ASGI `receive` function that also counts the bytes of the form."""
+        """Return an ASGI `receive` function that also counts the received bytes."""
 
         async def counted() -> Message:
             message = await receive()
@@ -81,7 +81,7 @@ class UploadCheck:
         return counted
 
     async def feed(self, piece: bytes) -> None:
-        """Check the lines that end in `piece`, the next bytes of the file."""
+        """Add the next bytes of the file, and check the lines that are now complete."""
         if self.is_full:
             return
         await asyncio.to_thread(self._check, piece)

@@ -29,11 +29,12 @@ class Visit:
 
     Attributes:
         api: the API with the rights of the visitor.
-        token: content of the visitor's cookie. It stands for the session, if there is one.
+        token: content of the visitor's cookie. If the visitor has signed in, it identifies the session.
         tenant: tenant of the visitor; empty if it is not known.
-        scopes: scopes of the visitor. The pages only use them to leave out what the API would refuse.
+        scopes: scopes of the visitor. The pages only use them to hide actions that the API would reject.
         has_session: True if the visitor has signed in.
-        identity: text that is the same for all requests with the same rights.
+        identity: text that identifies the visitor's rights. It is equal for all requests with the same
+            rights.
     """
 
     request: Request
@@ -50,9 +51,10 @@ class Visit:
 
     @cached_property
     def csrf(self) -> str:
-        """CSRF token that each form contains. It is derived from the visitor's cookie.
+        """Token that protects each form from pages of other sites (CSRF).
 
-        Pages of other sites cannot read this cookie, so they cannot forge a form.
+        It is derived from the visitor's cookie. Other sites cannot read this cookie, so they cannot make a
+        valid form.
         """
         return hmac.digest(self.token.encode(), b"csrf", "sha256").hex()
 
@@ -69,7 +71,9 @@ class Visit:
         return value
 
     async def form(self) -> dict[str, str]:
-        """Return the fields of a form that this site has sent. Of a field that is repeated, the last counts.
+        """Return the fields of a form that was sent from this site.
+
+        If a field is repeated, its last value counts.
 
         Raises:
             ApiError: the form is too large, or it does not contain the visitor's token.
@@ -88,10 +92,10 @@ class Visit:
         return form
 
     def check_csrf(self, sent: str) -> None:
-        """Check the token in a form.
+        """Check the token that a form has sent against the visitor's token.
 
         Raises:
-            ApiError: it is not the token of this visitor.
+            ApiError: the token is not the visitor's.
         """
         if not hmac.compare_digest(sent.encode(), self.csrf.encode()):
             message = "This form is no longer valid. Open the page again, and repeat what you did."
@@ -99,7 +103,7 @@ class Visit:
 
 
 class Forwarded(Response):
-    """The API's own response to a GET."""
+    """Response that passes the API's response to a GET to the browser."""
 
     def __init__(
         self,
@@ -112,8 +116,8 @@ class Forwarded(Response):
 
         Args:
             path: path of the API.
-            sent_on: names of headers of the browser that the API gets.
-            change: returns what to send instead of a piece of the body; None if nothing is changed.
+            sent_on: names of the browser's headers that are passed to the API.
+            change: function that changes each piece of the body; None to change nothing.
         """
         super().__init__()
         sent = visit.request.headers
@@ -130,9 +134,9 @@ class Forwarded(Response):
 
 
 def set_cookie(response: Response, request: Request, token: str, lifetime: timedelta | None = None) -> None:
-    """Give the browser a token. Scripts cannot read it, and no other site can make the browser send it.
+    """Store a token in a cookie. Scripts cannot read it, and other sites cannot make the browser send it.
 
-    Without a lifetime, the browser keeps it until it is closed, so that open forms stay valid.
+    Without a lifetime, the browser keeps the cookie until the browser is closed.
     """
     response.set_cookie(
         COOKIE,

@@ -60,7 +60,7 @@ async def _filters(
         str | None, Query(description="only earlier ones, Unix seconds"), TIME_SCHEMA
     ] = None,
 ) -> AuditFilters:
-    """Return the filters in the query of a list or an export."""
+    """Return the filters that the query of a list or an export selects."""
     for name, text in (("actor", actor), ("target", target), ("tenant", tenant)):
         if text is not None:
             check_text(text, name)
@@ -100,7 +100,7 @@ class AuditLogRoutes:
         limit: Annotated[str | None, Query(), limit_schema(20, 100)] = None,
         after: _After = None,
     ) -> Response:
-        """List recorded acts, newest first."""
+        """List the entries of the audit log, newest first."""
         reject_unknown(request.query_params, (*_FILTERS, "order", "limit"))
         most, ascending = page_limit(limit, default=20, most=100), is_ascending(order)
         if after is not None:
@@ -112,11 +112,11 @@ class AuditLogRoutes:
         return json_response(audit_log_page(acts, more=more))
 
     async def export(self, request: Request, filters: _Filters, after: _After = None) -> Response:
-        """Export recorded acts as JSON lines, oldest first. With `after`, continue an earlier export.
+        """Export the audit log as JSON lines, oldest first. With `after`, continue an earlier export.
 
-        The export ends before the first act that may still be running: one without an outcome that began in
-        the last ten minutes, or in the last day if it is `consistency.repair`. If retention has deleted
-        entries after `after`, the header `X-Batchwright-Warning` says so.
+        The export ends before the first act that may still be running. This is an act without an outcome that
+        began in the last ten minutes, or in the last day if it is `consistency.repair`. If retention has
+        deleted entries that follow `after`, the header `X-Batchwright-Warning` says so.
         """
         reject_unknown(request.query_params, _FILTERS)
         extent = await self._extent(after)
@@ -129,7 +129,7 @@ class AuditLogRoutes:
         return StreamingResponse(lines, media_type=_JSON_LINES, headers=headers)
 
     async def _lines(self, filters: AuditFilters, above: str | None, below: str) -> AsyncGenerator[bytes]:
-        """Yield the entries whose ids are between the two, a page at a time."""
+        """Yield the entries with ids between `above` and `below` as JSON lines, one page at a time."""
         more = True
         while more:
             acts, more = await self._table.page(
@@ -141,11 +141,11 @@ class AuditLogRoutes:
                 above = acts[-1].id
 
     async def _extent(self, after: str | None) -> AuditLogExtent:
-        """Return the extent of the log.
+        """Return which entries the log has now, and which of the earlier entries were deleted.
 
         Raises:
-            ApiError: `after` is not the id of an entry that the log has had, or the database was restored
-                from a backup without this entry.
+            ApiError: the log never had an entry with the id `after`, or the database was restored from a
+                backup without this entry.
         """
         if after is not None and not is_audit_entry_id(after):
             raise _entry_not_found(after)

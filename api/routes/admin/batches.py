@@ -127,7 +127,7 @@ class OperatorBatchRoutes:
         return json_response(operator_batch_page(rows, now, more=more))
 
     async def counts(self) -> Response:
-        """Count the live batches and the batches that ended in the last 24 hours, by status and tenant."""
+        """Count batches by status and tenant: all live batches, and those that ended in the last 24 hours."""
         now = self._clock()
         since = now - _COUNTED_SINCE
         rows = await self._batches.counts(forecast_since=now - FORECAST_AGE, ended_since=since)
@@ -139,7 +139,7 @@ class OperatorBatchRoutes:
         return json_response(operator_batch(await self._control.get(tenant, batch_id), tenant))
 
     async def slices(self, batch_id: str) -> Response:
-        """Show where the slices of a batch are, since when, and what they wait for."""
+        """Show the slices (parts) of a batch: where each one is, since when, and what it waits for."""
         row = await self._control.row(await self._owner(batch_id), batch_id)
         return json_response(await self._slices.of(row))
 
@@ -148,7 +148,7 @@ class OperatorBatchRoutes:
         return await self._act(request, batch_id, "cancelled", self._control.cancel)
 
     async def pause(self, request: Request, batch_id: str) -> Response:
-        """Stop sending a batch's requests. Its completion window keeps running."""
+        """Stop sending the requests of a batch. Its completion window keeps running."""
         return await self._act(request, batch_id, "paused", self._control.pause)
 
     async def resume(self, request: Request, batch_id: str) -> Response:
@@ -156,14 +156,11 @@ class OperatorBatchRoutes:
         return await self._act(request, batch_id, "resumed", self._control.resume_paused)
 
     async def abandon(self, request: Request, batch_id: str) -> Response:
-        """End a batch whose files cannot be written, without them. Its results are kept for a resumption."""
+        """End a batch whose files cannot be written. Its results are kept, so that it can be resumed."""
         return await self._act(request, batch_id, "abandoned", self._control.abandon)
 
     async def prioritize(self, request: Request, batch_id: str) -> Response:
-        """Change the priority of a live batch relative to its tenant's other batches.
-
-        Workers apply the change within seconds.
-        """
+        """Change the priority of a live batch among the batches of its tenant."""
         tenant = await self._owner(batch_id)
         fields = await read_json_object(request)
         reject_unknown(fields, PriorityUpdate.model_fields)
@@ -187,11 +184,11 @@ class OperatorBatchRoutes:
         done: str,
         act: Callable[[str, str], Awaitable[BatchObject]],
     ) -> Response:
-        """Change a batch with `act`, log who changed it, and return the response.
+        """Change a batch with `act`, log which operator did it, and return the response.
 
         Args:
-            done: description of the change for the log, such as "paused".
-            act: called with the tenant and the batch id. It changes the batch and returns it.
+            done: past tense of the change, for the log, such as "paused".
+            act: function that gets the tenant and the batch id, changes the batch and returns it.
         """
         tenant = await self._owner(batch_id)
         batch = await act(tenant, batch_id)

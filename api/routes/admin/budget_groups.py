@@ -37,10 +37,10 @@ logger = logging.getLogger(__name__)
 
 
 class BudgetGroupUpdate(BaseModel):
-    """New values for a budget group. Missing fields stay unchanged.
+    """New values for a budget group. Fields that are missing stay unchanged.
 
-    If `tokens_per_day` or `cost_per_day` is null or 0, that budget is removed. `members` replaces the whole
-    list. It has the tenants of an organization, or the key ids of a team or user.
+    If `tokens_per_day` or `cost_per_day` is null or 0, this budget is removed. `members` replaces the whole
+    list: the tenants of an organization, or the ids of the API keys of a team or user.
     """
 
     tokens_per_day: TokensPerDay | None = None
@@ -101,7 +101,7 @@ class BudgetGroupRoutes:
         kind: Annotated[str | None, Query(), pattern_schema(_KIND_PATTERN)] = None,
         tenant: Annotated[str | None, Query(), pattern_schema(NAME_PATTERN)] = None,
     ) -> Response:
-        """List budget groups with their usage today, sorted by kind, tenant and name.
+        """List budget groups with today's usage, sorted by kind, tenant and name.
 
         The parameter `kind` selects one kind, and `tenant` selects the teams and users of one tenant.
         """
@@ -110,7 +110,7 @@ class BudgetGroupRoutes:
         return json_response(BudgetGroupList(data=[*await self._list(only_kind, only_tenant)]))
 
     async def get(self, kind: _Kind, name: _Name, tenant: _TenantQuery = None) -> Response:
-        """Show a budget group with its usage today."""
+        """Show a budget group with today's usage."""
         return json_response(await self._get(_checked_group(kind, tenant, name)))
 
     async def put(self, request: Request, kind: _Kind, name: _Name, tenant: _TenantQuery = None) -> Response:
@@ -143,7 +143,7 @@ class BudgetGroupRoutes:
         return json_response(await self._get(group))
 
     async def delete(self, kind: _Kind, name: _Name, tenant: _TenantQuery = None) -> Response:
-        """Delete a budget group. Its tenants or keys are not deleted, and keep only their own budgets."""
+        """Delete a budget group. Its members are not deleted: they keep only their own budgets."""
         group = _checked_group(kind, tenant, name)
         try:
             await self._groups.delete(group)
@@ -153,7 +153,7 @@ class BudgetGroupRoutes:
         return json_response(DeletedBudgetGroup(kind=group.kind, tenant=tenant, name=name))
 
     async def _parse_members(self, group: BudgetGroup, fields: Mapping[str, object]) -> Sequence[str]:
-        """Check and return the field `members`: tenants of an organization, or key ids of a team or user.
+        """Check the field `members` and return it: tenants of an organization, or key ids of a team or user.
 
         Raises:
             ApiError: a tenant's name is not valid, a tenant belongs to another organization, or a key does
@@ -202,7 +202,7 @@ def _checked_kind(kind: str) -> GroupKind:
 
 
 def _checked_group(kind: str, tenant: str | None, name: str) -> BudgetGroup:
-    """Return the budget group that the kind, tenant and name in the request's URL identify.
+    """Return the budget group that the URL names by kind, tenant and name.
 
     Raises:
         ApiError: a name is not valid, a team or user has no tenant, or an organization has a tenant.

@@ -40,7 +40,7 @@ _BATCHES_PER_CALL = 20
 
 
 class RetryAllBody(RerunBody):
-    """Selects dead letters to retry. An empty body selects all of them."""
+    """Selects the dead letters to retry. An empty body selects all."""
 
     tenant: str | None = Field(None, pattern=NO_NUL)
     batch_id: str | None = Field(None, pattern=NO_NUL)
@@ -94,7 +94,7 @@ class DeadLetterRoutes:
         limit: Annotated[str | None, Query(), limit_schema(20, 100)] = None,
         after: Annotated[str | None, Query(description="id of a dead letter")] = None,
     ) -> Response:
-        """List dead letters, newest first."""
+        """List dead letters (lines that failed finally), newest first."""
         most = page_limit(limit, default=20, most=100)
         for name, text in (("tenant", tenant), ("batch_id", batch_id)):
             if text is not None:
@@ -110,7 +110,7 @@ class DeadLetterRoutes:
         return json_response(DeadLetterPage(data=data, first_id=first, last_id=last, has_more=more))
 
     async def retry(self, request: Request, letter_id: str) -> Response:
-        """Create a batch that retries the line. A repeated call returns the same batch."""
+        """Create a batch that retries one dead letter. A repeated call returns the same batch."""
         fields = await read_optional_object(request)
         reject_unknown(fields, RerunBody.model_fields)
         found = await self._dead_letters.get(letter_id)
@@ -121,9 +121,9 @@ class DeadLetterRoutes:
         return json_response(batch_object(row))
 
     async def retry_all(self, request: Request) -> Response:
-        """Retry all dead letters that were not retried yet.
+        """Retry all dead letters that were not retried yet. Each call creates at most 20 batches.
 
-        Each call creates at most 20 batches, one per ended batch.
+        A new batch has the dead letters of one ended batch.
         """
         fields = await read_optional_object(request)
         reject_unknown(fields, RetryAllBody.model_fields)
@@ -148,8 +148,8 @@ class DeadLetterRoutes:
     ) -> Sequence[DeadLetterRetryObject]:
         """Retry the dead letters of the batch `origin`. Return one object for each new batch.
 
-        If a quota or another rule rejects the retry, no error is raised, so that the retries of other batches
-        continue. The result is then one object with the reason in `refused`.
+        If the retry is rejected, for example by a quota, no error is raised, so that the retries of other
+        batches continue. The result is then one object with the reason in `refused`.
         """
         try:
             rows = await self._retries.retry_all(tenant, origin, fields)
@@ -160,7 +160,7 @@ class DeadLetterRoutes:
         ]
 
     async def delete(self, letter_id: str) -> Response:
-        """Delete a dead letter. The line stays in the error file of its batch."""
+        """Delete a dead letter from this list. The line stays in the error file of its batch."""
         if not await self._dead_letters.delete(letter_id):
             raise _dead_letter_not_found(letter_id)
         return json_response(DeletedDeadLetter(id=letter_id))

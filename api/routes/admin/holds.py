@@ -26,7 +26,7 @@ _MODEL_PATTERN = rf"^[^\x00]{{1,{_MAX_NAME_CHARACTERS}}}$"
 
 
 class NewHold(BaseModel):
-    """The tenant or the model to hold. Exactly one of the two fields is set."""
+    """The tenant or the model for which no lines are sent until it is released. Set exactly one field."""
 
     tenant: str | None = Field(None, pattern=NAME_PATTERN)
     model: str | None = Field(None, pattern=_MODEL_PATTERN)
@@ -58,13 +58,13 @@ class HoldRoutes:
         return router
 
     async def list(self) -> Response:
-        """List the tenants and models that are held."""
+        """List the tenants and models that are held: no lines are sent for them."""
         return await self._hold_list()
 
     async def put(self, request: Request) -> Response:
-        """Stop the sending of lines of a tenant or of a model until it is released.
+        """Hold a tenant or a model: no more of its lines are sent until it is released.
 
-        Workers follow within seconds. Requests in flight complete, and completion windows keep running.
+        Workers apply this within seconds. Requests in flight complete, and completion windows keep running.
         """
         fields = await read_json_object(request)
         reject_unknown(fields, NewHold.model_fields)
@@ -79,7 +79,7 @@ class HoldRoutes:
         tenant: Annotated[str | None, Query(), pattern_schema(NAME_PATTERN)] = None,
         model: Annotated[str | None, Query(), pattern_schema(_MODEL_PATTERN)] = None,
     ) -> Response:
-        """Release a tenant or a model. No effect if it is not held."""
+        """Release a tenant or a model that is held. If it is not held, nothing happens."""
         reject_unknown(request.query_params, NewHold.model_fields)
         kind, name = _parse_hold({"tenant": tenant, "model": model})
         await self._holds.remove(kind, name)
@@ -99,10 +99,7 @@ class HoldRoutes:
 
 
 def _parse_hold(fields: Mapping[str, object]) -> tuple[HoldKind, str]:
-    """Return the kind of a hold (tenant or model), and the name of the tenant or model.
-
-    Raises ApiError unless `fields` has exactly one of `tenant` and `model`, and its value is a valid name.
-    """
+    """Return what to hold: a tenant or a model, and its name."""
     tenant, model = fields.get("tenant"), fields.get("model")
     if tenant is None and model is None:
         raise missing_parameter("tenant")

@@ -75,12 +75,12 @@ class KeyRoutes:
     async def list(
         self, tenant: Annotated[str | None, Query(), pattern_schema(NAME_PATTERN)] = None
     ) -> Response:
-        """List the API keys of all tenants or of one, including revoked and expired keys."""
+        """List API keys, including revoked and expired keys. `tenant` selects the keys of one tenant."""
         only = None if tenant is None else checked_name(tenant, "tenant")
         return json_response(KeyList(data=[_key(row) for row in await self._keys.all(only)]))
 
     async def create(self, request: Request) -> Response:
-        """Create an API key. The response is the only place that ever shows the whole key."""
+        """Create an API key. Only this response ever shows the whole key."""
         if self._settings.auth != "api_key":
             message = "This API checks no keys, so it creates none: it needs BATCHWRIGHT_AUTH=api_key."
             raise conflict(message)
@@ -106,7 +106,7 @@ class KeyRoutes:
         return json_response(CreatedKey(**_key(row).model_dump(), secret_key=key.text))
 
     async def revoke(self, request: Request, key_id: str) -> Response:
-        """Revoke an API key for good, within seconds. Lines of its batches that were not sent yet fail."""
+        """Revoke an API key permanently, within seconds. Lines of its batches that were not sent yet fail."""
         row = await self._keys.revoke(key_id, self._clock()) if _KEY_ID.fullmatch(key_id) else None
         if row is None:
             raise ApiError(404, f"No such API key: '{key_id}'.", param="key_id")

@@ -124,14 +124,17 @@ class ModelRegistryRoutes:
         return await self._registry_response(await self._changes.all())
 
     async def get(self, model: _Model) -> Response:
-        """Show the effective settings of a model, each with its source. The `ETag` is the model's version."""
+        """Show the effective settings of a model, and where each setting comes from.
+
+        The header `ETag` is the version of the model.
+        """
         name = _checked_name(model)
         entry = self._entry_of(name, *await self._read())
         found = model_settings_object(entry, self._deps.settings)
         return json_response(found, headers=etag(found.version))
 
     async def put(self, request: Request, model: _Model) -> Response:
-        """Register a model, or replace a model completely. This overrides the registry file."""
+        """Register a model, or replace all settings of a model. This overrides the registry file."""
         name, expected = _checked_name(model), expected_versions(request)
         fields = await read_json_object(request)
         config = validated_config(name, lambda: ModelConfig.model_validate(fields))
@@ -151,7 +154,10 @@ class ModelRegistryRoutes:
         return await self._registry_response(changes, name)
 
     async def patch(self, request: Request, model: _Model) -> Response:
-        """Change some settings of a model and keep all others. A value of null undoes an earlier change."""
+        """Change some settings of a model, and keep all others.
+
+        null undoes an earlier change of a setting.
+        """
         name, expected = _checked_name(model), expected_versions(request)
         fields = MODEL_SETTINGS.validate_python(await read_json_object(request))
         return model_settings_response(
@@ -164,12 +170,13 @@ class ModelRegistryRoutes:
         fields_for: Callable[[ModelConfig | None], ModelSettings],
         expected: Sequence[int] | None,
     ) -> CatalogEntry:
-        """Store a change of some settings of a model, and return the changed model.
+        """Store changes of some settings of a model, and return the changed model.
 
         Args:
-            fields_for: returns the settings to change. Its argument is the model's configuration without
-                run-time changes; None if the model exists only through a run-time change.
-            expected: allowed current versions of the model; None allows any version.
+            fields_for: function that returns the settings to change. Its argument is the configuration of the
+                model without the changes made at run time. It is None if the model was registered at run
+                time.
+            expected: versions of which the model must have one now; None allows any version.
 
         Raises:
             ApiError: the model does not exist, the change is not valid, or the model has another version
@@ -203,9 +210,9 @@ class ModelRegistryRoutes:
         return self._entry_of(name, changes, seen)
 
     async def delete(self, request: Request, model: _Model) -> Response:
-        """Remove a model until it is registered again or the removal is reverted.
+        """Remove a model. It stays removed until it is registered again or the removal is reverted.
 
-        A model in the registry file can be removed, too.
+        You can also remove a model that is in the registry file.
         """
         name, expected = _checked_name(model), expected_versions(request)
         changes, seen = await self._read()
@@ -220,7 +227,7 @@ class ModelRegistryRoutes:
         return await self._registry_response(changes, name)
 
     async def get_config(self, model: _Model) -> Response:
-        """Show how requests to a model are sent: synchronously or as jobs, and the number of retries."""
+        """Show how requests to a model are sent: synchronously or as jobs, and how often they are retried."""
         entry = self._entry_of(_checked_name(model), *await self._read())
         found = model_config_object(entry, self._deps.settings)
         return json_response(found, headers=etag(found.version))
@@ -228,7 +235,7 @@ class ModelRegistryRoutes:
     async def put_config(self, request: Request, model: _Model) -> Response:
         """Override how requests to a model are sent.
 
-        Settings that are missing in the body are no longer overridden.
+        A setting that is missing in the body is no longer overridden.
         """
         name, expected = _checked_name(model), expected_versions(request)
         fields = await read_json_object(request)
@@ -237,9 +244,10 @@ class ModelRegistryRoutes:
         return json_response(found, headers=etag(found.version))
 
     async def revert(self, request: Request, model: _Model) -> Response:
-        """Remove a run-time change, so that the registry file or the backends' model lists apply again.
+        """Undo the changes made to a model at run time.
 
-        Without a run-time change, nothing happens.
+        The registry file or the backends' model lists apply again. If there are no such changes, nothing
+        happens.
         """
         name, expected = _checked_name(model), expected_versions(request)
         _, seen = await self._read()
@@ -261,8 +269,9 @@ class ModelRegistryRoutes:
         raise _model_not_found(name)
 
     def _reject_conflicts(self, name: str, config: ModelConfig, seen: Sequence[SeenModel]) -> None:
-        """Check that a change does not conflict with the registry file, the settings or backends' model
-        lists.
+        """Check that a change of a model does not conflict with its other definitions.
+
+        These are in the registry file, in the settings and in the model lists of backends.
 
         Raises:
             ApiError: the change conflicts with one of them.

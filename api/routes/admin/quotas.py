@@ -44,15 +44,16 @@ _Model = Annotated[str, Field(min_length=1, max_length=_MAX_NAME_CHARACTERS, pat
 
 
 class QuotaUpdate(BaseModel):
-    """New values for a tenant. Missing fields stay unchanged. null resets a field to the default.
+    """New values for a tenant. Fields that are missing stay unchanged. null resets a field to the default.
 
-    `weight` is the tenant's share of the workers relative to other tenants. `max_in_flight` is the maximum
-    number of the tenant's requests in flight over all workers, but at least one for each worker that runs its
-    slices. `max_priority` is the highest priority of a new batch. `over_quota` is what happens to a batch
-    over the quota of enqueued lines or tokens: it fails (the default) or waits. `admission` is what happens
-    to a batch that cannot be done within its completion window: it is accepted (the default) or refused.
-    `backend_requests_per_minute` and `backend_tokens_per_minute` limit what all workers together send to
-    backends for the tenant. `cost_per_day` is in the currency of the prices.
+    `weight` is the tenant's share of the workers, relative to other tenants. `max_in_flight` is the maximum
+    number of the tenant's requests in flight on all workers together. However, each worker that runs its
+    slices may send at least one. `max_priority` is the highest priority that a new batch may have.
+    `over_quota` says what happens to a batch that exceeds the quota of enqueued lines or tokens: it fails
+    (the default) or waits. `admission` says what happens to a batch that cannot complete within its
+    completion window: it is accepted (the default) or refused. `backend_requests_per_minute` and
+    `backend_tokens_per_minute` limit what all workers together send to backends for the tenant.
+    `cost_per_day` is in the currency of the prices.
     """
 
     tenant: str = Field(pattern=NAME_PATTERN)
@@ -103,7 +104,7 @@ class QuotaRoutes:
         return router
 
     async def list(self) -> Response:
-        """List the tenants with their own quotas, weights or model permissions."""
+        """List the tenants that have quotas, a weight or model permissions of their own."""
         return await self._quota_list()
 
     async def get(self, tenant: Annotated[str, Path(), pattern_schema(NAME_PATTERN)]) -> Response:
@@ -145,7 +146,7 @@ class QuotaRoutes:
         return await self._quota_list()
 
     async def delete(self, tenant: Annotated[str, Query(), pattern_schema(NAME_PATTERN)] = "") -> Response:
-        """Reset a tenant to the defaults. If it has no quotas of its own, nothing happens."""
+        """Reset all quotas of a tenant to the defaults. If it has none of its own, nothing happens."""
         await self._quotas.clear(checked_name(tenant, "tenant"))
         logger.info("quotas reset", extra={"of_tenant": tenant})
         return await self._quota_list()
@@ -192,10 +193,10 @@ def _parse_weight(value: object) -> float | None:
 
 
 def _parse_up_to(fields: Mapping[str, object], name: str, highest: int, meaning: str) -> int | None:
-    """Return the field `name`, a number from 1 to `highest`; None if the field is null.
+    """Return the field `name`, a number from 1 to `highest`. Return None if the field is null.
 
     Args:
-        meaning: the meaning of null, in words for the error message.
+        meaning: what null means, in words, for the error message.
 
     Raises:
         ApiError: the value is not such a number.

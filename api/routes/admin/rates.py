@@ -37,9 +37,9 @@ logger = logging.getLogger(__name__)
 
 
 class RateUpdate(BaseModel):
-    """New value of a rate limit. If `model` is null, it is the rate over all models.
+    """New value of a rate limit. If `model` is null, it is the limit for all models together.
 
-    If `requests_per_second` is 0, the limit is removed, even a limit in the settings.
+    If `requests_per_second` is 0, there is no limit, even if the settings have one.
     """
 
     model: str | None
@@ -73,11 +73,11 @@ class RateRoutes:
         return router
 
     async def list(self) -> Response:
-        """List the effective rates. Workers apply changes within 5 seconds."""
+        """List the rate limits in effect. Workers apply changes within 5 seconds."""
         return await self._rate_list(await self._changes.all())
 
     async def put(self, request: Request) -> Response:
-        """Set a rate limit until it is changed or removed. It overrides the settings."""
+        """Set a rate limit. It overrides the settings until it is changed or removed."""
         fields = await read_json_object(request)
         reject_unknown(fields, RateUpdate.model_fields)
         for name in RateUpdate.model_fields:
@@ -90,9 +90,9 @@ class RateRoutes:
         self,
         model: Annotated[str | None, Query(description="if absent, the rate over all models")] = None,
     ) -> Response:
-        """Remove a run-time change of a rate, so that the setting applies again.
+        """Undo a change of a rate limit, so that the limit in the settings applies again.
 
-        Without a change, nothing happens.
+        If there is no change, nothing happens.
         """
         if model == ALL_MODELS:
             raise invalid_value("model", "Invalid value for 'model': leave it out for all models.")
@@ -130,7 +130,7 @@ class RateRoutes:
         )
 
     async def _rate_list(self, changes: Sequence[RateChange]) -> Response:
-        """Return the response that lists all rates: the rate over all models, then each model by name."""
+        """Return the response with all rates: first the rate over all models, then each model by name."""
         rates = self._effective_rates(changes)
         shared = _shared_rate(rates, await self._deps.models.served())
         data = [
@@ -146,10 +146,10 @@ class RateRoutes:
 
 
 def _shared_rate(rates: RatesInEffect, served: frozenset[str]) -> float | None:
-    """Return the rate that remains for all models without a rate of their own, in requests per second.
+    """Return the rate that is left for models without a rate limit of their own, in requests per second.
 
-    It is the rate over all models minus the rates of the models in `served`. It is 0 if these rates use up
-    the whole rate, and None if there is no rate over all models.
+    It is the limit for all models together minus the limits of the models in `served`. It is 0 if nothing is
+    left, and None if there is no limit for all models.
     """
     if not rates.overall_rate:
         return None

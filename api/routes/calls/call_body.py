@@ -27,19 +27,22 @@ MAX_HELD_BYTES_PER_TENANT = 128 * 1024 * 1024
 
 
 class HeldBytes:
-    """Limits the bytes that this process holds for clients, for all tenants and for each."""
+    """Limits the bytes that this process keeps in memory for clients.
+
+    There is one limit for all tenants together, and one for each tenant.
+    """
 
     def __init__(self, what: str) -> None:
-        """Create the limit of `what`, such as calls."""
+        """Create a limit. `what` names the objects that are counted, such as calls, for error messages."""
         self._what = what
         self._held = Counter[str]()  # bytes by tenant
 
     @contextmanager
     def counted(self, tenant: str) -> Generator[Callable[[int], None]]:
-        """Context manager that yields a function that counts bytes. They count until the end of the block.
+        """Context manager that yields a function to count bytes. They count until the end of the block.
 
-        The function takes the number of bytes by which the held ones grow, or shrink if it is negative. If
-        they would be too many, it counts nothing and raises ApiError (429).
+        The argument of the function is the number of additional bytes; it is negative if bytes are freed. If
+        there would be too many bytes, the function counts nothing and raises ApiError (429).
         """
         counted = 0
 
@@ -61,10 +64,10 @@ class HeldBytes:
 
 
 class CallBodies:
-    """Reads the bodies of single calls, each at most as large as a line of a batch.
+    """Reads the bodies of single calls. A body may be as large as a line of a batch.
 
-    All bodies in the memory of this process share a limit in bytes. A body counts until its call is accepted
-    or, if the response comes on the same connection, until that connection ends.
+    The bodies in the memory of this process share one limit in bytes. A body counts until its call is
+    accepted. If the answer is sent on the same connection, it counts until this connection ends.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -73,7 +76,9 @@ class CallBodies:
 
     @asynccontextmanager
     async def read(self, request: Request, tenant: str) -> AsyncGenerator[Fields]:
-        """Context manager that yields the fields of the request's body. The body counts until its end.
+        """Context manager that reads a request's body and yields its fields.
+
+        The body counts until the block ends.
 
         Raises:
             ApiError: the body is too large (413), is not JSON or is not an object (400), or the bodies of the
@@ -84,7 +89,7 @@ class CallBodies:
 
 
 def nested(fields: Mapping[str, msgspec.Raw], name: str) -> Fields:
-    """Return the fields of an object in the field `name`.
+    """Return the fields of the JSON object that is in the field `name`.
 
     Raises:
         ApiError: the field is missing or is not an object.
@@ -98,7 +103,7 @@ def nested(fields: Mapping[str, msgspec.Raw], name: str) -> Fields:
 
 
 def flag(fields: Mapping[str, msgspec.Raw], name: str, prefix: str = "") -> bool:
-    """Return a boolean field; False if it is absent or null. Raises ApiError if it is not a boolean.
+    """Return the value of a boolean field; False if it is missing or null. Raises ApiError for other values.
 
     Args:
         prefix: text before the field's name in errors, such as `payload.`.
@@ -112,7 +117,7 @@ def flag(fields: Mapping[str, msgspec.Raw], name: str, prefix: str = "") -> bool
 
 
 def text(fields: Mapping[str, msgspec.Raw], name: str, prefix: str = "") -> str | None:
-    """Return a field that is text; None if it is absent or null. Raises ApiError if it is anything else."""
+    """Return the value of a text field; None if it is missing or null. Raises ApiError for other values."""
     value = fields.get(name)
     if value is None or bytes(value) == b"null":
         return None
@@ -123,7 +128,7 @@ def text(fields: Mapping[str, msgspec.Raw], name: str, prefix: str = "") -> str 
 
 
 def sent_key(request: Request, fields: Fields) -> SentKey | None:
-    """Return the idempotency key of a call and the digest of its request; None if the request has no key."""
+    """Return the idempotency key of a request and the request's digest; None if the request has no key."""
     key = idempotency_key_of(request)
     if key is None:
         return None
@@ -132,7 +137,7 @@ def sent_key(request: Request, fields: Fields) -> SentKey | None:
 
 
 def model_of(fields: Mapping[str, msgspec.Raw], settings: Settings) -> str:
-    """Return the model of a call. If the body names no model, return the default model of the settings.
+    """Return the model that the body names. If it names none, return the default model of the settings.
 
     Raises:
         ApiError: the body names no model, and there is no default; or the name is not valid.
@@ -146,10 +151,10 @@ def model_of(fields: Mapping[str, msgspec.Raw], settings: Settings) -> str:
 
 
 def check_body(endpoint: Endpoint, body: bytes) -> None:
-    """Check the body that a backend would get.
+    """Check that a body is valid for this endpoint of a backend.
 
     Raises:
-        ApiError: the body is not valid for this endpoint (400).
+        ApiError: the body is not valid (400).
     """
     problems = describe_body_problems(endpoint, msgspec.Raw(body))
     if problems:

@@ -49,7 +49,7 @@ _STATUSES: dict[str, int] = {
 
 
 class FlexCalls:
-    """Holds connections until their calls have ended."""
+    """Submits calls and keeps each client's connection open until its call has ended."""
 
     def __init__(self, deps: ApiDependencies, calls: Calls) -> None:
         self._settings, self._calls, self._held = deps.settings, calls, HeldCalls(deps)
@@ -58,15 +58,15 @@ class FlexCalls:
     async def answer(self, request: Request, call: CallRequest, fields: Fields) -> Call | None:
         """Submit a call, wait for its end, and return it. Return None if the client has disconnected.
 
-        If the wait ends early and the call has no idempotency key, the client could not fetch the answer. The
-        call is then cancelled.
+        If the wait ends early and there is no idempotency key, the call is cancelled, because the client
+        could not get the answer later.
 
         Args:
             fields: the fields of the request's body. Their digest is stored with the idempotency key.
 
         Raises:
-            ApiError: as in `Calls.submit`, or there is no room for the connection or no answer within 15
-                minutes (429), or the process is stopping or the call no longer exists (503).
+            ApiError: as in `Calls.submit`. Or there are too many connections or there is no answer within 15
+                minutes (429). Or the process is stopping or the call no longer exists (503).
         """
         tenant, caller = tenant_of(request, self._settings), caller_of(request, self._settings)
         key = sent_key(request, fields)
@@ -87,12 +87,12 @@ class FlexCalls:
 
 
 def disconnected_response() -> Response:
-    """Return the response for a client that has disconnected, which is only logged."""
+    """Return a response for a client that has disconnected. It is not sent, only logged."""
     return Response(status_code=499)
 
 
 def failure_response(call: Call) -> Response:
-    """Return the response for a call that has ended without a successful answer."""
+    """Return the error response for a call that has ended without a successful answer."""
     response = None if call.answer is None else read_result(call.answer).response
     if response is not None:
         return Response(bytes(response.body), response.status_code, media_type="application/json")
@@ -131,7 +131,7 @@ class AnswersAtOnce(Protocol):
 
         Args:
             fields: the fields of the request's body.
-            opened: what the request holds. The response holds this until it is sent.
+            opened: resources of the request, such as counted bytes. They are kept until the response is sent.
         """
         ...
 
@@ -144,7 +144,7 @@ class ChatRoutes:
         flex: FlexCalls,
         interactive: AnswersAtOnce | None = None,
     ) -> None:
-        """Create the routes. If `interactive` is None, calls that cannot wait are refused."""
+        """Create the routes. If `interactive` is None, only calls that may wait are accepted."""
         self._settings, self._bodies, self._flex = deps.settings, bodies, flex
         self._interactive = interactive
 
@@ -166,7 +166,7 @@ class ChatRoutes:
         return router
 
     async def create(self, request: Request) -> Response:
-        """Create a chat completion, and hold the connection until it is there."""
+        """Create a chat completion. The connection stays open until it is complete."""
         async with AsyncExitStack() as opened:
             reading = self._bodies.read(request, tenant_of(request, self._settings))
             return await self._answer(request, await opened.enter_async_context(reading), opened)

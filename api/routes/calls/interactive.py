@@ -64,7 +64,7 @@ class _CallBody(BaseModel):
 
 
 class InteractiveForwarder:
-    """Answers requests with the answers of backends."""
+    """Forwards interactive requests to backends, and their answers to the clients."""
 
     def __init__(self, deps: ApiDependencies, calls: InteractiveCalls) -> None:
         self._settings, self._calls = deps.settings, calls
@@ -75,14 +75,14 @@ class InteractiveForwarder:
     ) -> Response:
         """Send a request to a backend and return the answer, which may be a stream of events.
 
-        If the client disconnects, the request to the backend ends.
+        If the client disconnects, the request to the backend is aborted.
 
         Args:
             fields: the fields of the request's body.
-            opened: what the request holds. The response holds this until it is sent.
+            opened: resources of the request, such as counted bytes. They are kept until the response is sent.
 
         Raises:
-            ApiError: as in `InteractiveCalls.answer`, or the backend's answer cannot be used (502), or there
+            ApiError: as in `InteractiveCalls.answer`. Or the backend's answer cannot be used (502), or there
                 are too many connections or bytes of answers (429).
         """
         tenant = tenant_of(request, self._settings)
@@ -115,7 +115,7 @@ class InteractiveForwarder:
         return disconnected_response() if response is None else _HeldResponse(response, opened.pop_all())
 
     async def _whole(self, answer: BackendAnswer, count: Callable[[int], None]) -> Response:
-        """Receive the whole body of an answer, and return the response for the client."""
+        """Receive the whole body of a backend's answer. Return the response for the client."""
         head, pieces = answer.response, list[bytes]()
         try:
             async for piece in self._pieces(answer):
@@ -138,7 +138,7 @@ class InteractiveForwarder:
         return response
 
     async def _pieces(self, answer: BackendAnswer) -> AsyncGenerator[bytes]:
-        """Yield the pieces of the body. Raises an error of `_RECEIVE_ERRORS` if it cannot be received."""
+        """Yield the pieces of the answer's body. Raises one of `_RECEIVE_ERRORS` if it cannot be received."""
         size = 0
         async for piece in answer.response.pieces:
             size += len(piece)
@@ -149,12 +149,13 @@ class InteractiveForwarder:
     async def _relay(
         self, answer: BackendAnswer, events: EventStream, count: Callable[[int], None], send: Send
     ) -> None:
-        """Send the events of the backend to the client as they arrive.
+        """Send the events of a backend to the client as they arrive.
 
-        If the answer breaks off, send an error as the last event, because the status has been sent.
+        If the answer breaks off, send an error as the last event: the status is already sent and cannot
+        change.
 
         Raises:
-            ClientDisconnect: the client reads nothing, but keeps the connection open.
+            ClientDisconnect: the client does not read, but keeps the connection open.
         """
         held = 0
         try:
@@ -179,10 +180,13 @@ class InteractiveForwarder:
 
 
 class _EventRelay(Response):
-    """Response that sends the events of a backend until the answer, the client or the backend ends."""
+    """Response that sends the events of a backend. It ends when the answer ends or a connection closes."""
 
     def __init__(self, relay: Callable[[Send], Coroutine[None, None, None]], opened: AsyncExitStack) -> None:
-        """Create the response. `relay` sends the events; `opened` is what is held until their end."""
+        """Create the response. `relay` sends the events.
+
+        `opened` has resources that are kept until the end.
+        """
         self._relay, self._opened = relay, opened
         super().__init__(headers=_UNBUFFERED, media_type=_EVENTS)
         del self.headers["content-length"]
@@ -206,7 +210,10 @@ class _EventRelay(Response):
 
 
 class _HeldResponse(Response):
-    """Response that holds what its request has opened until the client has received the last piece."""
+    """Response that keeps the resources of its request until the client has received the last piece.
+
+    Such resources are, for example, the counted bytes of the answer.
+    """
 
     def __init__(self, shown: Response, opened: AsyncExitStack) -> None:
         self._opened = opened
@@ -224,7 +231,7 @@ class _HeldResponse(Response):
 
 
 class InteractiveRoutes:
-    """The endpoints that accept only interactive calls."""
+    """Routes of the endpoints that accept only interactive calls."""
 
     def __init__(self, deps: ApiDependencies, bodies: CallBodies, forwarder: InteractiveForwarder) -> None:
         self._settings, self._bodies, self._forwarder = deps.settings, bodies, forwarder
@@ -247,7 +254,7 @@ class InteractiveRoutes:
         return router
 
     async def create(self, request: Request) -> Response:
-        """Send the request to a backend of its model at once, and pass on the answer."""
+        """Send the request to a backend of its model at once, and return the backend's answer."""
         async with AsyncExitStack() as opened:
             reading = self._bodies.read(request, tenant_of(request, self._settings))
             fields = await opened.enter_async_context(reading)
@@ -255,7 +262,7 @@ class InteractiveRoutes:
 
 
 def _error_event(error: ApiError) -> bytes:
-    """Return the end of a stream that an error has ended. The error is always on a line of its own."""
+    """Return the bytes that end an event stream with an error. The error begins on a new line."""
     return b"\n\ndata: %b\n\n" % bytes(error_response(error).body)
 
 
@@ -269,7 +276,7 @@ def _asks_for_usage(fields: Fields) -> bool:
 
 
 def _with_usage(fields: Fields) -> bytes:
-    """Return the body with `stream_options.include_usage`, so that the backend reports the usage."""
+    """Return the body with `stream_options.include_usage` set, so that the backend reports the tokens."""
     options = fields.get("stream_options", msgspec.Raw(b"null"))
     known = {} if bytes(options) == b"null" else nested(fields, "stream_options")
     asked = msgspec.json.encode({**known, "include_usage": True})
@@ -277,7 +284,7 @@ def _with_usage(fields: Fields) -> bytes:
 
 
 def _response_of(answer: BackendAnswer, body: bytes) -> Response:
-    """Return the response for the client. An answer that is not the client's concern becomes an error."""
+    """Return the response for the client. An answer that only concerns the operator becomes an error."""
     status, headers = answer.response.status, answer.response.headers
     outcome = parse_response(status, headers, body, answer.request)
     is_settled = outcome.verdict.budget is Budget.SETTLED
@@ -300,7 +307,7 @@ def _response_of(answer: BackendAnswer, body: bytes) -> Response:
 
 
 async def _unless_disconnected(request: Request, work: Coroutine[None, None, _Result]) -> _Result | None:
-    """Return the result of `work`. If the client disconnects first, cancel it and return None."""
+    """Wait for `work` and return its result. If the client disconnects first, cancel it and return None."""
     task = asyncio.create_task(work)
     try:
         while not task.done():

@@ -67,7 +67,7 @@ class QueueRoutes:
         return router
 
     async def submit(self, request: Request) -> Response:
-        """Submit a job. It is a line of a batch that starts within a second."""
+        """Submit a job: a single request that becomes a line of a batch. The batch starts within a second."""
         tenant = tenant_of(request, self._settings)
         async with self._bodies.read(request, tenant) as fields:
             return await self._submit(request, tenant, fields)

@@ -39,10 +39,10 @@ _RAW_DEFAULTS = {name: _raw(value) for name, value in _DEFAULTS.items()}
 
 
 def echoed_fields(fields: Mapping[str, msgspec.Raw]) -> bytes:
-    """Return the fields of a request that its response has until there is an answer, as a JSON object.
+    """Return the fields of a request that its responses repeat until there is an answer, as a JSON object.
 
-    They are stored for a day after the end of the call. So only the smallest ones are kept that have at most
-    MAX_ECHOED_BYTES together; a response without an answer has the defaults of the others.
+    They are stored until a day after the call has ended, so their size is limited to MAX_ECHOED_BYTES. The
+    smallest fields are kept. For the others, a response without an answer has default values.
     """
     kept, size = dict[str, msgspec.Raw](), 0
     for name in sorted(_DEFAULTS.keys() & fields.keys(), key=lambda name: (len(bytes(fields[name])), name)):
@@ -54,10 +54,10 @@ def echoed_fields(fields: Mapping[str, msgspec.Raw]) -> bytes:
 
 
 def response_body(call: Call, profile: Profile) -> bytes:
-    """Return the response of a call as JSON.
+    """Return the response object of a call as JSON.
 
-    If the backend has responded, the result has the fields of its response. Otherwise it has the echoed
-    fields of the request.
+    If the backend has answered, it has the fields of this answer. If not, it has the fields that repeat the
+    request.
     """
     fields = _answered_fields(call)
     if fields is None:

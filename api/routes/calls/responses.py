@@ -63,7 +63,7 @@ class ResponseRoutes:
         flex: FlexCalls,
         interactive: AnswersAtOnce | None = None,
     ) -> None:
-        """Create the routes. If `interactive` is None, calls that cannot wait are refused."""
+        """Create the routes. If `interactive` is None, only calls that may wait are accepted."""
         self._settings, self._bodies, self._calls, self._flex = deps.settings, bodies, calls, flex
         self._interactive = interactive
         self._audit_log = AuditLog(deps)
@@ -92,7 +92,7 @@ class ResponseRoutes:
         return router
 
     async def create(self, request: Request) -> Response:
-        """Create a response in the background, or hold the connection until it is there."""
+        """Create a response in the background, or keep the connection open until it is complete."""
         tenant = tenant_of(request, self._settings)
         async with AsyncExitStack() as opened:
             fields = await opened.enter_async_context(self._bodies.read(request, tenant))
@@ -134,10 +134,10 @@ def _may_wait(fields: Fields) -> bool:
 
 
 def _is_background(fields: Fields) -> bool:
-    """Return True if the client retrieves the response later, False if it waits for it.
+    """Return True if the client will retrieve the response later. Return False if it waits for the response.
 
     Raises:
-        ApiError: the client wants the answer at once, or as a stream, or it must not be stored.
+        ApiError: the client wants the answer at once or as a stream, or does not allow that it is stored.
     """
     background = flag(fields, "background")
     if not _may_wait(fields):

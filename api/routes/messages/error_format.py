@@ -43,22 +43,19 @@ _DECODER = msgspec.json.Decoder(_Body)
 
 
 def error_type(status: int) -> ErrorType:
-    """Return the type of Anthropic's error for a response with this status."""
+    """Return the error type of Anthropic's API that belongs to a response status."""
     return _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
 
 
 def message_error_responses(*statuses: int) -> ResponseSpecs:
-    """Return descriptions of error responses, as `error_responses` does, but in Anthropic's format."""
+    """Return descriptions of error responses for `/openapi.json`, in Anthropic's format."""
     return {
         status: {**response, "content": _CONTENT} for status, response in error_responses(*statuses).items()
     }
 
 
 class MessageErrorMiddleware:
-    """Translates all errors of paths below `/v1/messages`. Adds the header `request-id` to their responses.
-
-    It must be the outermost middleware, because it needs the request id that other middleware has set.
-    """
+    """Converts errors of paths below `/v1/messages` to Anthropic's format. Adds the header `request-id`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -71,7 +68,10 @@ class MessageErrorMiddleware:
 
 
 class _TranslatedResponse:
-    """Sends a response to the client. It collects an error in JSON, and sends it in Anthropic's format."""
+    """Sends a response to the client.
+
+    If it is an error in JSON, it is collected and sent in Anthropic's format.
+    """
 
     def __init__(self, send: Send) -> None:
         self._send = send

@@ -18,15 +18,15 @@ def has_ended(row: BatchRow) -> bool:
 
 
 def ended_without_files(row: BatchRow) -> bool:
-    """Return True if the batch has ended without an output file and an error file."""
+    """Return True if the batch has ended and has neither an output file nor an error file."""
     return has_ended(row) and row.output_file_id is None and row.error_file_id is None
 
 
 def result_file_ids(row: BatchRow) -> list[str]:
     """Return the ids of the files from which the results of an ended batch are read.
 
-    If a message batch ended without output files, its requests are read from its input file. For any other
-    batch without output files, the list is empty: its input may not be valid, so it has no results.
+    If a message batch ended without files, its requests are read from its input file, to show that they had
+    no result. Any other batch without files may have an invalid input: its list is empty.
     """
     if not has_ended(row):
         return []
@@ -36,10 +36,7 @@ def result_file_ids(row: BatchRow) -> list[str]:
 
 
 def results_available(row: BatchRow, files: Mapping[str, FileRow], now: datetime) -> bool:
-    """Return True if a client can read results of the batch at the time `now`.
-
-    `files` are the existing files, by id. They must include those in `result_file_ids`.
-    """
+    """Return True if a client can read the results of the batch at the time `now`."""
     ids = result_file_ids(row)
     return bool(ids) and now < row.order.created_at + RESULTS_LIFETIME and all(id in files for id in ids)
 
@@ -47,13 +44,13 @@ def results_available(row: BatchRow, files: Mapping[str, FileRow], now: datetime
 def message_batch(
     row: BatchRow, files: Mapping[str, FileRow], now: datetime, profile: Profile, results_url: str
 ) -> MessageBatchObject:
-    """Return a batch as Anthropic's API shows it at the time `now`.
+    """Return a batch in the format of Anthropic's API, as of the time `now`.
 
     Args:
         files: existing files by id, as for `results_available`.
-        profile: `relaxed` shows the current counts of a batch that has not ended. `strict` shows all its
-            requests as processing, as Anthropic does.
-        results_url: URL of the results.
+        profile: affects a batch that has not ended. `relaxed` shows its current counts. `strict` shows all
+            its requests as processing, as Anthropic does.
+        results_url: URL from which the client can download the results.
     """
     order, ended = row.order, has_ended(row)
     available = results_available(row, files, now)
@@ -78,7 +75,10 @@ def _status(row: BatchRow) -> ProcessingStatus:
 
 
 def _total(row: BatchRow) -> int:
-    """Return the number of requests. It is 0 for a batch of OpenAI's API whose input is not validated yet."""
+    """Return the number of requests in a batch.
+
+    It is 0 as long as the input of an OpenAI batch is not validated.
+    """
     return row.order.policy.message_requests or row.total
 
 

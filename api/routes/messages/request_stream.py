@@ -64,13 +64,13 @@ def limits_of(settings: Settings) -> RequestLimits:
 
 
 class OversizedRequest(NamedTuple):
-    """A request over the limit. Its `params` are lost. `custom_id` is JSON, as in the request."""
+    """A request that is too large. Its `params` were dropped. `custom_id` is JSON, as in the request."""
 
     custom_id: bytes
 
 
 class RequestStream:
-    """Reads the requests of one body. `count` is the number of requests read so far."""
+    """Reads the requests of a message batch from one body. `count` is the number of requests read so far."""
 
     def __init__(self, limits: RequestLimits) -> None:
         self.count = 0
@@ -81,12 +81,12 @@ class RequestStream:
         self._bytes = 0
 
     async def form(self, body: AsyncIterator[bytes]) -> AsyncGenerator[FormPiece]:
-        """Yield an upload form that contains the requests: purpose, file name, and the file's content.
+        """Yield the requests as an upload form, so that they can be stored like an uploaded input file.
 
         Raises:
             ApiError: the body is not a list of requests, or a `custom_id` is missing, malformed or repeated
-                (400). Or the body or the number of requests is too large (413). Or a request is too large and
-                its `custom_id` is neither its first nor its last member (413).
+                (400). Or there are too many bytes or requests (413). Or a request is too large, and its
+                `custom_id` is neither its first nor its last field (413).
         """
         yield FormField("purpose", "batch")
         yield FormFile("file", _FILENAME)
@@ -108,14 +108,14 @@ class RequestStream:
         yield bytes(lines)
 
     def fingerprint(self, version: str) -> str:
-        """Return a digest of all requests, and of the version of Anthropic's API for which they were sent."""
+        """Return a digest of all requests and of the version of Anthropic's API in the request's header."""
         return sha256(self._digest.digest() + version.encode()).hexdigest()
 
     def _line(self, request: bytes | OversizedRequest) -> bytes:
-        """Return the line of the input file for one request.
+        """Convert one request to a line of a batch's input file.
 
-        The bytes of its `params` are copied unchanged, except that line breaks between JSON tokens are left
-        out. The line of a request over the limit has no body.
+        The bytes of its `params` are copied. Only line breaks between JSON tokens are removed. A request that
+        is too large becomes a line without a body.
         """
         place = f"requests.{self.count}"
         most = self._limits.max_requests
@@ -151,14 +151,14 @@ class RequestStream:
 
 
 class RequestSplitter:
-    """Splits a body of the form `{"requests": [{...}, ...]}` into the objects in its list.
+    """Splits a body of the form `{"requests": [{...}, ...]}` into the objects of the list.
 
-    It receives the body in pieces, and keeps at most the current object in memory. It does not parse objects,
-    except for the `custom_id` of an object over the limit.
+    It receives the body in pieces, and keeps at most one object in memory. It does not parse the objects.
+    Only if an object is too large, it looks for the `custom_id`.
     """
 
     def __init__(self, max_bytes: int) -> None:
-        """Create a splitter. An object with more than `max_bytes` is over the limit."""
+        """Create a splitter. An object with more than `max_bytes` bytes is too large."""
         self._max = max_bytes
         self._buffer = bytearray()
         self._at = 0  # position in the buffer up to which it has been scanned
@@ -169,11 +169,13 @@ class RequestSplitter:
         self._state = self._begin
 
     def feed(self, piece: bytes) -> Iterator[bytes | OversizedRequest]:
-        """Yield the objects that end in `piece`. The caller must read all of them before the next call.
+        """Add a piece of the body. Yield the objects that are now complete.
+
+        Read all of them before the next call.
 
         Raises:
-            ApiError: the body has another form (400), or an object is over the limit and its `custom_id` was
-                not found (413).
+            ApiError: the body does not have the expected form (400), or an object is too large and its
+                `custom_id` was not found (413).
         """
         self._buffer += piece
         while (found := self._state()) is not None:
@@ -229,7 +231,7 @@ class RequestSplitter:
         return found
 
     def _drop_middle(self) -> None:
-        """Drop what has been scanned of the current object, except for its beginning and its end."""
+        """Free memory: drop the middle of the current object, and keep its beginning and its end."""
         middle = range(_KEPT_BYTES, self._at - _KEPT_BYTES)
         del self._buffer[middle.start : max(middle.start, middle.stop)]
         self._dropped += len(middle)
@@ -243,7 +245,7 @@ class RequestSplitter:
         return OversizedRequest(found[1])
 
     def _end_of_object(self) -> int | None:
-        """Return the position after the current object; None if it is not complete yet."""
+        """Return the position after the current object in the buffer; None if it is not complete yet."""
         buffer = self._buffer
         while True:
             if self._in_string:
@@ -290,7 +292,7 @@ class RequestSplitter:
         return None
 
     def _next_char(self) -> int | None:
-        """Drop white space, and return the next byte; None if the buffer contains nothing else."""
+        """Skip white space, and return the next byte. Return None if the buffer has no other bytes."""
         self._drop(_end_of(_SPACES, self._buffer, 0))
         return self._buffer[0] if self._buffer else None
 
@@ -305,9 +307,9 @@ def _end_of(pattern: re.Pattern[bytes], buffer: bytearray, at: int) -> int:
 
 
 def _read_request(request: bytes, place: str) -> dict[str, bytes]:
-    """Return the values of the fields of a request, as JSON, by field name.
+    """Return the fields of a request by name.
 
-    Each value has exactly the bytes that the client sent.
+    Each value is JSON, with exactly the bytes that the client sent.
 
     Raises:
         ApiError: the request is not JSON, or it has an unknown field.

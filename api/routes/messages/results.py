@@ -43,7 +43,7 @@ class _LineError(msgspec.Struct):
 
 
 class _Line(msgspec.Struct):
-    """A line of an output, error or input file."""
+    """One line of an output, error or input file."""
 
     custom_id: msgspec.Raw
     response: _Response | None = None
@@ -80,10 +80,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def results(row: BatchRow, files: Sequence[FileRow], storage: Storage) -> AsyncGenerator[bytes]:
-    """Yield the results of an ended batch as JSON lines, many lines per item.
+    """Yield the results of an ended batch in Anthropic's format, as JSON lines, many lines per item.
 
     Args:
-        files: the output file and the error file; the input file if the batch ended without files.
+        files: the output file and the error file. If the batch ended without them, the input file.
 
     Raises:
         ObjectMissing: the content of a file was deleted.
@@ -107,10 +107,13 @@ async def _translated(pieces: AsyncIterator[bytes], translator: "_ResultTranslat
 
 
 class _ResultTranslator:
-    """Translates lines of output and error files. The body of a successful response is copied unchanged."""
+    """Converts lines of output and error files to Anthropic's format.
+
+    Successful responses are copied unchanged.
+    """
 
     def translate(self, data: bytes) -> bytes:
-        """Return the result of one line, with a newline. Raise ResultDamaged if the line is not valid."""
+        """Return the result for one line, with a newline. Raise ResultDamaged if the line is not valid."""
         line = _read(data)
         return _RESULT % (line.custom_id, self.result(data, line))
 
@@ -127,7 +130,7 @@ class _ResultTranslator:
 
 
 class _InputTranslator(_ResultTranslator):
-    """Translates the input of a batch that ended without files. All lines get the same result."""
+    """Makes results from the input lines of a batch that ended without files. All results say the same."""
 
     def __init__(self, row: BatchRow) -> None:
         message = row.errors[0].message if row.errors else LINE_MESSAGES[LineCode.BATCH_FAILED]
@@ -145,9 +148,9 @@ def _read(data: bytes) -> _Line:
 
 
 def _response_error(status: int, body: bytes) -> bytes:
-    """Return the result of a request to which the backend responded with an error.
+    """Return the result for a request to which the backend responded with an error.
 
-    An error in Anthropic's format keeps its type. Otherwise the type depends on the status.
+    An error in Anthropic's format keeps its type. For other errors, the status decides the type.
     """
     try:
         found = _BACKEND_ERROR.decode(body).error

@@ -97,7 +97,7 @@ async def _check_version(
     ],
     beta: Annotated[str | None, Query(description="sent by the beta clients, and ignored")] = None,
 ) -> None:
-    """Check the version header, which Anthropic's API requires."""
+    """Check the version header that Anthropic's API requires."""
     if _VERSION.fullmatch(version) is None:
         shown, expected = version[:64], DEFAULT_ANTHROPIC_VERSION
         message = f"{ANTHROPIC_VERSION_HEADER}: '{shown}' is not a version such as {expected}."
@@ -151,7 +151,7 @@ class MessageBatchRoutes:
         return router
 
     async def create(self, request: Request) -> Response:
-        """Create a message batch. A request whose `params` are not valid fails alone."""
+        """Create a message batch. If the `params` of one request are not valid, only this request fails."""
         tenant, key = tenant_of(request, self._settings), idempotency_key_of(request)
         limits = limits_of(self._settings)
         added = limits.max_requests * request_stream.MAX_ADDED_BYTES
@@ -275,7 +275,7 @@ class MessageBatchRoutes:
     def _shown(
         self, request: Request, row: BatchRow, files: Mapping[str, FileRow], details: BatchObject
     ) -> MessageBatchObject:
-        """Return the batch as this profile shows it. `details` is the same batch as OpenAI's API shows it."""
+        """Return the batch in Anthropic's format. `details` is the same batch as OpenAI's API shows it."""
         profile, id = self._settings.profile, message_batch_id(row.order.batch_id)
         url = f"{_base_url(request)}{_PATH}/{id}/results"
         shown = message_batch(row, files, self._deps.clock(), profile, url)
@@ -284,7 +284,10 @@ class MessageBatchRoutes:
         return RelaxedMessageBatchObject(**dict(shown), x_batchwright=details)
 
     async def _result_files(self, tenant: str, rows: Iterable[BatchRow]) -> Mapping[str, FileRow]:
-        """Return the existing files that contain the results of these batches, by file id."""
+        """Return the files with the results of these batches, by file id.
+
+        Files that no longer exist are left out.
+        """
         ids = [id for row in rows for id in result_file_ids(row)]
         return await self._files.get_all(tenant, ids) if ids else {}
 
@@ -297,10 +300,10 @@ class MessageBatchRoutes:
         return row
 
     async def _delete_input(self, tenant: str, file_id: str) -> None:
-        """Delete the input file of a message batch. The client does not know that this file exists.
+        """Delete the input file of a message batch. Clients do not see this file, so they cannot delete it.
 
-        A batch that resumes or retries another batch has the same input file, so the file stays until both
-        batches are deleted. If the deletion fails, the file expires later.
+        The file is kept as long as another batch that resumes or retries this batch uses it. If the deletion
+        fails, the file expires later.
         """
         try:
             if await self._files.is_input(tenant, file_id):
@@ -315,7 +318,10 @@ class MessageBatchRoutes:
 
 @contextmanager
 def _conflict_as_invalid_request() -> Generator[None]:
-    """Context manager that turns a permanent conflict (409, no Retry-After) into an invalid request (400)."""
+    """Context manager that turns a permanent conflict (409) into an invalid request (400).
+
+    A conflict is permanent if it has no header Retry-After.
+    """
     try:
         yield
     except ApiError as error:
@@ -325,10 +331,10 @@ def _conflict_as_invalid_request() -> Generator[None]:
 
 
 def _base_url(request: Request) -> str:
-    """Return scheme and host of the URL that the client used.
+    """Return the scheme and host of the URL that the client has used, such as `https://api.example.com`.
 
-    A proxy that terminates TLS sends the scheme in X-Forwarded-Proto. This function trusts the header from
-    any proxy, so that clients never send their keys to an `http` URL.
+    A proxy that terminates TLS sends the scheme in X-Forwarded-Proto. This header is trusted from any proxy,
+    so that clients never get an `http` URL to which they would send their keys.
     """
     url = request.base_url
     if request.headers.get("x-forwarded-proto", "").split(",")[0].strip().lower() == "https":

@@ -35,7 +35,7 @@ class BatchControl:
         return row
 
     async def get(self, tenant: str, batch_id: str) -> BatchObject:
-        """Return the batch object. For a live batch, it includes the waiting reasons and the forecast."""
+        """Return the batch object. For a live batch, it also says why the batch waits and when it may end."""
         if not is_batch_id(batch_id):
             raise batch_not_found(batch_id)
         read = self._batches.get_with_reasons(tenant, batch_id, self._clock())
@@ -55,13 +55,13 @@ class BatchControl:
         return await self._waiting.polled_queues()
 
     def shown(self, row: BatchRow, reported: list[WaitingRow], polled: PolledQueues) -> BatchObject:
-        """Return the batch object of a row.
+        """Return the batch object for a database row.
 
-        For a live batch, it includes the waiting reasons and the forecast.
+        For a live batch, the object also says why the batch waits and when it may end.
 
         Args:
             reported: waiting reasons of the batch that are stored in the database.
-            polled: result of `polled_queues`.
+            polled: the task queues that workers poll now, as returned by `polled_queues`.
         """
         if row.status.is_terminal:
             return batch_object(row)
@@ -74,7 +74,7 @@ class BatchControl:
         """Cancel a batch. A batch that is already cancelled or being cancelled stays unchanged.
 
         Raises:
-            ApiError: the batch has ended in another way (409).
+            ApiError: the batch has ended, but was not cancelled (409).
         """
         row = await self.row(tenant, batch_id)
         if _must_cancel(row):
@@ -115,11 +115,12 @@ class BatchControl:
         return batch_object(row, paused=False)
 
     async def change_max_cost(self, tenant: str, batch_id: str, max_cost: str | None) -> BatchObject:
-        """Change the cap on the cost of a batch in progress. None removes the cap.
+        """Change the maximum cost of a batch in progress. None removes the limit.
 
         Raises:
-            ApiError: the batch is not in progress, is being cancelled or has reached its cap (409). Or a
-                model with lines to send has no prices. Or the batch has already cost more than the cap.
+            ApiError: the batch is not in progress, is being cancelled or has reached its maximum cost (409).
+                Or a model with lines to send has no prices. Or the batch has already cost more than
+                `max_cost`.
         """
         row = await self.row(tenant, batch_id)
         if max_cost is not None:
@@ -138,7 +139,9 @@ class BatchControl:
         return batch_object(row)
 
     async def abandon(self, tenant: str, batch_id: str) -> BatchObject:
-        """Stop the writing of a batch's files. The batch ends within seconds, and its results are kept.
+        """Stop writing a batch's files. The batch then ends without them within seconds.
+
+        Use this if the files cannot be written. The results of the batch are kept.
 
         Raises:
             ApiError: the files of the batch are not being written (409).
@@ -154,10 +157,10 @@ class BatchControl:
         return batch_object(row)
 
     async def _is_finalizing(self, row: BatchRow) -> bool:
-        """Return True if the live batch is writing its files, or if writing them is its next step.
+        """Return True if a live batch is writing its result files, or does this in its next step.
 
-        The row gets the status `finalizing` only when a worker begins to write. During an outage, this can be
-        late, so the workflow's own state decides until then.
+        The status in the row is not enough: it becomes `finalizing` only when a worker begins to write.
+        During an outage this is late. Until then, the state of the workflow is used.
         """
         if row.status is not BatchStatus.IN_PROGRESS:
             return row.status is BatchStatus.FINALIZING
@@ -198,7 +201,7 @@ def check_live(row: BatchRow, verb: str) -> None:
 
 
 def _must_cancel(row: BatchRow) -> bool:
-    """Return True if the batch's workflow must be cancelled. Return False if a cancel was already requested.
+    """Return True if the batch's workflow must be cancelled now. Return False if this was already requested.
 
     Raises:
         ApiError: the batch has ended, but not by a cancel (409).

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_output_location(settings: Settings, url: str, tenant: str, place: str = "") -> None:
-    """Check that the tenant may write to a valid output location. Nothing is written there now.
+    """Check that the tenant may write to this output location. The URL must be valid. Nothing is written now.
 
     Args:
         place: prefix of the parameter's name in the error.
@@ -44,10 +44,10 @@ def check_output_location(settings: Settings, url: str, tenant: str, place: str 
 
 
 class CreatedBatch(NamedTuple):
-    """A new batch and its webhook endpoint.
+    """A new batch, and the webhook endpoint that was created with it.
 
-    `webhook` is None if the client requested no endpoint. It is also None if a repeated request returns the
-    batch after the client has deleted the endpoint.
+    `webhook` is None if the client requested no endpoint. It is also None if the client has deleted the
+    endpoint and then repeats the request that created the batch.
     """
 
     row: BatchRow
@@ -79,14 +79,14 @@ class BatchCreator:
     ) -> CreatedBatch:
         """Create a batch for an idempotency key and return it. A repeated call returns the same batch.
 
-        Every call returns the batch with the status `validating`. If the first call was interrupted before it
-        started the batch, a repeated call starts it. If the batch already has a row, its stored webhook
-        endpoint is returned, and no endpoint is created.
+        If the first call was interrupted before the batch started, a repeated call starts the batch. Each
+        call returns the batch with the status `validating`. If the batch already has a database row, no
+        webhook endpoint is created, and the stored endpoint is returned.
 
         Args:
             key: the idempotency key.
-            fingerprint: digest of the request. It shows if an earlier request with the same key was
-                different.
+            fingerprint: digest of the request. If it differs from the digest stored with the key, the key was
+                used for another request.
 
         Raises:
             ApiError: as in `create`, or the key was used with another request, or the batch of this key was
@@ -107,7 +107,7 @@ class BatchCreator:
         return CreatedBatch(BatchRow(order=order, status=BatchStatus.VALIDATING), webhook)
 
     async def build_order(self, creation: BatchCreate, tenant: str) -> BatchOrder:
-        """Build the order of a new batch of the tenant.
+        """Build the order: the message that starts the workflow of a new batch.
 
         Raises:
             ApiError: the tenant may not use the requested priority.
@@ -126,12 +126,14 @@ class BatchCreator:
             raise invalid_value("x_batchwright.priority", str(error)) from None
 
     async def start(self, order: BatchOrder) -> BatchRow:
-        """Start the workflow of a batch that was admitted by the quota check. Insert its row and return it.
+        """Start the workflow of a new batch, insert the batch's row, and return the row.
 
-        If the database does not respond, the workflow inserts the row later.
+        The quota check must have admitted the batch. If the database does not respond, the workflow inserts
+        the row later.
 
         Raises:
-            TemporalUnavailable: the workflow was not started. The batch no longer counts for the quota.
+            TemporalUnavailable: the workflow was not started. The batch then no longer counts towards the
+                quota.
         """
         # The workflow is started first. It can insert a missing row, but a row cannot start its workflow.
         try:
@@ -147,12 +149,12 @@ class BatchCreator:
             return BatchRow(order=order, status=BatchStatus.VALIDATING)
 
     async def start_unless_there(self, order: BatchOrder) -> BatchRow:
-        """Return the row of this order's batch. If the batch has no row, start the batch with `start`."""
+        """Return the row of the batch. If it has no row yet, start the batch with `start`."""
         row = await self._batches.get(order.tenant, order.batch_id)
         return row or await self.start(order)
 
     async def _admitted_order(self, creation: BatchCreate, tenant: str) -> BatchOrder:
-        """Check a request, build the order of the new batch, and count the batch for the tenant's quota.
+        """Check a request, build the order of the new batch, and count the batch towards the tenant's quota.
 
         Raises:
             ApiError: as in `create`.
@@ -176,7 +178,9 @@ class BatchCreator:
         return order
 
     def _check_location(self, url: str, tenant: str) -> None:
-        """Check that the tenant may read an object. The object itself is read later, by ingestion.
+        """Check that the tenant may read the object at this URL.
+
+        The object itself is read later, by a worker.
 
         Raises:
             ApiError: the URL is not valid, or the operator has not allowed it (403). The error does not say
@@ -194,9 +198,9 @@ class BatchCreator:
             raise ApiError(403, message, code="location_not_allowed", param="input_file_id")
 
     async def _create_webhook(self, creation: BatchCreate, order: BatchOrder) -> BatchWebhook | None:
-        """Create and return the webhook endpoint of the batch; None if the client requested none.
+        """Create the webhook endpoint of the batch, and return it. Return None if the client requested none.
 
-        This happens before the batch starts, so that the endpoint gets all events.
+        Call this before the batch starts, so that the endpoint gets all events.
         """
         if creation.webhook is None:
             return None

@@ -25,7 +25,9 @@ class DeadLetterRetries:
         self._builder = RerunBuilder(deps)
 
     async def retry_one(self, found: StoredDeadLetter, fields: Mapping[str, object]) -> BatchRow:
-        """Return the batch that retries the dead letter. If there is no such batch, create it.
+        """Return the batch that retries a dead letter (a line that failed finally).
+
+        Create it if there is none.
 
         Args:
             found: the dead letter.
@@ -46,10 +48,11 @@ class DeadLetterRetries:
         return await self._creator.start_unless_there(order)
 
     async def retry_all(self, tenant: str, batch_id: str, fields: Mapping[str, object]) -> list[BatchRow]:
-        """Create one batch that retries all dead letters of a batch, except those that already have a retry.
+        """Create one batch that retries all dead letters of a batch that were not retried yet.
 
-        Return a list with the new batch; empty if there are no such dead letters. If an interrupted call has
-        created batches without starting them, this call starts them and adds them to the list.
+        A dead letter is a line that failed finally. Return a list with the new batch; empty if there is
+        nothing to retry. An earlier call may have been interrupted after it created batches. This call then
+        starts them, and also returns them.
 
         Args:
             fields: body of the request, which can set the completion window.
@@ -70,10 +73,10 @@ class DeadLetterRetries:
     async def _claimed_order(
         self, tenant: str, batch_id: str, ids: Sequence[str], fields: Mapping[str, object]
     ) -> BatchOrder | None:
-        """Assign the dead letters `ids` of a batch to a new batch, and return the order of the new batch.
+        """Assign the dead letters `ids` of a batch to a new batch.
 
-        If a dead letter was deleted or is already assigned to a batch, assign none of them and return None.
-        The caller must start the new batch.
+        Return the order that starts the new batch. If a dead letter was deleted or already belongs to another
+        retry, assign none of them and return None. The caller must start the new batch.
 
         Raises:
             ApiError: the original batch no longer exists, a field is not valid, or a quota is exhausted.

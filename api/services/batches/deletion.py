@@ -22,10 +22,10 @@ _END_CHECK_SECONDS = 0.1
 
 
 class BatchDeletion:
-    """Deletes batches.
+    """Deletes batches with all their data.
 
-    The rows of the files are deleted first, then all objects in storage, and the batch's row last. If a
-    deletion is interrupted, the batch remains without files, and a repeated call completes the deletion.
+    It deletes the rows of the files first, then all objects in storage, and the row of the batch last. If
+    this is interrupted, the batch remains without files. A repeated call then completes the deletion.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -41,9 +41,9 @@ class BatchDeletion:
             keep_files: True to keep the output and error files.
 
         Raises:
-            ApiError: the tenant has no such batch (404). Or the batch has not ended, its files are not
-                written yet, also to its output location, or another batch that resumes it still reads its
-                results (409).
+            ApiError: the tenant has no such batch (404). Or the batch has not ended, or its files are not
+                completely written, including copies at its output location (409). Or another batch resumes it
+                and still reads its results (409).
         """
         row = await self._batches.get(tenant, batch_id) if is_batch_id(batch_id) else None
         if row is None:
@@ -66,7 +66,7 @@ class BatchDeletion:
         return DeletedBatch(id=batch_id)
 
     async def _delete_objects(self, tenant: str, batch_id: str) -> None:
-        """Delete all objects of the batch, except the objects of files that still have a row."""
+        """Delete all objects of the batch in storage, but keep the objects of files that still have a row."""
         ids = [derived_file_id(batch_id, kind) for kind in OUTPUT_KINDS]
         kept = await self._retention.storage_keys(tenant, ids)
         for id in ids:
@@ -78,10 +78,10 @@ class BatchDeletion:
     async def _check_ended(self, row: BatchRow) -> None:
         """Check that the batch and its workflow have ended, and that all its files are written.
 
-        A workflow that has not ended could still write to the batch. It gets two seconds to end.
+        The workflow gets two seconds to end: until it has ended, it can still write to the batch.
 
         Raises:
-            ApiError: the batch or its workflow has not ended, or files will still be written (409).
+            ApiError: the batch or its workflow has not ended, or some files are not written yet (409).
         """
         batch_id = row.order.batch_id
         if not row.status.is_terminal:
@@ -102,12 +102,13 @@ class BatchDeletion:
         )
 
     async def _check_copied(self, row: BatchRow) -> None:
-        """Check that no more files will be written to the output location of a batch that has ended.
+        """Check that no more files of an ended batch will be copied to its output location.
 
-        If the workflow that writes them was terminated, they stay pending. So Temporal is asked as well.
+        The database alone is not enough: if the workflow that copies was terminated, its files stay pending
+        forever. So this also asks Temporal if the workflow is running.
 
         Raises:
-            ApiError: files will still be written there (409).
+            ApiError: files will still be copied (409).
         """
         batch_id, copy = row.order.batch_id, row.output_copy or OutputCopy()
         if row.order.output_location is None or copy.state is not OutputCopyState.PENDING:
@@ -121,5 +122,5 @@ class BatchDeletion:
 
 
 def _not_yet(message: str) -> ApiError:
-    """Return a 409 error that clients may retry."""
+    """Return a 409 error that tells the client to try again later."""
     return ApiError(409, message, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})

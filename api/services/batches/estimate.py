@@ -28,7 +28,7 @@ class BatchEstimates:
         self._limiter = TaskLimiter(_AT_ONCE, _WAIT_SECONDS, work="estimates are being made")
 
     async def estimate(self, tenant: str, fields: Mapping[str, object]) -> EstimateObject:
-        """Read the input file of a batch, and return the estimated lines, tokens and cost of the batch.
+        """Read a batch's input file, and estimate the lines, tokens and cost. No batch is created.
 
         Args:
             fields: body of the request.
@@ -77,7 +77,10 @@ class BatchEstimates:
     async def _forecast(
         self, tenant: str, lines: Mapping[str, int], *, weight: float
     ) -> EstimatedTime | None:
-        """Return how long a batch with these lines by model would take; None if that is not known."""
+        """Return how long a batch would take that has this number of lines for each model.
+
+        Return None if the time cannot be forecast.
+        """
         table, now = self._deps.database.forecasts, self._deps.clock()
         speeds = await table.speeds(lines.keys(), now)
         if not lines or speeds.keys() != lines.keys():
@@ -98,7 +101,7 @@ class BatchEstimates:
         )
 
     async def _read(self, file: FileRow, estimator: InputEstimator) -> None:
-        """Read the file in pieces, with only one piece in memory at a time."""
+        """Pass the file to the estimator in pieces, with only one piece in memory at a time."""
         try:
             async for piece in self._deps.storage.read(file.storage_key):
                 await asyncio.to_thread(estimator.feed, piece)

@@ -39,7 +39,7 @@ _COUNTDOWNS = {"x_batchwright": {"forecast": {"remaining_seconds_p50", "remainin
 
 
 class Event(NamedTuple):
-    """State of a batch as an event.
+    """State of a batch, encoded as an event for its event stream.
 
     Attributes:
         id: digest of the state. Every API process computes the same id for the same state.
@@ -53,7 +53,7 @@ class Event(NamedTuple):
 
 
 def encode_event(batch: BatchObject) -> Event:
-    """Return the event for the current state of a batch. Its data is the whole batch object."""
+    """Return an event with the current state of a batch. Its data is the complete batch object."""
     content = batch.model_dump_json(exclude=_COUNTDOWNS).encode()
     id = blake2b(content, digest_size=12).hexdigest()
     is_last = batch.status.is_terminal
@@ -67,7 +67,7 @@ def encode_event(batch: BatchObject) -> Event:
 
 
 class Topic:
-    """A batch with its latest event and the listeners that receive its events."""
+    """A batch that clients follow: its latest event, and the listeners that receive its events."""
 
     def __init__(self, key: BatchKey, event: Event) -> None:
         self.key, self.event = key, event
@@ -75,7 +75,10 @@ class Topic:
         self._seen: object = None  # values from which the latest event was made
 
     def has_changed(self, *seen: object) -> bool:
-        """Return True if `seen` differs from the values in the previous call. The first call returns True."""
+        """Store `seen`, and return True if it differs from the values of the previous call.
+
+        `seen` are the values from which an event is made. The first call returns True.
+        """
         changed, self._seen = seen != self._seen, seen
         return changed
 
@@ -87,7 +90,10 @@ class Topic:
 
 
 class Listener:
-    """One event stream. It has no queue: a client that reads slowly gets only the latest event next."""
+    """One event stream of one client.
+
+    A client that reads slowly skips events, and gets the latest one next.
+    """
 
     def __init__(self, topic: Topic, known: str | None) -> None:
         self._topic, self._sent = topic, known
@@ -98,15 +104,15 @@ class Listener:
         self._wake.set()
 
     def close(self) -> None:
-        """End the stream after the event that is being sent."""
+        """End the stream after the event that is being sent now."""
         self._closed = True
         self._wake.set()
 
     async def pieces(self) -> AsyncGenerator[bytes]:
-        """Yield the latest event, unless the client already has it, and then each new event, encoded.
+        """Yield the latest event, unless the client already has it. Then yield each new event, as bytes.
 
-        If there was no event for `KEEP_ALIVE_SECONDS`, a comment is yielded. The iteration ends after the
-        batch's last event, after `close`, or after `LIFETIME_SECONDS`.
+        After `KEEP_ALIVE_SECONDS` without an event, a comment is yielded, which keeps the connection open.
+        The iteration ends after the batch's last event, after `close`, or after `LIFETIME_SECONDS`.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + LIFETIME_SECONDS
@@ -129,10 +135,10 @@ class Listener:
 
 
 class BatchEvents:
-    """Event streams of this process, and the poller that reads the batches of these streams.
+    """The event streams of this process, and the loop that reads their batches from the database.
 
-    The first listener of a batch causes one read of this batch. From then on, the poller reads it, with one
-    query for all batches that have listeners. Without listeners, the poller sends no queries.
+    The first listener of a batch reads it once. From then on, one query regularly reads all batches that have
+    listeners. Without listeners, no queries are sent.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -146,7 +152,7 @@ class BatchEvents:
         self._stopping.on_set(self._close)
 
     async def topic(self, tenant: str, batch_id: str) -> Topic:
-        """Return the topic of a batch. If the batch has no listeners yet, it is read from the database.
+        """Return the topic of a batch. If the batch has no listeners yet, read it from the database.
 
         Raises:
             ApiError: the tenant has no such batch (404).
@@ -158,7 +164,7 @@ class BatchEvents:
 
     @contextmanager
     def listener(self, topic: Topic, known: str | None) -> Generator[Listener]:
-        """Context manager that yields a new listener and counts it until the end of the `with` block.
+        """Context manager that yields a new listener, which counts for the limits until the block ends.
 
         Args:
             topic: the batch to listen to.
@@ -185,11 +191,11 @@ class BatchEvents:
                 self._polled = None
 
     async def run(self) -> None:
-        """Call `poll` forever, with pauses.
+        """Call `poll` again and again, with pauses. It never returns.
 
-        A pause lasts at least `POLL_SECONDS`. After a slow poll it is longer, up to `MAX_PAUSE_SECONDS`, so
-        that polling takes 5 % of the time. After a failed poll it is `POLL_SECONDS`. An outage of the
-        database is logged once.
+        A pause lasts at least `POLL_SECONDS`. After a slow poll it lasts longer, up to `MAX_PAUSE_SECONDS`:
+        polling shall take only 5 % of the time. After a failed poll it is `POLL_SECONDS`. An outage of the
+        database is logged only once.
         """
         loop = asyncio.get_running_loop()  # its clock also times the pauses
         failing = False
@@ -206,7 +212,7 @@ class BatchEvents:
                 failing = True
 
     async def poll(self) -> None:
-        """Read each batch that has listeners, and publish an event if the batch has changed.
+        """Read each batch that has listeners, and send an event to them if the batch has changed.
 
         If a batch was deleted, its streams end.
 

@@ -18,11 +18,11 @@ _MAX_LINE_BYTES = 2**31  # the configured limit may have been higher when the in
 
 
 class InputMismatch(Exception):
-    """A line to copy is not in the input file."""
+    """A line that has to be copied was not found in the input file."""
 
 
 async def failed_line_digests(error: FileRow, deps: ApiDependencies) -> bytes:
-    """Return the digests of all line ids in an error file (16 bytes each), joined in the order of the file.
+    """Return the digests of all line ids in an error file: 16 bytes each, joined in the order of the file.
 
     Raises:
         ObjectMissing: the file's content is missing.
@@ -35,12 +35,12 @@ async def failed_line_digests(error: FileRow, deps: ApiDependencies) -> bytes:
 
 
 async def digests_with_codes(error: FileRow, codes: Collection[str], deps: ApiDependencies) -> bytes:
-    """Return the digests of the line ids in an error file whose lines failed with one of the codes.
+    """Return the digests of the ids of lines in an error file that failed with one of the codes.
 
-    The digests (16 bytes each) are joined in the order of the file.
+    The digests have 16 bytes each, and are joined in the order of the file.
 
     Args:
-        codes: error codes as in the batch's `errors_summary`.
+        codes: error codes, as they are shown in the batch's `errors_summary`.
 
     Raises:
         ObjectMissing: the file's content is missing.
@@ -58,13 +58,13 @@ async def digests_with_codes(error: FileRow, codes: Collection[str], deps: ApiDe
 
 
 async def copy_lines(row: BatchRow, wanted: bytes, source: FileRow, deps: ApiDependencies) -> FileRow:
-    """Copy selected lines of a batch's input to a new object, and return a row for this new file.
+    """Copy selected lines of a batch's input to a new object in storage. Return a row for this new file.
 
-    The caller must insert the row.
+    The row is not in the database yet: the caller must insert it.
 
     Args:
         row: row of the ended batch.
-        wanted: digests of the selected lines' ids, joined in the order of the input.
+        wanted: digests of the ids of the selected lines, joined in the order of the input.
         source: the batch's input file.
 
     Raises:
@@ -95,10 +95,12 @@ async def copy_lines(row: BatchRow, wanted: bytes, source: FileRow, deps: ApiDep
 
 
 class _LineSelector:
-    """Selects the failed lines of an input file. The caller passes its pieces to `feed`, then calls `finish`.
+    """Selects the failed lines of an input file, which it receives in pieces.
+
+    The caller passes each piece to `feed`, and calls `finish` at the end.
 
     Args:
-        failed: digests of the failed lines' ids, joined in the order of the input.
+        failed: digests of the ids of the failed lines, joined in the order of the input.
     """
 
     def __init__(self, batch_id: str, failed: bytes) -> None:
@@ -109,7 +111,7 @@ class _LineSelector:
         return self._select(self._splitter.feed(piece))
 
     def finish(self) -> bytes:
-        """End the input. Return its last line if it is selected and has no newline, else no bytes.
+        """End the input. If its last line is selected and has no newline, return this line; else no bytes.
 
         Raises:
             InputMismatch: a failed line was not in the input.
@@ -131,9 +133,9 @@ class _LineSelector:
 
 
 class _LineHeads:
-    """Computes the digests of the line ids in an error file. It receives the file in pieces.
+    """Computes the digest of each line id in an error file, which it receives in pieces.
 
-    The id is at the beginning of each line, so only this beginning is kept in memory.
+    The id is at the beginning of a line, so only the beginning of a line is kept in memory.
     """
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ _NONE = -1
 
 
 class _Place(NamedTuple):
-    """Position of a line's result in its segment: `position` of its first byte, and `length` in bytes."""
+    """Where a line's result is in its segment (an object with results): first byte and length in bytes."""
 
     line: int
     position: int
@@ -44,9 +44,10 @@ class _Place(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """A byte range of a segment, from `start` to before `end`, that contains the results of some lines.
+    """A range of bytes in a segment that contains results: from `start` up to, but not including, `end`.
 
-    `places` has the positions of these results. It stays the same if the index is refreshed during the read.
+    `places` has the positions of these results. If the index is refreshed during the read, `places` does not
+    change.
     """
 
     segment: int
@@ -60,10 +61,11 @@ class _Lines(NamedTuple):
 
     Attributes:
         offsets: for each line, its byte offset in the input file.
-        originals: for each line, the number of the line whose result it gets. A duplicate gets the result of
-            its original. Every other line gets its own result.
-        texts: for each line, the byte offset of its entry in `duplicates`; -1 if the line is not a duplicate.
-        duplicates: the list of duplicates, encoded as ingestion stored it.
+        originals: for each line, the number of the line whose result it gets. A line that repeats an earlier
+            line gets the result of that line (the original). All other lines have their own number here.
+        texts: for each line that is a duplicate, the byte offset of its entry in `duplicates`; -1 for all
+            others.
+        duplicates: the list of duplicate lines, encoded as ingestion stored it.
         copied, copies: numbers of lines, sorted. Line `copies[n]` is a duplicate of line `copied[n]`.
     """
 
@@ -75,23 +77,26 @@ class _Lines(NamedTuple):
     copies: "array[int]"
 
     def sharing_result(self, line: int) -> "array[int]":
-        """Return the numbers of the lines that get the result of this line: the line and its duplicates."""
+        """Return the numbers of all lines that get the result of this line: itself and its duplicates."""
         first, end = bisect_left(self.copied, line), bisect_right(self.copied, line)
         return array("I", [line]) + self.copies[first:end]
 
 
 class Settlement(NamedTuple):
-    """A line got a result: a success or a failure."""
+    """The fact that a line has got a result: a success or a failure."""
 
     line: int
     success: bool
 
 
 class LiveIndex:
-    """Index of the results of one running batch. All readers of the batch in this process share it."""
+    """Tells where the results of a running batch are stored. All readers of the batch share one index.
+
+    Results are in segments: objects that workers write while the batch runs.
+    """
 
     def __init__(self, storage: Storage, order: BatchOrder, lines: _Lines, refresh_seconds: float) -> None:
-        """Create an index without results. Use `open_index` instead of calling this.
+        """Create an index without results. Do not call this: use `open_index`.
 
         Args:
             refresh_seconds: minimum time between two listings of the segments.
@@ -119,23 +124,22 @@ class LiveIndex:
         return bool(self._success[self._lines.originals[line]])
 
     def size(self, line: int) -> int:
-        """Return the size in bytes of a settled line's result. A duplicate has the size of its original."""
+        """Return the size of a line's result in bytes. A duplicate line has the size of its original."""
         return self._length[self._lines.originals[line]]
 
     def find(self, request_id: str) -> int | None:
         """Return the number of the line with this id (`batch_req_...`); None if there is no such line.
 
-        The search takes about a microsecond for each line of the batch.
+        This is slow: it takes about a microsecond for each line of the batch.
         """
         return next((line for line, id in enumerate(self.ids()) if id == request_id), None)
 
     def settlements(self, start: int, end: int) -> Iterator[Settlement]:
-        """Yield the settlements from number `start` to before `end`, in the order in which they were found.
+        """Yield which lines succeeded or failed, in the order in which this index found their results.
 
-        A settlement says that a line succeeded or failed. A line has at most one success and one failure,
-        even if its result is moved to another segment; it has both if a success was found after a failure.
-        Numbers of settlements never change, but the index of another process may number them differently. If
-        there are fewer than `end` settlements, fewer are yielded.
+        The iteration begins with number `start` and ends before `end`, or at the last settlement. A line has
+        at most one success and one failure. It has both if a success was found after a failure. Numbers never
+        change, but the index of another process may number its settlements differently.
         """
         return (Settlement(entry >> 1, bool(entry & 1)) for entry in self._settlements[start:end])
 
@@ -144,12 +148,10 @@ class LiveIndex:
         return map(RequestIds(self._order.batch_id).of, self._lines.offsets)
 
     async def refresh(self) -> None:
-        """Add the segments that were stored since the last refresh, and drop segments that no longer exist.
-
-        Do nothing if the last refresh was less than `refresh_seconds` ago.
+        """Add the segments that were stored since the last refresh. Remove segments that no longer exist.
 
         Raises:
-            SegmentDamaged: the end of a segment is invalid.
+            SegmentDamaged: the end of a segment, which lists its results, is invalid.
         """
         async with self._refreshing:
             if time.monotonic() - self._refreshed_at < self._refresh_seconds:
@@ -158,11 +160,13 @@ class LiveIndex:
             self._refreshed_at = time.monotonic()
 
     async def read(self, lines: Sequence[int]) -> list[bytes]:
-        """Return the results of these settled lines, as lines of a file without newlines.
+        """Read the results of these lines from storage. Return each as a line of a file, without newline.
+
+        All lines must have a result.
 
         Raises:
             ObjectMissing: a segment was merged into another segment or deleted since the last refresh. Call
-                `refresh` and try again. This refresh happens even if the last refresh was less than
+                `refresh` and try again. The refresh then happens even if the last one was less than
                 `refresh_seconds` ago.
             SegmentDamaged: a result is damaged.
         """
@@ -176,9 +180,9 @@ class LiveIndex:
         return [self._result(line, found[originals[line]]) for line in lines]
 
     def _spans(self, lines: Iterable[int]) -> list[_Span]:
-        """Return the byte ranges that contain the results of these lines. No line may be a duplicate.
+        """Return the byte ranges to read for the results of these lines. No line may be a duplicate.
 
-        Results that are close to each other in a segment share a range.
+        Results that are close to each other in a segment share one range, so that fewer reads are necessary.
         """
         spans: list[_Span] = []
         for segment, start, line in sorted(
@@ -234,10 +238,10 @@ class LiveIndex:
             del self._numbers[key]
 
     async def add_segments(self, segments: Sequence[ObjectInfo]) -> None:
-        """Add these segments to the index. Segments that no longer exist are left out.
+        """Add the results in these segments to the index. Skip segments that no longer exist.
 
         Raises:
-            SegmentDamaged: the end of a segment is invalid.
+            SegmentDamaged: the end of a segment, which lists its results, is invalid.
         """
         for start in range(0, len(segments), _READS_AT_ONCE):
             some = segments[start : start + _READS_AT_ONCE]
@@ -269,10 +273,10 @@ class LiveIndex:
             self._settlements.extend(each << 1 | success for each in self._lines.sharing_result(line))
 
     def _counts(self, line: int, success: bool, key: str) -> bool:
-        """Return True if this result of the line replaces the one in the index, or if the index has none.
+        """Return True if this result of the line is to be used instead of the result in the index, if any.
 
-        Finalization uses the same rule: a success replaces a failure. Of two successes or two failures, the
-        one in the segment with the smaller key is used.
+        The rule is the same as when the batch's files are written: a success replaces a failure. Of two
+        successes or two failures, the result in the segment with the smaller key is used.
         """
         segment = self._segment[line]
         known = self._keys[segment] if segment != _NONE else ""
@@ -290,10 +294,10 @@ def _payloads(span: _Span, data: bytes) -> dict[int, bytes]:
 async def open_index(
     storage: Storage, order: BatchOrder, ingested: IngestResult, refresh_seconds: float
 ) -> LiveIndex:
-    """Return the index of a running batch. It contains the results that ingestion stored.
+    """Create the index of a running batch. It contains the results that are known since ingestion.
 
     Args:
-        ingested: result of the batch's ingestion. It tells where the plans of the batch are stored.
+        ingested: result of the step that read the input. It says where the plans (lists of lines) are stored.
         refresh_seconds: minimum time between two listings of the batch's segments.
 
     Raises:
@@ -318,9 +322,9 @@ async def open_index(
 
 
 async def read_entries(storage: Storage, info: ObjectInfo) -> list[IndexEntry] | None:
-    """Return an index entry for each record of a segment; None if the segment no longer exists.
+    """Return an index entry for each result in a segment; None if the segment no longer exists.
 
-    The end of the segment lists the records, so only the end is read.
+    Only the end of the segment is read, because it lists the results.
 
     Raises:
         SegmentDamaged: the end of the segment is invalid.
@@ -348,7 +352,7 @@ def _plan_offsets(plan: bytes) -> "array[int]":
 
 
 def _lines(sent: "array[int]", duplicates: bytes) -> _Lines:
-    """Return all lines of a batch, including duplicates, in input order.
+    """Return all lines of a batch in input order, including duplicates.
 
     Args:
         sent: byte offsets in the input file of all lines that are not duplicates, in any order.

@@ -40,7 +40,7 @@ _MAX_MISSES = 10
 
 
 class ReaderCutOff(Exception):
-    """The response ends early, because the batch was deleted."""
+    """Ends a response early, because the batch was deleted."""
 
 
 class ResultQuery(NamedTuple):
@@ -50,11 +50,11 @@ class ResultQuery(NamedTuple):
         success: True for the lines of the output file, False for the lines of the error file.
         after: `batch_req_...` id of the line after which to continue; None for the beginning. It requires
             `in_input_order`.
-        custom_id: select only lines with this custom id; None for no such condition.
-        follow: True to wait for more lines until the batch has ended, the API process stops, or
+        custom_id: select only lines with this custom id; None selects lines with any custom id.
+        follow: True to wait for more lines. The wait ends when the batch has ended, the API process stops, or
             LIFETIME_SECONDS have passed.
-        in_input_order: True for the order of the input, in which a line without a result holds back all
-            lines after it. False for the order in which this process finds the results.
+        in_input_order: True for the order of the input: a line without a result holds back all lines after
+            it. False for the order in which this process finds the results.
     """
 
     success: bool = True
@@ -67,7 +67,8 @@ class ResultQuery(NamedTuple):
 class LiveResults:
     """Reads the results of running batches from segments, and the results of ended batches from files.
 
-    All readers of a batch share one index, so storage is listed at most once a second for each batch.
+    A segment is an object that a worker writes while the batch runs. All readers of a batch share one index
+    of its segments, so they are listed at most once a second.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -83,7 +84,7 @@ class LiveResults:
         """Return a response whose body is the selected results, one per line.
 
         Args:
-            without_body: True for a HEAD request, for which nothing is read.
+            without_body: True for a HEAD request: nothing is read.
 
         Raises:
             ApiError: too many readers (429), an unknown line in `after` (400), or the file of the ended batch
@@ -121,7 +122,10 @@ class LiveResults:
             del self._readers[tenant]
 
     async def index(self, row: BatchRow) -> LiveIndex | None:
-        """Return the index of a running batch; None if its input is not validated yet, or is invalid."""
+        """Return the index of a running batch.
+
+        Return None if its input is not validated yet or is invalid.
+        """
         batch_id = row.order.batch_id
         index = self._indexes.get(batch_id)
         if index is not None:
@@ -175,7 +179,9 @@ class _Reader:
         self._index: LiveIndex | None = None
 
     async def pieces(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
-        """Yield the selected lines, many per item. The first item may be empty: it shows that `after` exists.
+        """Yield the selected lines, many per item.
+
+        The first item may be empty. It is yielded as soon as it is known that the line `after` exists.
 
         Raises:
             ApiError: `after` is not one of the selected lines, or the file of the ended batch was deleted.
@@ -211,7 +217,7 @@ class _Reader:
         return self._query.follow and is_over
 
     async def _read_row(self) -> None:
-        """Read the batch's row again.
+        """Update the batch's row from the database.
 
         Raises:
             ReaderCutOff: the batch was deleted.
@@ -223,11 +229,12 @@ class _Reader:
         self._row = row
 
     async def _settled(self) -> AsyncGenerator[bytes]:
-        """Yield the selected lines that can be read now and were not yielded. The first item is empty.
+        """Yield the selected lines that have a result now and were not yielded yet. The first item is empty.
 
         Raises:
             ApiError: `after` is not one of the selected lines.
-            ObjectMissing: a segment was merged into another segment, or the batch has ended. Try again.
+            ObjectMissing: a segment was merged into another segment, or the batch has ended. The caller tries
+                again.
         """
         query = self._query
         if self._index is None:
@@ -252,7 +259,10 @@ class _Reader:
                 await asyncio.sleep(0)  # lets other requests run
 
     async def _sent_lines(self) -> SentLines | None:
-        """Return the lines that were yielded in the order of settlement; None if there are none."""
+        """Return the lines that were already sent, if they were sent in the order in which they were found.
+
+        Return None if no lines were sent in this order.
+        """
         if self._index is None or self._query.in_input_order:
             return None
         return await asyncio.to_thread(SentLines, self._index, self._next, self._query.success)
@@ -260,10 +270,10 @@ class _Reader:
     async def _from_file(
         self, sent: SentLines | None, is_disconnected: Callable[[], Awaitable[bool]]
     ) -> AsyncGenerator[bytes]:
-        """Yield the selected lines of the ended batch's file, without the lines that were already yielded.
+        """Yield the selected lines of an ended batch's file, except lines that were already yielded.
 
-        In input order, the lines after the last yielded line are found in the file. If finalization used
-        another result for this line, the line is not in this file, and nothing is yielded.
+        In input order, this continues in the file after the last line that was yielded. That line can be
+        missing in the file, because another result of it was used in the end. Then nothing is yielded.
 
         Args:
             sent: the result of `_sent_lines`.
@@ -301,7 +311,10 @@ class _Reader:
 
 
 class _ResultStream(StreamingResponse):
-    """Response that sends `first` and then `pieces`. It always calls `release` at its end."""
+    """Response that sends `first` and then `pieces`.
+
+    At its end it always calls `release`, even after an error.
+    """
 
     def __init__(
         self,
@@ -327,10 +340,11 @@ def _has_ended(row: BatchRow) -> bool:
 
 
 def _start_after(index: LiveIndex, id: str, success: bool) -> int:
-    """Return the number of the line that follows the line with this id.
+    """Return the number of the line that comes after the line with this id.
 
     Raises:
-        ApiError: the line does not exist, has no result yet, or is in the other file.
+        ApiError: the line does not exist or has no result yet. Or it is a success if failures were requested,
+            or a failure if successes were requested.
     """
     found = index.find(id)
     if found is None or not index.is_settled(found) or index.is_success(found) != success:

@@ -44,9 +44,10 @@ _FILES_PENDING = "its files are still to be written. Poll it until `x_batchwrigh
 
 
 class BatchReruns:
-    """Retries and resumes ended batches. Each batch can be retried once and resumed once.
+    """Creates batches that retry or resume an ended batch. Each batch can be retried once and resumed once.
 
-    A repeated request returns the batch that the first request created.
+    Retry sends failed lines again. Resume sends lines without a result. A repeated request returns the batch
+    that the first request created.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -55,13 +56,15 @@ class BatchReruns:
         self._builder = RerunBuilder(deps)
 
     async def retry(self, row: BatchRow, fields: Mapping[str, object], key_id: str) -> BatchRow:
-        """Create a batch that sends the failed lines of an ended batch again. Return the new batch's row.
+        """Create a batch that sends the failed lines of an ended batch again.
+
+        Return the row of the new batch.
 
         Args:
             row: row of the ended batch.
-            fields: body of the request. It can set the completion window, and the error codes whose lines are
-                sent again.
-            key_id: id of the API key for which the new batch runs.
+            fields: body of the request. It can set the completion window. It can also select error codes:
+                then only lines that failed with one of them are sent again.
+            key_id: id of the API key that the new batch runs with.
 
         Raises:
             ApiError: the batch cannot be retried, a field is not valid, or a quota is exhausted.
@@ -95,9 +98,9 @@ class BatchReruns:
         return await self._rerun(row, origin, fields, key_id, build)
 
     async def _failed_lines(self, row: BatchRow, error: FileRow, codes: list[str]) -> bytes:
-        """Return the digests (16 bytes each, joined) of the line ids in an error file.
+        """Return the digests of the ids of failed lines in an error file: 16 bytes each, joined.
 
-        If `codes` is not empty, only lines with one of these error codes count.
+        If `codes` is not empty, only lines that failed with one of these error codes count.
 
         Raises:
             ApiError: no line has one of the codes (409).
@@ -114,14 +117,15 @@ class BatchReruns:
         return digests
 
     async def resume(self, row: BatchRow, fields: Mapping[str, object], key_id: str) -> BatchRow:
-        """Create a batch that sends the lines of an ended batch that have no result. Return its row.
+        """Create a batch that sends the lines of an ended batch that have no result.
 
-        The new batch has the same input file. It takes over the results of the ended batch.
+        Return the new batch's row. The new batch has the same input file, and takes over the results of the
+        ended batch.
 
         Args:
             row: row of the ended batch.
             fields: body of the request, which can set the completion window.
-            key_id: id of the API key for which the new batch runs.
+            key_id: id of the API key that the new batch runs with.
 
         Raises:
             ApiError: the batch cannot be resumed, a field is not valid, or a quota is exhausted.
@@ -183,10 +187,7 @@ def _results_gone(row: BatchRow, what: str) -> ApiError:
 
 
 def resume_refusal(row: BatchRow) -> str:
-    """Return the reason why an ended batch cannot be resumed, as a message for clients.
-
-    The message is empty if the batch can be resumed.
-    """
+    """Return a message for the client that says why an ended batch cannot be resumed; empty if it can."""
     if row.files_pending:
         return _FILES_PENDING
     if row.status is BatchStatus.COMPLETED:
@@ -200,25 +201,25 @@ def resume_refusal(row: BatchRow) -> str:
 
 
 class RerunBuilder:
-    """Builds a new batch that reruns an ended batch: its parameters, its order, its input file and its claim.
+    """Builds a new batch that sends lines of an ended batch again.
 
-    A claim is a stored record that the new batch retries or resumes lines of the ended batch. It prevents a
-    second batch for the same lines.
+    It also stores a claim: a record that these lines now belong to the new batch. The claim prevents that a
+    second batch sends the same lines.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
 
     def parameters(self, row: BatchRow, fields: Mapping[str, object], key_id: str) -> BatchCreate:
-        """Return the parameters of the new batch, copied from the ended batch.
+        """Return the parameters of the new batch. They are copied from the ended batch.
 
         Args:
             fields: body of the request. Its `completion_window` and `max_cost` replace the values of the
                 ended batch.
-            key_id: id of the API key for which the new batch runs; empty for an operator.
+            key_id: id of the API key that the new batch runs with; empty if an operator sent the request.
 
         Raises:
-            ApiError: the completion window or the cap on the cost is not valid.
+            ApiError: the completion window or the maximum cost is not valid.
         """
         order = row.order
         requested = fields.get("completion_window")
@@ -241,10 +242,10 @@ class RerunBuilder:
         )
 
     async def order(self, row: BatchRow, creation: BatchCreate) -> BatchOrder:
-        """Build the order of the new batch from its parameters and the priority of the ended batch.
+        """Build the order of the new batch: the message that starts its workflow.
 
-        If the tenant may no longer use this priority, the new batch has the highest priority that the tenant
-        may use.
+        The new batch has the priority of the ended batch. If the tenant may no longer use this priority, it
+        has the highest priority that the tenant may use.
         """
         own = await self._deps.database.quotas.get(row.order.tenant)
         priority = min(row.order.priority, own.highest_priority)
@@ -253,10 +254,10 @@ class RerunBuilder:
         )
 
     async def file_of(self, row: BatchRow, file_id: str, verb: str) -> FileRow:
-        """Return the row of a file of the batch.
+        """Return the database row of a file that belongs to the batch.
 
         Args:
-            verb: name of the attempted operation in the error message.
+            verb: name of the operation, for the error message.
 
         Raises:
             ApiError: the file was deleted or has expired.
@@ -269,12 +270,13 @@ class RerunBuilder:
         return file
 
     async def copy_input(self, row: BatchRow, wanted: Callable[[], Awaitable[bytes]]) -> FileRow:
-        """Copy selected lines of the batch's input to a new object, and return a row for this new file.
+        """Copy selected lines of the batch's input to a new object in storage.
 
-        The caller must insert the row.
+        Return a row for this new file. The row is not in the database yet: the caller must insert it.
 
         Args:
-            wanted: returns the digests of the ids of the selected lines, joined in the order of the input.
+            wanted: function that returns the digests of the ids of the selected lines, joined in the order of
+                the input.
 
         Raises:
             ApiError: the input was deleted, or a file of the batch is lost or damaged.
@@ -290,16 +292,17 @@ class RerunBuilder:
     async def admit_and_claim(
         self, new_order: BatchOrder, file: FileRow | None, claim: Callable[[], Awaitable[_Claimed]]
     ) -> _Claimed:
-        """Count the new batch for the tenant's quotas, store its claim, and return the result of `claim`.
+        """Count the new batch towards the tenant's quotas, then claim its lines.
 
-        If another batch already has the claim, the new batch is not needed: it no longer counts for the
-        quotas, and the object of its input file is deleted.
+        Return the result of `claim`. If another batch has already claimed the lines, the new batch is not
+        needed. It then no longer counts towards the quotas, and the object of its input file is deleted.
 
         Args:
             new_order: order of the new batch.
             file: the new input file, whose row is not inserted yet; None if there is no new file.
-            claim: stores the claim and the row of the file, and returns `new_order`. If the lines cannot be
-                claimed, it stores nothing, and returns the order of the batch that has the claim, or None.
+            claim: function that stores the claim and the row of the file, and returns `new_order`. If the
+                lines cannot be claimed, it stores nothing. It then returns the order of the batch that has
+                the claim, or None.
 
         Raises:
             ApiError: the tenant has too many live batches, or no storage left for the file.
@@ -333,6 +336,6 @@ class RerunBuilder:
             yield
 
     async def _discard(self, file: FileRow | None) -> None:
-        """Delete the object of a new file whose row is not inserted. If `file` is None, do nothing."""
+        """Delete the stored object of a new file that has no row yet. Do nothing if `file` is None."""
         if file is not None:
             await discard_object(file.storage_key, self._deps)

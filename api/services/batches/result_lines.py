@@ -13,14 +13,17 @@ _MAX_LINE_BYTES = 2**31
 
 
 class NotInFile(Exception):
-    """The client wants to continue after a line that is not in the file."""
+    """The line after which the client wants to continue is not in the file."""
 
 
 class SentLines:
-    """The lines that a reader in the order of settlement has sent before the batch ended."""
+    """The lines that were already sent to a client before the batch ended.
+
+    They were sent in the order in which their results were found.
+    """
 
     def __init__(self, index: LiveIndex, end: int, success: bool) -> None:
-        """Note the lines of all settlements before number `end`. This takes a microsecond for each."""
+        """Remember the lines of the first `end` results in the index. This takes a microsecond for each."""
         sent = bytearray(len(index))
         for settled in index.settlements(0, end):
             if settled.success == success:
@@ -28,14 +31,15 @@ class SentLines:
         self._lines = zip(index.ids(), sent, strict=True)
 
     def has(self, id: str) -> bool:
-        """Return True if the line with this id was sent. Calls must be in the order of the input."""
+        """Return True if the line with this id was sent. Ask for the lines in the order of the input."""
         return bool(next((sent for known, sent in self._lines if known == id), 0))
 
 
 class LineFilter(NamedTuple):
-    """Selects lines of a file: those after the line `after`, with this `custom_id`, that were not `sent`.
+    """Selects lines of a file. Each field that is not None is a condition.
 
-    A field that is None sets no condition.
+    A line must come after the line `after`, have this `custom_id`, and must not be one of the lines in
+    `sent`.
     """
 
     after: str | None
@@ -81,7 +85,10 @@ async def selected_lines(
 
 
 def joined(lines: list[bytes], custom_id: str | None) -> bytes:
-    """Join the lines that have this custom id, each with a newline. None selects all lines."""
+    """Join lines into bytes, each with a newline.
+
+    If `custom_id` is not None, skip lines with another custom id.
+    """
     if custom_id is not None:
         wanted = _beginning(custom_id)
         lines = [line for line in lines if line.startswith(wanted, HEAD_BYTES)]
@@ -89,5 +96,5 @@ def joined(lines: list[bytes], custom_id: str | None) -> bytes:
 
 
 def _beginning(custom_id: str) -> bytes:
-    """Return the bytes that follow the line id in a result line with this custom id."""
+    """Return the bytes that come after the line id in each result line that has this custom id."""
     return b',"custom_id":%b,"response":' % encode_basestring_ascii(custom_id).encode()

@@ -10,7 +10,7 @@ _LOOKED_AT_ONCE = 16_384  # number of lines, which take about 5 ms
 
 
 class Window(NamedTuple):
-    """Numbers of lines that are read together. `end` is the place at which the next window starts."""
+    """Numbers of lines that are read from storage together. The next window starts at `end`."""
 
     lines: list[int]
     end: int
@@ -20,7 +20,7 @@ NextWindow = Callable[[LiveIndex, int, bool], Window | None]
 
 
 def next_in_input_order(index: LiveIndex, start: int, success: bool) -> Window | None:
-    """Return the next lines to read: from number `start`, up to the first line without a result.
+    """Return the lines to read next in input order: from `start` up to the first line without a result.
 
     The window contains only successful lines, or only failed lines if `success` is False. It ends early if
     the lines are too many or too large. Return None if the line `start` has no result or does not exist.
@@ -36,10 +36,11 @@ def next_in_input_order(index: LiveIndex, start: int, success: bool) -> Window |
 
 
 def next_settled(index: LiveIndex, start: int, success: bool) -> Window | None:
-    """Return the next lines to read: those of the settlements from number `start`.
+    """Return the lines to read next in the order in which results were found, from result number `start`.
 
-    As in `next_in_input_order`, lines are selected by `success`, and the window may end early. Return None if
-    there is no settlement `start` yet, or if the result of its line is being moved to another segment.
+    The window contains only successful lines, or only failed lines if `success` is False. It ends early if
+    the lines are too many or too large. Return None if there is no result number `start` yet, or if this
+    result is being moved to another segment.
     """
     lines, size, end = list[int](), 0, start
     for settled in index.settlements(start, start + _LOOKED_AT_ONCE):

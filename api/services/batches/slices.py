@@ -24,7 +24,10 @@ _NOTHING = SettledLines(0, 0)
 
 
 class BatchSlices:
-    """Collects the information about a batch's slices from Temporal, the database and the storage."""
+    """Collects what is known about the slices of a batch from Temporal, the database and the storage.
+
+    A slice is a part of a batch's lines that one worker sends.
+    """
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._temporal, self._storage = deps.temporal, deps.storage
@@ -33,7 +36,7 @@ class BatchSlices:
     async def of(self, row: BatchRow) -> BatchSlicesObject:
         """Return the slices of a batch that are scheduled now, and all other steps that have not ended.
 
-        The slices are grouped by model and sorted by number.
+        The slices are sorted by model, then by number.
         """
         tenant, batch_id = row.order.tenant, row.order.batch_id
         steps = await self._temporal.pending(batch_id)
@@ -76,7 +79,7 @@ class BatchSlices:
         return found
 
     async def _count_segments(self, row: BatchRow, share: ModelShare) -> Counter[int] | None:
-        """Return the number of segments (objects with results) of each slice of the model, by slice number.
+        """Count the segments (stored objects with results) of each slice of a model, by slice number.
 
         Return None if the storage does not answer in time.
         """

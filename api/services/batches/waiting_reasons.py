@@ -28,7 +28,7 @@ PAUSED = "paused"
 class PolledQueues(NamedTuple):
     """Names of the task queues that workers poll, and the rate limits in effect.
 
-    The rate limits are included because a model's rate limit determines the task queue of its slices.
+    The rate limits are needed because the task queue of a model's slices depends on the model's rate limit.
     """
 
     queues: Collection[str]
@@ -47,12 +47,12 @@ class BatchWaitingReasons:
     def of_batch(
         self, row: BatchRow, reported: list[WaitingRow], polled: PolledQueues
     ) -> list[WaitingObject]:
-        """Return the reasons why a batch or its models wait; empty if nothing waits or the batch has ended.
+        """Return why a batch or its models wait. The list is empty if nothing waits or the batch has ended.
 
         Args:
             reported: waiting reasons of the batch that are stored in the database.
-            polled: result of `polled_queues`. If no worker polls a queue that the batch needs, this is a
-                reason, too.
+            polled: the task queues that workers poll, as returned by `polled_queues`. If no worker polls a
+                queue that the batch needs, the batch waits for this reason, too.
         """
         if row.status not in LIVE_STATES:
             return []
@@ -98,9 +98,9 @@ def _waiting_object(row: WaitingRow) -> WaitingObject:
 
 
 def _without_workers(row: BatchRow, polled: PolledQueues) -> list[WaitingObject]:
-    """Return a reason for each task queue that the batch needs but that no worker polls.
+    """Return a waiting reason for each task queue that the batch needs but that no worker polls.
 
-    The API finds these reasons itself, because there may be no running worker that could report them.
+    The API finds these reasons itself: perhaps no worker is running that could report them.
     """
     missing = [queue for queue in (CONTROL_QUEUE, IO_QUEUE) if queue not in polled.queues]
     found = [WaitingObject(model=None, reason=unpolled_reason(queue)) for queue in missing]

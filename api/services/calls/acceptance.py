@@ -36,7 +36,7 @@ _REMEMBERED_STARTS = 1_000
 
 
 class CallWindow(NamedTuple):
-    """Time after which a call that has no answer fails, as text and as a duration."""
+    """How long a call may wait for its answer, as text and as a duration. After this time the call fails."""
 
     text: str
     length: timedelta
@@ -47,17 +47,17 @@ HELD = CallWindow("15m", timedelta(minutes=15))  # of calls whose client waits
 
 
 class CallRequest(NamedTuple):
-    """A validated request for a single call.
+    """A validated request for a single call: one request to a model that needs no batch of the client's own.
 
     Attributes:
         id_prefix: beginning of the call's id.
         body: body for the backend, as JSON.
         window: time within which the call must have an answer.
-        notifies: True if the end of the call is an event for webhooks; False if the client waits for the
-            call.
-        priority: priority of the call's line; None for the default.
-        webhook: an endpoint, with a checked URL, for the end of this call only; None for no endpoint.
-        echoed: fields of the request that are shown as long as there is no answer, as a JSON object.
+        notifies: True if webhooks get an event when the call ends. False if the client waits for the call.
+        priority: priority of the call; None for the default.
+        webhook: webhook endpoint that gets only the end of this call; None for no endpoint. Its URL is
+            checked.
+        echoed: fields of the request, as a JSON object. Responses contain them until there is an answer.
     """
 
     id_prefix: str
@@ -72,7 +72,7 @@ class CallRequest(NamedTuple):
 
 
 class SentKey(NamedTuple):
-    """An idempotency key, and the digest of its request."""
+    """An idempotency key that a client sent, and the digest of the request."""
 
     text: str
     fingerprint: str
@@ -80,7 +80,10 @@ class SentKey(NamedTuple):
 
 @dataclass
 class _Room:
-    """Limits of a tenant and their usage, which includes the calls that were admitted since it was read."""
+    """Limits of a tenant, and how much of them is used.
+
+    The usage includes calls that were accepted after it was read from the database.
+    """
 
     quotas: TenantQuotas
     storage: StorageQuota
@@ -88,7 +91,7 @@ class _Room:
     open: int
 
     def take(self, size: int) -> None:
-        """Count a call and its bytes."""
+        """Count one more open call, and its bytes."""
         self.open += 1
         self.storage = self.storage._replace(used=self.storage.used + size)
 
@@ -104,9 +107,9 @@ class Calls:
     async def submit(
         self, request: CallRequest, tenant: str, caller: Caller, key: SentKey | None = None
     ) -> Call:
-        """Accept a call, and return it.
+        """Accept a call, so that a batch sends it to a backend soon. Return the call.
 
-        If an earlier request had the same idempotency key, return the call of the earlier request.
+        If an earlier request had the same idempotency key, return the call of that request.
 
         Raises:
             ApiError: the tenant may not use the model or no backend serves it (404), too many calls of the
@@ -140,7 +143,10 @@ class Calls:
         return await self.get(tenant, id)
 
     async def _admit(self, request: CallRequest, tenant: str) -> None:
-        """Check that the tenant may have this call, and count it until the usage is read again."""
+        """Check that the limits of the tenant allow this call, and count the call.
+
+        It counts until the usage is read from the database again.
+        """
         served, model = await self._deps.models.served(), self._deps.models.canonical(request.model)
         room = await self._rooms.get(tenant)
         is_served = not served or model in served or self._deps.models.accepts_unlisted(model)
@@ -162,17 +168,18 @@ class Calls:
         return _Room(await checks.own(), storage, most, await self._calls.count_open(tenant))
 
     async def _is_accepted(self, call: Call) -> bool:
-        """Return True if a call of an earlier request has ended, or its batch was started."""
+        """Return True if a stored call is accepted: it has ended, or its batch was started."""
         if call.status.has_ended:
             return True
         return await self._deps.database.batches.get(call.tenant, call.batch_id) is not None
 
     async def _store(self, id: str, request: CallRequest, tenant: str, caller: Caller) -> Call:
-        """Store a call as a line of the open batch of its group, start the batch, and return the call.
+        """Store a call as a line of the batch that is collecting calls now.
 
-        All steps may be repeated. The call of an earlier request that was interrupted may be a line of
-        another batch, which was perhaps never started. It then becomes a line of the open batch, but only
-        after the open batch was started: so a call that was accepted never depends on a batch that was not.
+        Start this batch, and return the call. All steps may be repeated. If an earlier request for this call
+        was interrupted, the call may be a line of a batch that was never started. It is then moved to the
+        current batch, but only after the current batch was started. So each accepted call belongs to a
+        started batch.
         """
         call = NewCall(
             tenant=tenant,
@@ -244,7 +251,7 @@ class Calls:
         return order.model_copy(update={"input_file_id": input_file_id, "policy": policy})
 
     async def _start(self, call: NewCall, created_at: datetime, order: BatchOrder) -> None:
-        """Start the batch of a call, unless this process has started it already.
+        """Start the batch of a call, unless this process has already started it.
 
         Raises:
             TemporalUnavailable: the batch was not started, and no other process has started it. The call is
@@ -258,7 +265,10 @@ class Calls:
                 raise
 
     def _starting(self, order: BatchOrder) -> asyncio.Task[None]:
-        """Return the task that starts a batch, for which all calls of the batch in this process wait."""
+        """Return the task that starts a batch.
+
+        All calls of this batch in this process wait for the same task.
+        """
         id = order.batch_id
         starting = self._starts.get(id)
         if starting is None:

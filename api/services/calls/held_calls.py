@@ -21,17 +21,20 @@ _PAUSE_PER_POLL_TIME = 9  # ratio of pause to poll, so that 10 % of the time is 
 
 
 class HeldConnections:
-    """Limits how many connections of clients this process holds, for all tenants and for each."""
+    """Limits how many client connections this process keeps open while clients wait for their answers.
+
+    There is one limit for all tenants together, and one for each tenant.
+    """
 
     def __init__(self) -> None:
         self._held = Counter[str]()  # number by tenant
 
     @contextmanager
     def place(self, tenant: str) -> Generator[None]:
-        """Context manager that counts a held connection until the end of the `with` block.
+        """Context manager that counts one connection as open until the end of the `with` block.
 
         Raises:
-            ApiError: the tenant or this process holds too many connections (429).
+            ApiError: the tenant or this process already has too many open connections (429).
         """
         if self._held[tenant] >= MAX_HELD_PER_TENANT or self._held.total() >= MAX_HELD:
             message = (
@@ -49,9 +52,9 @@ class HeldConnections:
 
 
 class HeldCalls:
-    """Calls whose connections this process holds. One query asks for all of them together.
+    """Waits for the ends of calls whose clients wait on an open connection.
 
-    If there are no held connections, no queries are sent.
+    One query reads the state of all these calls together. Without waiting clients, no queries are sent.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -61,9 +64,9 @@ class HeldCalls:
         self._poller: asyncio.Task[None] | None = None
 
     async def wait(self, key: CallKey, is_disconnected: Callable[[], Awaitable[bool]]) -> bool:
-        """Wait until a call has ended, and return True. If the client disconnects first, return False.
+        """Wait until a call has ended, and return True. Return False if the client disconnects first.
 
-        A call that does not exist counts as ended.
+        True is also returned if the call does not exist.
 
         Raises:
             ApiError: the process is stopping (503), or the call has not ended within 15 minutes (429).
@@ -92,7 +95,7 @@ class HeldCalls:
                 del self._ended[key]
 
     async def _poll(self) -> None:
-        """Watch the calls of all held connections until no connection is held."""
+        """Query the state of all calls that clients wait for, until no client waits."""
         clock, failing = asyncio.get_running_loop().time, False
         while self._ended:
             began = clock()
@@ -109,7 +112,7 @@ class HeldCalls:
 
 
 def late_error() -> ApiError:
-    """Return the error for a call that got no answer in time."""
+    """Return the error for a call that got no answer within its time."""
     late = no_room(
         f"No room: the call waited for {HELD.text}, and no backend had room for it. Try again later."
     )

@@ -47,10 +47,10 @@ _ALL = ""  # key of the permissions, which are read for all tenants together
 
 
 class InteractiveCall(NamedTuple):
-    """A request that is sent to a backend at once.
+    """A request that is sent to a backend at once, without a batch.
 
     Attributes:
-        model: the model's name as the request has it, which may be an alias.
+        model: name of the model in the request. It may be an alias.
         body: the body as JSON.
     """
 
@@ -64,15 +64,15 @@ class InteractiveCall(NamedTuple):
 
 @dataclass(eq=False)
 class BackendAnswer:
-    """The answer of a backend to an interactive call, whose body is still being received.
+    """Answer of a backend to an interactive call. Its body is still arriving.
 
-    Call `end` when the body has arrived or broken off. Otherwise the call counts as ended by the client, with
-    the estimated tokens of its prompt.
+    Call `end` when the body is complete or has broken off. Without this call, it is assumed that the client
+    has disconnected: only the estimated tokens of the prompt are counted.
 
     Attributes:
-        request: body of the request as the backend has got it.
-        failure: returns the outcome if the body cannot be received. Its message is for the client.
-        result: how the call ends, for metrics.
+        request: body of the request that the backend got.
+        failure: function that returns the outcome if receiving the body fails. Its message is for the client.
+        result: how the call ended, for metrics.
         tokens: tokens that the call has used.
     """
 
@@ -89,22 +89,25 @@ class BackendAnswer:
         self.result, self.tokens = result, tokens
 
     def estimate(self, output_tokens: int) -> Tokens:
-        """Return the tokens of a call whose backend has reported none."""
+        """Estimate the tokens of the call. Used if the backend reports no tokens."""
         return _estimate(self.request, output_tokens)
 
 
 class InteractiveCalls:
-    """Sends interactive calls, and counts them for the budgets of tenants and the limits of backends.
+    """Sends interactive calls to backends.
+
+    They count towards the budgets of tenants and the limits of backends.
 
     Attributes:
-        connections: the connections of clients that are held for interactive calls.
+        connections: limits the client connections that are open for interactive calls.
     """
 
     def __init__(self, deps: ApiDependencies, routers: ModelRouters) -> None:
-        """Create the sender of this process.
+        """Create the object. Each process has only one.
 
         Raises:
-            SettingsError: a hook of the settings cannot be imported or is not callable.
+            SettingsError: a hook (the operator's own code, named in the settings) cannot be imported or is
+                not callable.
         """
         self._deps, self._routers, self._metrics = deps, routers, deps.metrics
         self._process = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
@@ -122,7 +125,7 @@ class InteractiveCalls:
         self._is_reported = True  # False while the database has a load of this process
 
     async def run(self) -> None:
-        """Publish the load and the usage of this process every second, until cancelled."""
+        """Publish the load and the token usage of this process every second, until the task is cancelled."""
         failing = False
         while True:
             await asyncio.sleep(REPORT_SECONDS)
@@ -135,9 +138,10 @@ class InteractiveCalls:
                 failing = True
 
     async def publish(self) -> None:
-        """Publish what is in flight, for the workers, and the usage, for the budgets.
+        """Write the requests in flight to the database for the workers, and the token usage for the budgets.
 
-        Models that no backend lists are forgotten unless they are in use: clients can invent any number.
+        Models that no backend serves are forgotten when they are no longer in use. Clients could invent any
+        number of them.
 
         Raises:
             DatabaseUnavailable: the database does not respond.
@@ -151,16 +155,16 @@ class InteractiveCalls:
 
     @asynccontextmanager
     async def answer(self, call: InteractiveCall) -> AsyncGenerator[BackendAnswer]:
-        """Context manager that sends a call to a backend and yields the answer as soon as it begins.
+        """Context manager that sends a call to a backend. It yields the answer as soon as the answer begins.
 
-        A backend that cannot be reached, or refuses the call or its own API key, has not processed it. The
-        call is then sent to the model's next backend. Nothing is sent again after a backend has begun to
-        process the call. If the `with` block ends early, the backend's connection is closed.
+        A backend that cannot be reached, refuses the call or rejects the API key has not processed the call.
+        The call is then sent to the model's next backend. After a backend has begun to process a call, the
+        call is never sent again. If the `with` block ends early, the connection to the backend is closed.
 
         Raises:
             ApiError: the tenant may not use the model or no backend serves it (404), a budget is used up
-                (429), a hook of the operator refuses the call (403) or fails (500), or no backend can be
-                reached (502, 503, 504).
+                (429), a hook (the operator's own code) refuses the call (403) or fails (500), or no backend
+                can be reached (502, 503, 504).
             DatabaseUnavailable: the permissions cannot be read.
         """
         began, model = time.monotonic(), self._deps.models.canonical(call.model)
@@ -211,7 +215,9 @@ class InteractiveCalls:
 
     @asynccontextmanager
     async def _accepted(self, call: InteractiveCall, router: ModelRouter) -> AsyncGenerator[BackendAnswer]:
-        """Context manager that yields the answer of the first backend that accepts the call.
+        """Context manager that tries the model's backends in turn.
+
+        It yields the answer of the first that accepts.
 
         Raises:
             _NotSent: a hook refuses the call or fails, or no backend has answered.
@@ -243,9 +249,9 @@ class InteractiveCalls:
     async def _send(
         self, call: InteractiveCall, dispatch: Dispatch, sending: AsyncExitStack
     ) -> BackendAnswer | Outcome:
-        """Send the call to one backend. Return the answer, or the reason why there is none.
+        """Send the call to one backend. Return its answer, or an outcome that says why there is none.
 
-        The end of `sending` ends the request.
+        Closing `sending` ends the request.
         """
         upstream, backend = dispatch.upstream, dispatch.upstream.backend
         sending.callback(dispatch.end)
@@ -282,7 +288,7 @@ class InteractiveCalls:
 
 
 class _NotSent(Exception):
-    """A hook has stopped the call, or no backend has answered. `error` is the error for the client."""
+    """Raised if a hook stops the call or no backend answers. `error` is the error for the client."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.message)
@@ -290,7 +296,7 @@ class _NotSent(Exception):
 
 
 def error_of(outcome: Outcome) -> ApiError:
-    """Return the error for a call to which no backend has given a usable answer."""
+    """Return the error for a client whose call got no usable answer from any backend."""
     if outcome.verdict is HOOK_REJECTED:
         return ApiError(403, outcome.message, code=outcome.code.value)
     if outcome.verdict is HOOK_FAILED:
@@ -307,18 +313,20 @@ def _estimate(request: bytes, output_tokens: int) -> Tokens:
 
 
 def client_settings(settings: Settings) -> Settings:
-    """Return the settings for the clients of backends in a process that sends interactive calls.
+    """Return the settings for backend clients in a process that sends interactive calls.
 
-    Only the engine `httpx` passes on an answer while it arrives. Each call that the process may hold gets a
-    connection, so that calls to a backend that hangs do not delay calls to others.
+    They differ in two points. The engine is `httpx`, because only this engine passes on an answer while it
+    arrives. There is one connection for each call that the process may have open. So calls to a backend that
+    hangs do not delay calls to other backends.
     """
     return settings.model_copy(update={"http_engine": "httpx", "global_in_flight": MAX_HELD})
 
 
 async def _body_for(upstream: Upstream, call: InteractiveCall) -> bytes:
-    """Return the body with the name that the model has at the backend.
+    """Return the body for one backend, with the name that the model has there.
 
-    If batches have a priority at the backend, the call gets that of people, which no tenant can raise.
+    If the backend gives batches a priority, the call gets the priority for interactive requests. Tenants
+    cannot raise it.
     """
     is_renamed, has_priority = upstream.upstream_model != call.model, upstream.priority is not None
 

@@ -15,12 +15,12 @@ _NEGLIGIBLE = 0.05  # requests in flight; with fewer on average, a backend count
 
 @dataclass(slots=True)
 class _Use:
-    """Requests in flight at one backend.
+    """Requests in flight at one backend, and their average number.
 
     Attributes:
-        changed_at: time until which `passed` is counted.
-        passed: sum over the time since the last report, in request seconds.
-        mean: average over the last seconds, at the last report.
+        changed_at: time of the last update of `passed`.
+        passed: sum of the time that requests were in flight since the last report, in request-seconds.
+        mean: average number in flight over the last seconds, updated at each report.
     """
 
     changed_at: float
@@ -35,7 +35,7 @@ class _Use:
 
 
 class InteractiveLoad:
-    """Counts the interactive calls of this process by backend."""
+    """Counts the interactive calls in flight of this process, by backend."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._gauge = clock, metrics.interactive_in_flight
@@ -57,7 +57,7 @@ class InteractiveLoad:
             self._gauge.labels(url).set(use.in_flight)
 
     def report(self) -> list[BackendLoad]:
-        """Return the load of all backends that are not idle. Call this regularly."""
+        """Return the load of each backend that is not idle, and update the averages. Call this regularly."""
         now = self._clock()
         seconds, self._reported_at = max(now - self._reported_at, 1e-6), now
         newest = 1 - math.exp(-seconds / _AVERAGE_SECONDS)

@@ -28,9 +28,9 @@ class ByteRange(NamedTuple):
 
 
 async def file_response(request: Request, row: FileRow, storage: Storage, *, without_body: bool) -> Response:
-    """Return the response to a download: the whole file, one byte range, or 304 if the client has the file.
+    """Return the response to a download: the whole file, one byte range, or 304 if the client already has it.
 
-    The whole file is compressed while it is sent, if the client accepts that.
+    If the client accepts compression, a whole file is compressed while it is sent.
 
     Args:
         without_body: True for a HEAD request, for which the content is not read.
@@ -71,7 +71,7 @@ async def conditional_headers(
     if_range: Annotated[str | None, Header(description="send the range only of this ETag"), _TEXT] = None,
     if_none_match: Annotated[str | None, Header(description="ETags the client has"), _TEXT] = None,
 ) -> None:
-    """Do nothing. Routes depend on this function only to describe the headers in `/openapi.json`."""
+    """Do nothing. Routes declare this dependency only so that `/openapi.json` describes the headers."""
 
 
 def parse_range(header: str, size: int) -> ByteRange | None:
@@ -99,10 +99,10 @@ def parse_range(header: str, size: int) -> ByteRange | None:
 
 
 def _requested_range(request: Request, tag: str, size: int) -> ByteRange | None:
-    """Return the byte range that the request selects; None if the whole file has to be sent.
+    """Return the byte range that the request selects. Return None if the whole file must be sent.
 
     Args:
-        tag: ETag of the file. If the header If-Range has another ETag, the range is ignored.
+        tag: ETag of the file. If the header If-Range names another ETag, the range is ignored.
 
     Raises:
         ApiError: the range is outside the file (416).
@@ -118,10 +118,10 @@ def _requested_range(request: Request, tag: str, size: int) -> ByteRange | None:
 
 
 def _disposition(filename: str) -> str:
-    """Return the Content-Disposition header (RFC 6266) for a file name.
+    """Return the Content-Disposition header for a file name (RFC 6266).
 
-    The header contains an ASCII name, and also the real name if it differs. Characters that could mislead,
-    such as path separators or changes of the text direction, are replaced or removed.
+    The header has an ASCII name, and also the real name if it differs. Characters that could deceive a person
+    are replaced or removed, such as path separators and changes of the text direction.
     """
     visible = "".join(
         letter for letter in filename if unicodedata.category(letter) not in _INVISIBLE_CATEGORIES

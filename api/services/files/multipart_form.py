@@ -17,14 +17,14 @@ _MAX_FIELD_BYTES = 4096
 
 
 class FormField(NamedTuple):
-    """A complete form field that is not a file."""
+    """A field of the form that is not a file. It is complete."""
 
     name: str
     value: str
 
 
 class FormFile(NamedTuple):
-    """Start of a file in the form. The items that follow are the file's content, in pieces."""
+    """Start of a file in the form. The content of the file follows in pieces, as the next items."""
 
     name: str
     filename: str
@@ -36,7 +36,7 @@ FormPiece = FormField | FormFile | bytes
 async def read_multipart(
     content_type: str, body: AsyncIterator[bytes], file: str = "file"
 ) -> AsyncGenerator[FormPiece]:
-    """Yield the parts of the form in order: fields, starts of files, and pieces of file content.
+    """Parse a multipart form. Yield its parts in order: fields, starts of files, and pieces of file content.
 
     Args:
         content_type: Content-Type header of the request, which contains the boundary.
@@ -62,7 +62,10 @@ async def read_multipart(
 
 
 class _FormParser:
-    """Turns the parser's events into pieces of the form: complete fields, and files in several pieces."""
+    """Receives the events of the multipart parser, and makes items of them.
+
+    An item is a complete field, the start of a file or a piece of a file.
+    """
 
     def __init__(self, file: str) -> None:
         self._file = file

@@ -19,14 +19,14 @@ _MAX_DISCARD_SECONDS = 10.0
 async def stream_body(
     request: Request, limit: int, what: str = "file"
 ) -> AsyncGenerator[AsyncIterator[bytes]]:
-    """Context manager that yields the pieces of a body: a form with one file of at most `limit` bytes.
+    """Context manager that yields the body of an upload in pieces. The file may have at most `limit` bytes.
 
-    If the body is rejected, a client that waits for `100 Continue` gets the error before it sends the body.
-    For any other client, the rest of the body is read and dropped first, because many clients read a response
-    only after they have sent everything.
+    If the body is rejected, the error is sent in one of two ways. A client that waits for `100 Continue` gets
+    the error before it sends the body. For other clients, the rest of the body is first read and dropped,
+    because many clients read a response only after they have sent everything.
 
     Args:
-        what: name of the file in errors.
+        what: name of the uploaded object, for error messages.
 
     Raises:
         ApiError: the announced size is too large (413), or the body ends too early (400).
@@ -59,7 +59,7 @@ class _UploadBodyStream:
 
     @property
     def is_held_back(self) -> bool:
-        """True if the client has not sent the body yet, because it waits for `100 Continue`."""
+        """True if the client has not sent the body yet because it waits for `100 Continue`."""
         expected = self._request.headers.get("expect", "")
         return expected.lower() == "100-continue" and not self._is_read
 
@@ -71,7 +71,7 @@ class _UploadBodyStream:
 
 
 async def _discard(body: AsyncIterator[bytes]) -> None:
-    """Read and drop the rest of a rejected body, up to a maximum size and time."""
+    """Read and drop the rest of a rejected body. Stop after a maximum size or time."""
     discarded = 0
     try:
         async with asyncio.timeout(_MAX_DISCARD_SECONDS):

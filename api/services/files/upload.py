@@ -55,9 +55,9 @@ _FIELDS = ("purpose", _ANCHOR, _SECONDS)
 
 
 class FileUpload:
-    """State of one request that uploads a file, such as `POST /v1/files`.
+    """One upload of a file by a request, such as `POST /v1/files`.
 
-    The caller calls `check_quota` first, then `feed` for every piece of the form, then `finish`, then `row`.
+    Call the methods in this order: `check_quota`, `feed` for each piece of the form, `finish`, `row`.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class FileUpload:
 
         Args:
             max_bytes: maximum size of the file; None for the limit of its purpose.
-            observer: gets each piece that was stored; None for no observer.
+            observer: called with each piece after it was stored; None for no observer.
         """
         self.tenant, self._max_bytes, self._observer = tenant, max_bytes, observer
         self.idempotency_key = idempotency_key
@@ -92,10 +92,10 @@ class FileUpload:
         self.key = object_keys.upload_key(tenant, self._file_id, token_hex(8))
 
     async def check_quota(self, deps: ApiDependencies) -> None:
-        """Read the tenant's storage quota, and check that it is not exhausted.
+        """Read the tenant's storage quota, and check that some of it is left.
 
-        With an idempotency key, the quota is checked later, because an earlier request may have stored the
-        file.
+        If the request has an idempotency key, the quota is checked later: perhaps an earlier request has
+        already stored the file.
 
         Raises:
             ApiError: the quota is exhausted, and the request has no idempotency key.
@@ -106,10 +106,10 @@ class FileUpload:
             self._check_quota(least=1)
 
     def _check_quota(self, least: int = 0) -> None:
-        """Check that the tenant's storage quota allows the bytes received so far.
+        """Check that the tenant's storage quota allows the number of bytes received so far.
 
         Args:
-            least: minimum number of bytes to check, if fewer bytes were received.
+            least: check at least this number of bytes, even if fewer were received.
 
         Raises:
             ApiError: the quota does not allow so many bytes.
@@ -118,14 +118,16 @@ class FileUpload:
             self._admission.check_storage(self._quota, max(self._bytes, least))
 
     def reserve(self, deps: ApiDependencies) -> AbstractAsyncContextManager[None]:
-        """Return a context manager that reserves the file's bytes while its row is inserted.
+        """Return a context manager that reserves quota for the file while its row is inserted.
 
-        Entering it raises ApiError if the quota is exhausted.
+        Entering the context raises ApiError if the quota is exhausted.
         """
         return QuotaChecks(deps, self.tenant).reserve(self._file_id, self._bytes, self._quota)
 
     async def feed(self, piece: FormPiece, writer: ObjectWriter) -> None:
-        """Check the next piece of the form. If it is content of the file, write it to storage with `writer`.
+        """Process the next piece of the form.
+
+        A piece of the file's content is written to storage with `writer`.
 
         Raises:
             ApiError: the request cannot be accepted.
@@ -143,16 +145,16 @@ class FileUpload:
                 await store_pieces(self._observed(self._content.feed(piece)), self._count, writer)
 
     async def finish(self, writer: ObjectWriter) -> None:
-        """Write the last bytes of the file to storage with `writer`.
+        """Write the last bytes of the file to storage with `writer`. Call this after the last piece.
 
         Raises:
-            ApiError: the file is compressed and was cut.
+            ApiError: the file is compressed, and its end is missing.
         """
         if self._content is not None:
             await store_pieces(self._observed(self._content.finish()), self._count, writer)
 
     def row(self, now: datetime) -> FileRow:
-        """Return the row of the complete file, created at `now`.
+        """Return the database row of the complete file. `now` is its creation time.
 
         Raises:
             ApiError: a field is missing or not valid, or the file is too large for its purpose or for the
@@ -178,7 +180,10 @@ class FileUpload:
         )
 
     def fingerprint(self) -> str:
-        """Return a digest of the form's fields and file. The order of the fields does not matter."""
+        """Return a digest of the form's fields and of the file.
+
+        It does not depend on the order of the fields.
+        """
         fields = [f"{name}={self._fields.get(name)!r}" for name in _FIELDS]
         text = "\n".join([self._digest.hexdigest(), repr(self._filename), *fields])
         return sha256(text.encode(errors="backslashreplace")).hexdigest()
@@ -206,7 +211,10 @@ class FileUpload:
 
     @property
     def _expands(self) -> bool:
-        """True if a compressed file is expanded. The profile `strict` rejects compressed files."""
+        """True if a compressed file is decompressed before it is stored.
+
+        The profile `strict` rejects such files.
+        """
         return self._settings.profile is not Profile.STRICT and self._purpose in (None, "batch")
 
     @property
@@ -214,7 +222,7 @@ class FileUpload:
         return self._content is not None and self._content.is_expanded
 
     async def _observed(self, content: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        """Yield the pieces of the content. The observer gets each one after it was stored."""
+        """Yield the pieces of the content. The observer is called with each piece after it was stored."""
         async for piece in content:
             yield piece
             if self._observer is not None:
@@ -256,15 +264,18 @@ class FileUpload:
 async def store_file(
     upload: FileUpload, content_type: str, body: AsyncIterator[bytes], deps: ApiDependencies
 ) -> FileRow:
-    """Store the file of the upload form in `body`, and return its row. Raises the errors of `store_form`."""
+    """Parse the upload form in `body`, store its file, and return the file's row.
+
+    It raises the same errors as `store_form`.
+    """
     return await store_form(upload, read_multipart(content_type, body), deps)
 
 
 async def store_form(upload: FileUpload, form: AsyncGenerator[FormPiece], deps: ApiDependencies) -> FileRow:
-    """Write the form's file to storage and its row to the database, and return the row.
+    """Write the file of a form to storage, insert its row into the database, and return the row.
 
-    If the request's idempotency key was used before, delete the new object, and return the row of the earlier
-    file. After an error, the new object is deleted, either at once or later by retention.
+    If the idempotency key was used before, delete the new object, and return the row of the earlier file.
+    After an error, the new object is deleted at once. If that fails, retention deletes it later.
 
     Raises:
         ApiError: the request is not valid, or the quota is exhausted.
@@ -309,10 +320,10 @@ async def _insert(row: FileRow, upload: FileUpload, deps: ApiDependencies) -> Fi
 async def store_pieces(
     content: AsyncGenerator[bytes], check: Callable[[bytes], None], writer: ObjectWriter
 ) -> None:
-    """Write the pieces of a file to storage. `check` is called with each piece before it is written.
+    """Write the pieces of a file to storage. Call `check` with each piece before it is written.
 
     Raises:
-        ApiError: the file is compressed, and damaged.
+        ApiError: the file is compressed and damaged.
     """
     try:
         async for piece in content:
@@ -323,7 +334,10 @@ async def store_pieces(
 
 
 async def discard_object(key: str, deps: ApiDependencies) -> None:
-    """Delete an object that no row refers to. A storage error is logged; retention deletes it later."""
+    """Delete an object that no database row refers to.
+
+    If the storage fails, the error is only logged: retention deletes the object later.
+    """
     try:
         await deps.storage.delete(key)
     except StorageError as error:
@@ -331,10 +345,7 @@ async def discard_object(key: str, deps: ApiDependencies) -> None:
 
 
 class FirstLineCheck:
-    """Checks that a batch's input is not empty and that its first line is JSON.
-
-    It receives the file in pieces, and keeps at most one line in memory.
-    """
+    """Checks that the input of a batch is not empty, and that its first line is JSON."""
 
     def __init__(self, max_line_bytes: int) -> None:
         self._splitter = LineSplitter(max_line_bytes)
@@ -347,9 +358,10 @@ class FirstLineCheck:
             self._line = next(self._splitter.feed(piece), None)
 
     def check(self) -> None:
-        """Check the first line if it is complete and not too long. Otherwise do nothing.
+        """Check the first line as soon as it is complete. Do nothing before that.
 
-        A first line that is too long is rejected later, when the batch is validated.
+        If the first line is too long, do nothing. The line is then rejected later, when the batch is
+        validated.
 
         Raises:
             ApiError: the first line is complete and is not JSON.

@@ -37,10 +37,10 @@ MAX_PART_BYTES = 64 * 1024 * 1024  # as in OpenAI's API
 
 
 async def assemble(upload: UploadRow, completion: UploadCompletion, deps: ApiDependencies) -> UploadRow:
-    """Copy the parts of an upload into one file, complete the upload, and return its row.
+    """Copy the parts of an upload into one file, complete the upload, and return the upload's row.
 
-    If another request completes or cancels the upload meanwhile, or it ends in another way, delete the copy
-    and return the upload's current row.
+    If the upload has ended meanwhile, for example because another request completed it, delete the copy and
+    return the current row.
 
     Raises:
         ApiError: the parts do not match the request or the announced size. Or the file is compressed, and
@@ -75,7 +75,7 @@ async def assemble(upload: UploadRow, completion: UploadCompletion, deps: ApiDep
 async def _requested_parts(
     upload: UploadRow, completion: UploadCompletion, deps: ApiDependencies
 ) -> list[PartRow]:
-    """Return the rows of the parts in the requested order.
+    """Return the rows of the parts that the request lists, in the same order.
 
     Raises:
         ApiError: a part does not exist, or the parts do not have the announced total size.
@@ -108,9 +108,9 @@ def _file_row(upload: UploadRow, deps: ApiDependencies) -> FileRow:
 
 
 class _AssembledFile:
-    """Writes the assembled file and checks it: its MD5 digest, its size, and the first line of a batch input.
+    """Writes the assembled file, and checks its MD5 digest, its size, and the first line of a batch input.
 
-    Even if the file is expanded, the digest is computed from the parts.
+    The digest is always that of the parts as they were sent, even if a compressed file is decompressed.
     """
 
     def __init__(
@@ -126,20 +126,20 @@ class _AssembledFile:
 
     @property
     def extra_bytes(self) -> int:
-        """Number of bytes by which the file is larger than the upload.
+        """Number of bytes by which the stored file is larger than the uploaded parts.
 
-        The bytes of the upload already count for the quota.
+        Only these bytes are added to the quota's usage, because the bytes of the parts already count.
         """
         return max(self._bytes - self._upload.bytes, 0)
 
     def described(self, row: FileRow) -> FileRow:
-        """Return the row of the file with the size and the name of the stored content."""
+        """Return a copy of the file's row with the size and the name of the stored content."""
         if not self._content.is_expanded:
             return row
         return row.model_copy(update={"bytes": self._bytes, "filename": expanded_name(row.filename)})
 
     async def add(self, piece: bytes, writer: ObjectWriter) -> None:
-        """Add the next bytes of the parts. Write them, expanded if the file is compressed.
+        """Write the next bytes of the parts. If the file is compressed, decompress them first.
 
         Raises:
             ApiError: the file is damaged or too large, or its first line is not JSON.
@@ -148,10 +148,11 @@ class _AssembledFile:
         await store_pieces(self._content.feed(piece), self._count, writer)
 
     async def finish(self, expected: str | None, writer: ObjectWriter) -> None:
-        """Write the last bytes and check the complete file.
+        """Write the last bytes, and check the complete file.
 
         Raises:
-            ApiError: the file was cut, it is empty, or the digest of its parts is not `expected`.
+            ApiError: the end of the compressed file is missing, the file is empty, or the digest of its parts
+                is not `expected`.
         """
         await store_pieces(self._content.finish(), self._count, writer)
         if self._first is not None:
@@ -174,7 +175,7 @@ class _AssembledFile:
 async def store_part(
     upload: UploadRow, content_type: str, body: AsyncIterator[bytes], deps: ApiDependencies
 ) -> PartRow:
-    """Store the file `data` of the form as a part of the upload. Insert the part's row, and return it.
+    """Store one part of an upload: the file `data` in the form. Insert the part's row, and return it.
 
     After an error, the new object is deleted at once, or later together with the upload.
 
@@ -208,7 +209,7 @@ async def store_part(
 
 
 class _PartData:
-    """Checks the pieces of the form and writes its only file, `data`."""
+    """Checks the form of a part, and writes its only file, `data`, to storage."""
 
     def __init__(self) -> None:
         self._bytes: int | None = None
@@ -227,7 +228,7 @@ class _PartData:
         self._bytes = 0
 
     def finish(self) -> int:
-        """Return the size of the part in bytes. Raise ApiError if the form had no file `data`."""
+        """Return the size of the part in bytes. Raise ApiError if the form has no file `data`."""
         if self._bytes is None:
             raise missing_parameter("data")
         return self._bytes
