@@ -92,7 +92,10 @@ def rate_limited(
 
 
 def storage_quota_exceeded(limit: int, used: int) -> ApiError:
-    """Return a 429 error for a storage quota that is used up. A header tells clients not to retry."""
+    """Return a 429 error for a storage quota that is used up. A header tells clients not to retry.
+
+    A retry would send the whole file again. `limit` and `used` are in bytes.
+    """
     message = (
         f"Too many bytes are stored: of at most {limit}, {used} are taken. Delete files, or let them expire."
     )
@@ -200,8 +203,5 @@ def error_response(error: ApiError) -> Response:
 
 
 def internal_error_response() -> Response:
-    """Return the 500 response for an unexpected exception, and log the exception.
-
-    The response does not show it.
-    """
+    """Return the 500 response for an unexpected exception. It does not show the exception."""
     return error_response(ApiError(500, "The server had an error while processing your request."))

@@ -108,7 +108,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _linger(self) -> None:
-        """Send nothing more, and drop all received data until the client closes the connection."""
+        """Send nothing more, and drop all received data until the client closes the connection.
+
+        If the client does not close it, the server does: after `LINGER_SECONDS` or too many bytes.
+        """
         if self.lingers or self.transport.is_closing():
             return
         self.lingers, self._unwanted = True, 0

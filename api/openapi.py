@@ -132,7 +132,10 @@ def pattern_schema(pattern: str) -> WithJsonSchema:
 
 
 class DocumentedApp(FastAPI):
-    """FastAPI application with a correct OpenAPI description: only responses that its routes can return."""
+    """FastAPI application with a correct OpenAPI description: only responses that its routes can return.
+
+    FastAPI alone would describe a 422 response for invalid requests, but this API returns 400.
+    """
 
     _page: Response | None = None
 
@@ -159,7 +162,11 @@ def _with_error_schema(description: dict[str, object]) -> dict[str, object]:
 
 
 def _without_members(node: Mapping[str, object], never: set[str]) -> dict[str, object]:
-    """Return a copy of a part of the OpenAPI description, without the keys in `never`."""
+    """Return a copy of a part of the OpenAPI description, without the keys in `never`.
+
+    Nested objects are copied, too. `_UNUSED` says which keys to leave out of an object with a certain name,
+    such as `422` in `responses`.
+    """
     return {
         name: _without_members(_OBJECT.validate_python(value), _UNUSED.get(name, set()))
         if isinstance(value, dict)

@@ -137,7 +137,7 @@ class AuditLog:
         )
 
     def _redacted(self, state: State | None) -> JsonValue:
-        """Return the state without the values of headers, and without all text that looks like a secret."""
+        """Return the state of a target without the values of headers and without text that looks secret."""
         return cast("JsonValue", self._redactor.value(_without_headers(state)))
 
 

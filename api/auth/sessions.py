@@ -24,7 +24,10 @@ def new_token() -> str:
 
 
 class Sessions:
-    """Starts, finds and ends sessions of the pages at `/ui`. A session stands for an API key."""
+    """Starts, finds and ends sessions of the pages at `/ui`. A session stands for an API key.
+
+    All methods raise DatabaseUnavailable if the database does not respond.
+    """
 
     def __init__(self, table: SessionsTable, clock: Callable[[], datetime]) -> None:
         self._table, self._clock = table, clock

@@ -41,9 +41,9 @@ class _CorsMiddleware(CORSMiddleware):
 
 
 def allow_origins(app: FastAPI, origins: list[str], tenant_header: str) -> None:
-    """Allow web pages of these origins to call the API.
+    """Allow web pages of these origins, such as `https://app.example.com`, to call the API.
 
-    An origin is, for example, https://app.example.com.
+    `*` allows all origins. An empty list allows none.
     """
     if origins:
         app.add_middleware(

@@ -45,7 +45,10 @@ class CallbackRoutes:
         return router
 
     async def call(self, request: Request, token: _Token) -> Response:
-        """Report that a job has ended. A backend calls this."""
+        """Report that a job has ended. A backend calls this.
+
+        Only the first call counts. A repeated call returns 200 and changes nothing.
+        """
         callback = self._callback(token)
         expires_at = datetime.fromtimestamp(callback.expires_at, UTC)
         if self._deps.clock() >= expires_at:

@@ -50,7 +50,10 @@ class StatsRoutes:
         return router
 
     async def get(self) -> Response:
-        """Show how many requests all workers have sent, by registered backend and model."""
+        """Show how many requests all workers have sent, by registered backend and model.
+
+        The data is at most a second old.
+        """
         totals = await self._totals.get("all")
         found = totals.traffic
         stats = StatsObject(

@@ -91,6 +91,8 @@ class AsyncJob:
     ) -> "AsyncJob":
         """Create a batch that sends the failed lines of this ended batch again, and return its job.
 
+        A batch can be retried once. A repeated call returns the same new batch.
+
         Args:
             codes: retry only lines with these error codes, as in `LineError.code`; None for all failed lines.
             completion_window: window of the new batch; None for the same length as the window of this batch.

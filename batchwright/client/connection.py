@@ -63,7 +63,10 @@ class Patience:
 
 
 class Lines:
-    """Splits a response that arrives in pieces into lines."""
+    """Splits a response that arrives in pieces into lines.
+
+    Only a line feed ends a line. Other line separators, such as U+2028, may be inside JSON texts.
+    """
 
     def __init__(self) -> None:
         self._pieces = list[bytes]()

@@ -160,7 +160,10 @@ class OperatorBatchRoutes:
         return await self._act(request, batch_id, "abandoned", self._control.abandon)
 
     async def prioritize(self, request: Request, batch_id: str) -> Response:
-        """Change the priority of a live batch among the batches of its tenant."""
+        """Change the priority of a live batch among the batches of its tenant.
+
+        Workers apply the change within seconds.
+        """
         tenant = await self._owner(batch_id)
         fields = await read_json_object(request)
         reject_unknown(fields, PriorityUpdate.model_fields)

@@ -99,7 +99,10 @@ class HoldRoutes:
 
 
 def _parse_hold(fields: Mapping[str, object]) -> tuple[HoldKind, str]:
-    """Return what to hold: a tenant or a model, and its name."""
+    """Return what to hold: a tenant or a model, and its name.
+
+    Raises ApiError unless `fields` has exactly one of `tenant` and `model`, with a valid name.
+    """
     tenant, model = fields.get("tenant"), fields.get("model")
     if tenant is None and model is None:
         raise missing_parameter("tenant")

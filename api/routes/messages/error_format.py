@@ -55,7 +55,10 @@ def message_error_responses(*statuses: int) -> ResponseSpecs:
 
 
 class MessageErrorMiddleware:
-    """Converts errors of paths below `/v1/messages` to Anthropic's format. Adds the header `request-id`."""
+    """Converts errors of paths below `/v1/messages` to Anthropic's format. Adds the header `request-id`.
+
+    It must be the outermost middleware, because it needs the request id that other middleware has set.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -36,7 +36,10 @@ def result_file_ids(row: BatchRow) -> list[str]:
 
 
 def results_available(row: BatchRow, files: Mapping[str, FileRow], now: datetime) -> bool:
-    """Return True if a client can read the results of the batch at the time `now`."""
+    """Return True if a client can read the results of the batch at the time `now`.
+
+    `files` are existing files, by id. They must include all existing files of `result_file_ids`.
+    """
     ids = result_file_ids(row)
     return bool(ids) and now < row.order.created_at + RESULTS_LIFETIME and all(id in files for id in ids)
 

@@ -150,6 +150,8 @@ class LiveIndex:
     async def refresh(self) -> None:
         """Add the segments that were stored since the last refresh. Remove segments that no longer exist.
 
+        Do nothing if the last refresh was less than `refresh_seconds` ago.
+
         Raises:
             SegmentDamaged: the end of a segment, which lists its results, is invalid.
         """
