@@ -76,9 +76,9 @@ COMMANDS = (
 
 
 class Commands(TyperGroup):
-    """Group of all `batchwright` commands.
+    """Group of all `batchwright` commands. It changes the exit code of usage errors to 3.
 
-    A usage error exits with 3. Typer's own code for it is 2, but here 2 means that a batch is not finished.
+    Typer exits with 2 for a usage error. Here 2 means that a batch is not finished.
     """
 
     def main(

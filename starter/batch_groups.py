@@ -24,18 +24,20 @@ _PAGE = 100  # batches in a list
 
 
 def is_group(id: str) -> bool:
-    """Return True if this is the id of a group, and not of a batch."""
+    """Return True if the id belongs to a group of batches, and False if it belongs to a single batch."""
     return id.startswith(GROUP_PREFIX)
 
 
 def batches_of(client: Client, id: str, *, complete: bool = True) -> list[BatchObject]:
-    """Return the batches of a group in the order of their parts, or the batch with this id.
+    """Return the batches of a group in order, or the single batch with this id.
 
     Args:
-        complete: False for a group that may lack parts, because the command that submits it was interrupted.
+        complete: False if batches of the group may be missing, because the command that creates them was
+            interrupted.
 
     Raises:
-        ClientError: there is no such batch or group, a part has no batch, or a call to the API failed.
+        ClientError: there is no such batch or group, a batch of the group is missing, or a call to the API
+            failed.
     """
     if not is_group(id):
         return [client.batch(id)]
@@ -52,7 +54,7 @@ def batches_of(client: Client, id: str, *, complete: bool = True) -> list[BatchO
 
 
 def all_batches_of(client: Client, id: str) -> list[BatchObject]:
-    """Return every batch of a group, newest first, with those that retry or resume another one of the group.
+    """Return every batch of a group, newest first, including batches that retry or resume one of them.
 
     Raises:
         ClientError: there is no such group, or a call to the API failed.
@@ -70,14 +72,14 @@ def _no_group(id: str) -> ClientError:
 def for_each(
     client: Client, group: str, batches: Sequence[BatchObject], act: Callable[[BatchObject], BatchObject]
 ) -> list[BatchObject]:
-    """Call `act` for each of these batches of a group, and return its results.
+    """Call `act` for each of these batches of a group, and return the results.
 
-    If the API rejects a call, the later batches are tried anyway. If it does so because the batch has ended
-    since it was read, the batch is returned as it is now.
+    If the API rejects a call, the other batches are still tried. A call may be rejected because the batch has
+    ended since it was read. Then its result is the batch as it is now.
 
     Raises:
-        ClientError: the API rejected some of the calls. The message names their batches. Or the API did not
-            respond, so that later batches were not tried. Repeat the command to continue.
+        ClientError: the API rejected some of the calls: the message names their batches. Or the API did not
+            respond, and the remaining batches were not tried. Repeat the command to continue.
     """
     done, rejected = list[BatchObject](), list[str]()
     for number, batch in enumerate(batches, 1):
@@ -105,9 +107,9 @@ def for_each(
 
 
 def parts_of(client: Client, group: str) -> dict[int, BatchObject]:
-    """Return the batches of a group by the number of their part, in ascending order.
+    """Return the batches of a group by the number of their part of the input, in ascending order.
 
-    If a batch was resumed, its newest resumption is returned instead.
+    If a batch was resumed, the newest batch that resumes it is returned instead.
     """
     found: dict[int, BatchObject] = {}
     for batch in whole_input_batches(client, GROUP_KEY, group):
@@ -116,7 +118,10 @@ def parts_of(client: Client, group: str) -> dict[int, BatchObject]:
 
 
 def whole_input_batches(client: Client, key: str, value: str) -> Iterator[BatchObject]:
-    """Yield the batches with this pair in their metadata that run a whole input, newest first."""
+    """Yield batches that have this pair in their metadata, newest first.
+
+    Only batches that run a whole input are included, not batches that retry some of its lines.
+    """
     batches = {batch.id: batch for batch in _batches_with(client, key, value)}
     found = [FoundBatch(batch.id, batch.input_file_id, _is_retry(batch)) for batch in batches.values()]
     return (batches[id] for id in whole_input_ids(found))
@@ -138,7 +143,10 @@ def _batches_with(client: Client, key: str, value: str) -> Iterator[BatchObject]
 
 
 def print_batches(id: str, batches: Sequence[BatchObject], json: bool) -> None:
-    """Print the batch, or a group: its sums and a line for each part. As JSON, a group is a list."""
+    """Print one batch, or a group: the sums over its batches, and a line for each.
+
+    As JSON, a group is a list.
+    """
     if not is_group(id):
         if json:
             print_json(batches[0])
@@ -154,10 +162,10 @@ def print_batches(id: str, batches: Sequence[BatchObject], json: bool) -> None:
 
 
 def batches_exit_code(batches: Sequence[BatchObject]) -> ExitCode:
-    """Return the exit code of a group.
+    """Return the exit code for these batches: unfinished, failed or completed.
 
-    It is the code for unfinished if a batch is unfinished. Otherwise it is the code for failed if a batch
-    failed.
+    It is the code for unfinished if at least one batch is unfinished. If all have ended but at least one has
+    failed, it is the code for failed.
     """
     codes = {exit_code(batch.status) for batch in batches}
     order = (ExitCode.UNFINISHED, ExitCode.FAILED)

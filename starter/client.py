@@ -37,7 +37,7 @@ class ClientError(Exception):
     """A call to the API failed. The message is one sentence for the user.
 
     Attributes:
-        is_transient: True if the same call may succeed soon, for example after a timeout.
+        is_transient: True if the same call may succeed if it is repeated soon, for example after a timeout.
         is_rejected: True if the API has certainly rejected the request and changed nothing.
         code: error code of the API, such as `model_not_found`; None if there is none.
         status: HTTP status of the response; None if there was no response.
@@ -126,11 +126,11 @@ class Client:
 
         Args:
             window: completion window, the time after which the batch expires, such as `24h`.
-            deduplicate: True sends identical requests only once. False leaves this to the API's own setting.
+            deduplicate: True to send identical requests only once. With False, the API's own setting decides.
             priority: 1 to 5, where 5 is the most urgent; None for the default of the API.
-            max_cost: cap on the cost of the batch; None for no cap.
-            webhook: URL that receives the events of the batch's end; None for no webhook.
-            output_location: `s3://bucket/prefix` where the API also writes the files; None for no such place.
+            max_cost: maximum cost of the batch; None for no limit.
+            webhook: URL that gets an event when the batch ends; None for no webhook.
+            output_location: `s3://bucket/prefix` to which the output files are also copied; None for no copy.
             start_at: time at which the batch starts, as RFC 3339 or Unix seconds; None to start it now.
             headers: headers that the API forwards to backends.
             idempotency_key: a repeated call with the same key returns the batch of the first call.
@@ -157,16 +157,22 @@ class Client:
         return self.call("POST", "/v1/batches", BatchObject, body | extension, sent)
 
     def estimate(self, file_id: str, endpoint: str) -> EstimateObject:
-        """Estimate the lines, tokens and cost of a batch with this input file, without creating the batch."""
+        """Return the estimated lines, tokens and cost of a batch with this input file.
+
+        No batch is created.
+        """
         body = {"input_file_id": file_id, "endpoint": endpoint}
         return self.call("POST", "/v1/batches/x/estimate", EstimateObject, body)
 
     def change_max_cost(self, batch_id: str, max_cost: str | None) -> BatchObject:
-        """Change the cap on the cost of a batch in progress, and return the batch. None removes the cap."""
+        """Change the maximum cost of a batch in progress, and return the batch. None removes the limit."""
         return self.call("POST", _batch_path(batch_id, "/x/max_cost"), BatchObject, {"max_cost": max_cost})
 
     def part_limits(self) -> PartLimits:
-        """Return the limits of one batch, or OpenAI's limits if the caller's key may not read."""
+        """Return how large one batch may be.
+
+        If the caller's key may not read this, return OpenAI's limits.
+        """
         try:
             limits = self.call("GET", "/v1/x/limits", LimitsObject)
         except ClientError as error:
@@ -197,7 +203,10 @@ class Client:
                     yield self._parsed(line.removeprefix(_EVENT_DATA), BatchObject)
 
     def batches(self, query: Mapping[str, str | int]) -> BatchPage:
-        """Return a page of batches, newest first. `query` has parameters of the API, such as `status`."""
+        """Return one page of the list of batches, newest first.
+
+        `query` has parameters of the API, such as `status`.
+        """
         return self.call("GET", f"/v1/batches?{httpx.QueryParams(query)}", BatchPage)
 
     def cancel(self, batch_id: str) -> BatchObject:
@@ -217,7 +226,7 @@ class Client:
 
         Args:
             window: completion window of the new batch; None for the ended batch's window.
-            max_cost: cap on the cost of the new batch; None for the ended batch's cap.
+            max_cost: maximum cost of the new batch; None for the maximum of the ended batch.
         """
         body = {**(window_body(window) or {}), **_cap_body(max_cost)}
         return self.call("POST", _batch_path(batch_id, "/x/resume"), BatchObject, body or None)
@@ -229,12 +238,12 @@ class Client:
         codes: Sequence[str] | None = None,
         max_cost: str | None = None,
     ) -> BatchObject:
-        """Create and return a batch that retries the failed lines of an ended batch.
+        """Create a batch that retries the failed lines of an ended batch, and return the new batch.
 
         Args:
             window: completion window of the new batch; None for the ended batch's window.
             codes: error codes of the lines to retry; None for all failed lines.
-            max_cost: cap on the cost of the new batch; None for the ended batch's cap.
+            max_cost: maximum cost of the new batch; None for the maximum of the ended batch.
         """
         given = {"codes": codes} if codes else {}
         body = {**(window_body(window) or {}), **_cap_body(max_cost), **given}
@@ -254,7 +263,7 @@ class Client:
 
     @contextmanager
     def streamed(self, path: str) -> Generator[httpx.Response]:
-        """Context manager that sends a GET request. It yields the response, whose body is not read yet."""
+        """Context manager that sends a GET request. It yields the response before its body is read."""
         with self._translated_errors(), self._http.stream("GET", path) as response:
             if response.is_error:
                 response.read()
@@ -265,15 +274,15 @@ class Client:
     def live_results(
         self, batch_id: str, *, failed: bool, after: str | None = None, in_input_order: bool = True
     ) -> Generator[Iterator[bytes]]:
-        """Context manager that yields an iterator over the bytes of a batch's results.
+        """Context manager that yields the results of a batch as an iterator over bytes.
 
-        Results that do not exist yet are included when they are settled. The API ends the iterator after the
-        batch has ended. It may also end it earlier.
+        New results are included as soon as they are final. The iterator ends after the batch has ended. The
+        API may also end it earlier.
 
         Args:
             failed: True for the lines of the error file, False for the lines of the output file.
             after: id of the line after which to continue, in input order; None for the beginning.
-            in_input_order: False for the order in which lines settle.
+            in_input_order: False for the order in which the results become final.
         """
         query = {"follow": "true", "status": "failed" if failed else "completed"}
         if after is not None:
@@ -298,7 +307,7 @@ class Client:
         body: _Body | None = None,
         headers: dict[str, str] | None = None,
     ) -> _Model:
-        """Send a request with `body` as JSON, and return the response parsed as the type `kind`."""
+        """Send a request to the API, with `body` as JSON. Parse the response as `kind`, and return it."""
         with self._translated_errors():
             response = self._http.request(method, path, json=body, headers=headers)
         return self._read(response, kind)
@@ -377,7 +386,7 @@ def _cap_body(max_cost: str | None) -> _Body:
 
 
 def _batch_path(batch_id: str, below: str = "") -> str:
-    """Return the URL path of a batch, followed by `below`. Slashes in the id are escaped."""
+    """Return the URL path of a batch, followed by `below`. The id is escaped, so it may contain slashes."""
     return f"/v1/batches/{quote(batch_id, safe='')}{below}"
 
 

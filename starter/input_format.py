@@ -16,12 +16,13 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def format_problem(path: Path, *, may_be_compressed: bool = False) -> str:
-    """Return why the file cannot be the input of a batch, with the remedy, in one sentence.
+    """Return why a file cannot be the input of a batch, and what to do, in one sentence; empty if it can be.
 
-    Return an empty string if no problem is found. Pipes are not checked, because they can be read only once.
+    Pipes are not checked, because they can be read only once.
 
     Args:
-        may_be_compressed: True for a file that is only uploaded, because the API expands gzip and zstd files.
+        may_be_compressed: True if gzip and zstd are allowed. Use it for a file that is only uploaded, because
+            the API decompresses it.
 
     Raises:
         OSError: the file cannot be read.
@@ -34,9 +35,9 @@ def format_problem(path: Path, *, may_be_compressed: bool = False) -> str:
 
 
 def start_problem(start: bytes, name: str) -> str:
-    """Return why a file that begins with `start` cannot be the input of a batch.
+    """Return why a file that begins with the bytes `start` cannot be the input of a batch.
 
-    Return an empty string if the file can be the input.
+    Return an empty string if it can be.
 
     Args:
         start: the first `START_BYTES` bytes of the file.

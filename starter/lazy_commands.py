@@ -10,12 +10,12 @@ from typer.main import get_command
 
 
 class LazyCommand(TyperCommand):
-    """A command whose function is imported only when the command is called.
+    """A command whose module is imported only when the command is called, so that `--help` is fast.
 
     Args:
-        target: the function, as `module:name` below the package batchwright.starter.commands.
+        target: the function, as `module:name` in the package batchwright.starter.commands.
         summary: description in the list of commands.
-        context_settings: click settings for parsing the arguments, such as `ignore_unknown_options`.
+        context_settings: settings of click for parsing arguments, such as `ignore_unknown_options`.
     """
 
     def __init__(

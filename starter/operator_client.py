@@ -37,7 +37,10 @@ _AUDIT_LOG = "/admin/audit-log"
 
 
 class OperatorClient:
-    """Calls of API routes that are only for operators. Each method raises ClientError if the call fails."""
+    """Client for the API routes that only operators may call.
+
+    Each method raises ClientError if the call fails.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -57,9 +60,10 @@ class OperatorClient:
         return self._client.call("GET", _HOLDS, HoldList)
 
     def hold(self, target: Mapping[str, str]) -> HoldList:
-        """Stop the sending of a tenant's or a model's lines. Return all holds in effect.
+        """Hold a tenant or a model: none of its lines are sent until it is released.
 
-        `target` has one item. Its key is `tenant` or `model`, its value is the name of the tenant or model.
+        Return all current holds. `target` has one item. The key is `tenant` or `model`, and the value is its
+        name.
         """
         return self._client.call("PUT", _HOLDS, HoldList, target)
 
@@ -79,7 +83,7 @@ class OperatorClient:
         return self._client.call("DELETE", f"{_QUOTAS}?{QueryParams({'tenant': tenant})}", QuotaList)
 
     def batches(self, query: Mapping[str, str]) -> OperatorBatchPage:
-        """Return a page of the batches of all tenants. `query` has filters of the API, such as `tenant`."""
+        """Return one page of the batches of all tenants. `query` has filters of the API, such as `tenant`."""
         return self._client.call("GET", f"{_BATCHES}?{QueryParams(dict(query))}", OperatorBatchPage)
 
     def batch_counts(self) -> BatchCountsObject:
@@ -115,14 +119,14 @@ class OperatorClient:
     def retry_dead_letters(
         self, *, tenant: str | None, batch_id: str | None, window: str | None, after: str | None
     ) -> DeadLetterRetryPage:
-        """Create batches that retry dead letters (lines that failed after their last attempt).
+        """Create batches that retry dead letters: lines that failed after their last attempt.
 
-        One call processes one page of batches. If `has_more` is True in the result, call this again with the
+        One call processes one page of batches. If `has_more` of the result is True, call again with the
         result's `last_id` as `after`.
 
         Args:
-            tenant: tenant of the lines; None for all tenants.
-            batch_id: batch of the lines; None for all batches.
+            tenant: retry only lines of this tenant; None for all tenants.
+            batch_id: retry only lines of this batch; None for all batches.
             window: completion window of the new batches; None for the original batch's window.
             after: `last_id` of the previous page; None for the first page.
         """
@@ -146,8 +150,8 @@ class OperatorClient:
 
         Args:
             config: settings of the model, as in the registry file.
-            replace: True to replace an existing model. If False and the model exists, the API rejects the
-                call.
+            replace: True to replace a model that exists. With False, the API rejects the call if the model
+                exists.
         """
         headers = None if replace else {"If-None-Match": "*"}
         return self._client.call(
@@ -160,10 +164,10 @@ class OperatorClient:
         """Change some settings of a model, keep all others, and return the resulting settings.
 
         Args:
-            changes: new values by the name of the setting. None as a value undoes an earlier change of the
+            changes: new value for each setting to change, by name. None undoes an earlier change of the
                 setting.
-            version: expected version of the model. If the model has another version, the API rejects the
-                change. None accepts any version.
+            version: version that the model must have now. If it has another one, the API rejects the change.
+                None accepts any version.
         """
         headers = None if version is None else {"If-Match": f'"{version}"'}
         return self._client.call(
@@ -177,20 +181,18 @@ class OperatorClient:
         return self._client.call("DELETE", f"/admin/model-configs/{quote(model, safe='')}", RegisteredModels)
 
     def audit_log(self, query: Mapping[str, str | int]) -> AuditLogPage:
-        """Return a page of the audit log. `query` has parameters of the API, such as `action`."""
+        """Return one page of the audit log. `query` has parameters of the API, such as `action`."""
         return self._client.call("GET", f"{_AUDIT_LOG}?{QueryParams(dict(query))}", AuditLogPage)
 
     @contextmanager
     def exported_audit_log(self, query: Mapping[str, str | int]) -> Generator[Response]:
-        """Context manager that yields the response to an export of the audit log. Its body consists of JSON
-        lines.
-        """
+        """Context manager that exports the audit log. It yields the response, whose body is JSON lines."""
         with self._client.streamed(f"{_AUDIT_LOG}/export?{QueryParams(dict(query))}") as response:
             yield response
 
 
 @contextmanager
 def operator_client(url: str | None, tenant: str | None) -> Generator[OperatorClient]:
-    """Context manager like `api_client`, but it yields a client for operator routes."""
+    """Context manager that yields a client for operator routes. It handles errors as `api_client` does."""
     with api_client(url, tenant) as client:
         yield OperatorClient(client)

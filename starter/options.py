@@ -13,7 +13,7 @@ from batchwright.starter.output import stop
 
 
 def _checked_id(text: str) -> str:
-    """Return `text` if it has the form of an id. Otherwise end the command with an error."""
+    """Check that a text looks like an id, and return it. If not, end the command with an error."""
     if not text.strip():
         stop("The batch id is empty: use the id that `submit` printed; `batchwright list` shows all ids.")
     if not text.replace("_", "").replace("-", "").isalnum():
@@ -22,7 +22,10 @@ def _checked_id(text: str) -> str:
 
 
 def _checked_batch_id(text: str) -> str:
-    """Return `text` if it has the form of the id of one batch. Otherwise end the command with an error."""
+    """Check that a text looks like the id of a single batch, and return it.
+
+    If not, end the command with an error.
+    """
     if text.startswith(GROUP_PREFIX):
         stop(f"{text} is several batches: use the id of one, which `batchwright status {text}` shows.")
     return _checked_id(text)
@@ -72,9 +75,9 @@ Wait = Annotated[bool, typer.Option("--wait", help="Wait until the batch has end
 
 
 def key_value_pairs(texts: Sequence[str] | None, option: str) -> dict[str, str] | None:
-    """Return the pairs of a repeatable option `--option key=value`; None if the option was not given.
+    """Parse a repeatable option `--option key=value` into a dict; None if the option was not given.
 
-    If a text has another form, end the command with an error that names `option`.
+    If a text does not have this form, end the command with an error that names `option`.
     """
     pairs: dict[str, str] = {}
     for text in texts or ():
@@ -87,11 +90,11 @@ def key_value_pairs(texts: Sequence[str] | None, option: str) -> dict[str, str] 
 
 @contextmanager
 def api_client(url: str | None, tenant: str | None) -> Generator[Client]:
-    """Context manager that yields an API client. If a call fails, the command ends with a one-sentence error.
+    """Context manager that yields an API client. If a call fails, it ends the command with a short error.
 
     Args:
         url: address of the API; None for the configured address.
-        tenant: tenant in whose name requests are sent; None for the configured tenant.
+        tenant: tenant for which requests are sent; None for the configured tenant.
     """
     settings = settings_or_stop(url=url, tenant=tenant)
     try:
@@ -108,7 +111,7 @@ def api_client(url: str | None, tenant: str | None) -> Generator[Client]:
 
 @contextmanager
 def explain_unknown_model(model: str) -> Generator[None]:
-    """Context manager that ends the command with a one-sentence error if the API does not know `model`."""
+    """Context manager that ends the command with a clear error if the API does not know `model`."""
     try:
         yield
     except ClientError as error:
@@ -125,8 +128,8 @@ def settings_or_stop(**options: str | None) -> Settings:
     """Load and return the settings. If a setting is wrong, end the command with a one-sentence error.
 
     Args:
-        options: values of command-line options. Each value that is not None replaces the setting of the same
-            name.
+        options: values of command-line options, by the names of settings. A value that is not None replaces
+            the setting.
     """
     try:
         return load(**{name: value for name, value in options.items() if value is not None})

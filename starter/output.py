@@ -37,7 +37,7 @@ def column_table(*names: str, right: int = 0, whole: str = "") -> Table:
 
     Args:
         right: number of columns at the end that contain numbers and are aligned to the right.
-        whole: name of a column that is not wrapped, because users copy its values.
+        whole: name of a column that is never wrapped, so that users can copy its values.
     """
     table = Table(box=None, pad_edge=False, header_style="dim")
     for place, name in enumerate(names):
@@ -57,7 +57,7 @@ def property_table() -> Table:
 
 
 def escaped(text: str) -> str:
-    """Return `text` with brackets and backslashes escaped, so that rich does not interpret them as markup."""
+    """Return `text` with brackets and backslashes escaped, so that rich does not treat them as formatting."""
     return escape(text)
 
 
@@ -86,7 +86,10 @@ class ExitCode(IntEnum):
 
 
 def stdout() -> Console:
-    """Return a new console that prints to the current `sys.stdout`, which tests may replace."""
+    """Return a console that prints to the current `sys.stdout`.
+
+    It is new each time, because tests replace stdout.
+    """
     console = Console(file=sys.stdout, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _UNLIMITED_WIDTH  # each row stays on one line, for tools such as grep
@@ -105,28 +108,32 @@ def program_name() -> str:
 
 
 def stop(message: str, code: ExitCode = ExitCode.USAGE) -> NoReturn:
-    """Print `message` to stderr, and end the command with the exit code `code`."""
+    """Print `message` to stderr, and exit with the code `code`."""
     stderr().print(message, markup=False)
     raise typer.Exit(int(code))
 
 
 def discard_stdout() -> None:
-    """Discard what is printed from now on. Call this when the reader has closed the pipe, as `head` does."""
+    """Discard everything that is printed from now on.
+
+    Call this if the reader of the output has closed the pipe, as `head` does.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes to it at exit, too
 
 
 def print_json(value: BaseModel) -> None:
-    """Print `value` as one line of JSON. Fields that were not given when `value` was created are left out.
+    """Print `value` as one line of JSON, with only the fields that it was created with.
 
-    So a response of the API is printed as the API returned it.
+    So a response of the API is printed exactly as the API returned it.
     """
     print(to_json(_given_fields(value), inf_nan_mode="null").decode())
 
 
 def _given_fields(value: object) -> object:
-    """Convert a pydantic model, and all models inside it, to dicts of the fields that were given at creation.
+    """Convert a pydantic model to a dict that has only the fields with which it was created.
 
-    The dicts include fields that this version does not know. Values of other types are returned unchanged.
+    Fields that this version does not know are included. Models inside it are converted, too. Values that are
+    not models are returned unchanged.
     """
     if isinstance(value, BaseModel):
         given = value.model_fields_set | (value.model_extra or {}).keys()
@@ -216,9 +223,9 @@ def _facts(batch: BatchObject) -> list[tuple[str, str]]:
 
 
 def output_location_text(batch: BatchObject) -> str:
-    """Return where the files of a batch are also written, with the state, such as `s3://a/b/ (pending)`.
+    """Return where the files of a batch are also copied, and the state, such as `s3://a/b/ (pending)`.
 
-    The text is empty if the batch names no such place.
+    The text is empty if the batch has no output location.
     """
     location = batch.x_batchwright.output_location
     if location is None:
@@ -242,7 +249,7 @@ def cost_text(batch: BatchObject) -> str:
 
 
 def estimate_table(estimate: EstimateObject) -> Table:
-    """Return a table with the estimated lines, tokens and cost of a batch, with a row for each model."""
+    """Return a table with the estimated lines, tokens and cost of a batch. It has one row for each model."""
     table = column_table("model", "lines", "input tokens", "output tokens", "cost", "at most", right=5)
     rows = [(each.model or "no model named", each, each.error or "") for each in estimate.models]
     for name, part, error in [*rows, ("all", estimate, "")]:
@@ -264,7 +271,7 @@ def _estimated(amount: str | None, cost: EstimatedCost | None) -> str:
 
 
 def money_text(amount: str) -> str:
-    """Return an amount of money with commas in large numbers. From 0.01 on, it has at most six decimals."""
+    """Format an amount of money with commas in large numbers. From 0.01 on, it has at most six decimals."""
     if "." not in amount:
         return f"{int(amount):,}"
     places = 6 if Decimal(amount) >= Decimal("0.01") else 12
@@ -272,17 +279,20 @@ def money_text(amount: str) -> str:
 
 
 def waiting_text(why: WaitingObject, *, of_model: bool = True) -> str:
-    """Return why a batch waits as text, such as `alpha: REASON (since 12:30:00)`.
+    """Return as text why a batch waits, such as `alpha: REASON (since 12:30:00)`.
 
     Args:
-        of_model: True to begin the text with the name of the model that waits.
+        of_model: True to begin the text with the name of the waiting model.
     """
     model = f"{why.model}: " if why.model and of_model else ""
     return f"{model}{why.reason}" + (f" (since {local_timestamp(why.since)[11:]})" if why.since else "")
 
 
 def failure_text(failed: ErrorCount) -> str:
-    """Describe the failed lines of one error code: `12 lines: http_400 (alpha), e.g. 'req-1': MESSAGE`."""
+    """Describe the lines that failed with one error code: `12 lines: http_400 (alpha), e.g.
+
+    'req-1': MESSAGE`.
+    """
     lines = f"{failed.count:,} line" + ("" if failed.count == 1 else "s")
     model = f" ({failed.model})" if failed.model else ""
     example = _one_line(f"'{failed.example.custom_id}': {failed.example.message}")
@@ -290,7 +300,7 @@ def failure_text(failed: ErrorCount) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return the text of a client or backend as one line without control characters."""
+    """Return text from a client or backend as one line, without control characters."""
     return " ".join("".join(each if each.isprintable() else " " for each in text).split())
 
 
@@ -307,13 +317,13 @@ _FITS_AT_START = {
 
 
 def forecast_text(forecast: ForecastObject) -> str:
-    """Return when a batch will be done, its rate, and the number of lines ahead of its own lines, as text."""
+    """Return as text when a batch will be done, how fast it is, and how many lines are ahead of it."""
     ahead = f", {forecast.lines_ahead:,} lines ahead" if forecast.lines_ahead else ""
     return f"{done_in_text(forecast)}, {forecast.lines_per_second:,.1f} lines/s{ahead}"
 
 
 def done_in_text(forecast: ForecastObject) -> str:
-    """Return when a batch will be done as text, such as `done in 4 min (90 %: 6 min), fits the window`."""
+    """Return as text when a batch will be done, such as `done in 4 min (90 %: 6 min), fits the window`."""
     p50, p90 = (
         duration_text(seconds) for seconds in (forecast.remaining_seconds_p50, forecast.remaining_seconds_p90)
     )
@@ -321,10 +331,10 @@ def done_in_text(forecast: ForecastObject) -> str:
 
 
 def start_forecast_text(forecast: StartForecastObject) -> str:
-    """Return the forecast made before a batch began, as text.
+    """Return as text the forecast that was made before a batch began.
 
-    The text begins with the duration, for example `4 min (90 %: 6 min)`. Then it says if the batch fits its
-    completion window, and how many lines are ahead of the batch.
+    It begins with the duration, such as `4 min (90 %: 6 min)`. Then it says if the batch fits its completion
+    window, and how many lines are ahead of it.
     """
     ahead = f", {forecast.lines_ahead:,} lines ahead" if forecast.lines_ahead else ""
     p50, p90 = duration_text(forecast.seconds_p50), duration_text(forecast.seconds_p90)

@@ -24,7 +24,7 @@ _Result = TypeVar("_Result")
 
 
 class CommandRefused(Exception):
-    """The database is available, but the command is not possible. Nothing was changed.
+    """Raised if a command is not possible, although the database is available. Nothing was changed.
 
     The message is for the user. `code` is the reason in the audit log.
     """
@@ -50,12 +50,15 @@ async def recorded_command(
     read: Callable[[], Awaitable[JsonValue]],
     change: Callable[[], Awaitable[_Result]],
 ) -> _Result:
-    """Call `change`, record it in the audit log with the name of the system user, and return its result.
+    """Make a change with `change`, and record it in the audit log. Return the result of `change`.
+
+    The name of the system user is recorded as the actor.
 
     Args:
-        read: returns the state of the target without secrets; None if it does not exist. Called before and
-            after the change.
-        change: raises CommandRefused or one of REFUSALS if it changed nothing.
+        read: function that returns the state of the target without secrets; None if there is no target. It is
+            called before and after the change.
+        change: function that makes the change. If it changes nothing, it raises CommandRefused or one of
+            REFUSALS.
 
     Raises:
         DatabaseUnavailable: the change could not be recorded, and was not made.

@@ -10,7 +10,7 @@ _SCHEDULES = "/v1/x/schedules"
 
 
 class ScheduleClient:
-    """Calls of the API for schedules. Each raises ClientError if it fails."""
+    """Client for the API routes of schedules. Each method raises ClientError if the call fails."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -29,7 +29,7 @@ class ScheduleClient:
         return self._client.call("PATCH", _path(id), ScheduleObject, changes)
 
     def act(self, id: str, act: str) -> ScheduleObject:
-        """Pause, resume or trigger a schedule. `act` is the last part of the path."""
+        """Pause, resume or trigger a schedule. `act` is the verb: `pause`, `resume` or `trigger`."""
         return self._client.call("POST", _path(id, act), ScheduleObject)
 
     def delete(self, id: str) -> DeletedSchedule:

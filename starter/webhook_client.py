@@ -16,7 +16,10 @@ _WEBHOOKS = "/v1/x/webhooks"
 
 
 class WebhookClient:
-    """Calls of the API for webhooks and their deliveries. Each method raises ClientError if it fails."""
+    """Client for the API routes of webhooks and their deliveries.
+
+    Each method raises ClientError if it fails.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -25,7 +28,10 @@ class WebhookClient:
         return self._client.call("POST", _WEBHOOKS, WebhookObject, body)
 
     def page(self, query: Mapping[str, str | int]) -> WebhookPage:
-        """Return a page of endpoints, newest first. `query` has parameters of the API, such as `limit`."""
+        """Return one page of webhook endpoints, newest first.
+
+        `query` has parameters of the API, such as `limit`.
+        """
         return self._client.call("GET", f"{_WEBHOOKS}?{urlencode(query)}", WebhookPage)
 
     def get(self, id: str) -> WebhookObject:
@@ -46,7 +52,7 @@ class WebhookClient:
         return self._client.call("POST", _path(id, "test"), DeliveryObject, body)
 
     def deliveries(self, id: str, query: Mapping[str, str | int]) -> DeliveryPage:
-        """Return a page of an endpoint's deliveries, newest first.
+        """Return one page of the deliveries to an endpoint, newest first.
 
         `query` has parameters of the API, such as `status`.
         """

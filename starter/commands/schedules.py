@@ -185,13 +185,13 @@ def pause(id: Id, json: Json = False, url: Url = None, tenant: Tenant = None) ->
 
 @schedules.command("resume")
 def resume(id: Id, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
-    """Resume a paused schedule. Runs that were due meanwhile are not started later."""
+    """Resume a paused schedule. Runs that were due during the pause are skipped."""
     _act(id, "resume", json, url, tenant)
 
 
 @schedules.command("trigger")
 def trigger(id: Id, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
-    """Create a batch of a schedule now, also if it is paused."""
+    """Create a batch of a schedule now, even if it is paused."""
     _act(id, "trigger", json, url, tenant)
 
 

@@ -140,7 +140,7 @@ def change(
 def enable(id: Id, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Enable a webhook.
 
-    This also enables a webhook that was disabled because it failed.
+    You can also use this for a webhook that was disabled automatically after failures.
     """
     with _client(url, tenant) as client:
         _print_webhook(client.change(id, {"enabled": True}), json)
@@ -148,7 +148,7 @@ def enable(id: Id, json: Json = False, url: Url = None, tenant: Tenant = None) -
 
 @webhooks.command("disable")
 def disable(id: Id, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
-    """Disable a webhook. Events that happen meanwhile are not sent later."""
+    """Disable a webhook. Events that happen meanwhile are never sent."""
     with _client(url, tenant) as client:
         _print_webhook(client.change(id, {"enabled": False}), json)
 
@@ -191,7 +191,7 @@ def send_test(
 ) -> None:
     """Send a test event, and print the result of its first attempt.
 
-    The exit code is 1 if this attempt failed.
+    The exit code is 1 if this attempt fails.
     """
     with _client(url, tenant) as client:
         delivery = _attempted(client, id, client.test(id, event))
@@ -253,7 +253,7 @@ def _client(url: str | None, tenant: str | None) -> Generator[WebhookClient]:
 
 
 def _attempted(client: WebhookClient, id: str, delivery: DeliveryObject) -> DeliveryObject:
-    """Wait until the first attempt of a new delivery has ended, at most 30 s. Return the current delivery.
+    """Wait until a new delivery has been attempted once, at most 30 s. Return the delivery as it is then.
 
     `id` is the id of the webhook.
     """

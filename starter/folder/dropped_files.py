@@ -23,11 +23,13 @@ class _Seen(NamedTuple):
 
 
 class DroppedFiles:
-    """Turns each dropped file into a job when it has not changed for `COMPLETE_AFTER_SECONDS`.
+    """Makes a job of each file that a user drops into the folder.
+
+    A file counts as complete when it has not changed for `COMPLETE_AFTER_SECONDS`.
 
     Args:
         say: called with one sentence for the user.
-        clock: returns monotonic seconds.
+        clock: returns the time in seconds (monotonic).
     """
 
     def __init__(
@@ -41,7 +43,10 @@ class DroppedFiles:
         self.failed = 0  # files that were refused or cannot be moved
 
     def take(self) -> int:
-        """Turn the complete files into queued jobs. Return how many files are not complete yet."""
+        """Make queued jobs of the files that are complete.
+
+        Return the number of files that are not complete yet.
+        """
         for staged in self._folder.staged():  # a crash has left them
             self._publish(staged)
         seen, self._seen = self._seen, {}
@@ -69,9 +74,9 @@ class DroppedFiles:
             self._publish(staged)
 
     def _publish(self, staged: str) -> None:
-        """Move the input in the staging directory `staged` to the queued jobs.
+        """Make a queued job of the input in the staging directory `staged`.
 
-        If another job has the same name, move it to the failed jobs, together with the reason.
+        If another job has the same name, the new job is moved to the failed jobs, with this reason.
         """
         name = self._folder.staged_name(staged)
         try:
@@ -95,7 +100,7 @@ class DroppedFiles:
             self._report_stuck(name, str(error))
 
     def _report_stuck(self, name: str, why: str) -> None:
-        """Report that a file cannot be moved, once per file. The next call of `take` tries again."""
+        """Tell the user once that a file cannot be moved. The next call of `take` tries again."""
         if name not in self._stuck:
             self._stuck.add(name)
             self.failed += 1

@@ -6,4 +6,4 @@ class FolderError(Exception):
 
 
 class JobFailed(Exception):
-    """A job cannot be done and is not retried. The message becomes the content of the job's `error.txt`."""
+    """Raised if a job cannot be done. It is not retried. The message is written to the job's `error.txt`."""

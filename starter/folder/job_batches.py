@@ -33,8 +33,7 @@ class JobOptions:
     Attributes:
         endpoint: endpoint of the requests in `input.jsonl`.
         window: completion window, such as `24h`.
-        model: model of the jobs that have a prompt instead of an `input.jsonl`. If it is None, such jobs are
-            refused.
+        model: model for jobs that have a prompt instead of an `input.jsonl`. If it is None, such jobs fail.
     """
 
     endpoint: Endpoint
@@ -44,7 +43,7 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class StartedBatch:
-    """Batch of a job. `is_new` is False if an earlier process had already created the batch."""
+    """The batch of a job. `is_new` is False if an earlier process has already created it."""
 
     batch_id: str
     is_new: bool
@@ -53,9 +52,9 @@ class StartedBatch:
 class JobBatches:
     """Creates and reads the batches of jobs, and writes their results.
 
-    Before the first request is sent, a random key is written to `job.json` in the job's directory. It is the
-    idempotency key of the upload and of the creation, and it is in the batch's metadata. If a process is
-    killed between two steps, the next process uses this key to find the file and the batch.
+    Before it sends anything, it writes a random key to `job.json` in the job's directory. The key is the
+    idempotency key of the requests, and is also in the batch's metadata. If the process is killed between two
+    steps, the next process finds the file and the batch with this key.
     """
 
     def __init__(self, client: Client, options: JobOptions) -> None:
@@ -67,9 +66,9 @@ class JobBatches:
         return self._client.batch(batch_id)
 
     def start(self, job: JobDirectory) -> StartedBatch:
-        """Create the batch of a job, or find the batch that an earlier process has created.
+        """Create the batch of a job. If an earlier process has already created it, return that batch.
 
-        If the batch ended early and was resumed, the resuming batch becomes the batch of the job.
+        If the batch ended early and was resumed, return the batch that resumes it.
 
         Raises:
             JobFailed: the input cannot be used, or was changed while it was read.
@@ -92,9 +91,9 @@ class JobBatches:
         return StartedBatch(batch_id, is_new=found is None)
 
     def write_results(self, job: JobDirectory, batch: BatchObject) -> None:
-        """Write the results of an ended batch into the directory of its job, and no other files.
+        """Write the results of an ended batch into the directory of its job.
 
-        Older results and an older `error.txt` in the directory are deleted.
+        Older results in the directory and an older `error.txt` are deleted.
 
         Raises:
             JobFailed: the batch did not complete, its input has changed, or a file cannot be written.
@@ -124,7 +123,7 @@ class JobBatches:
         job.remove(JobFile.REASON)
 
     def _prepare(self, job: JobDirectory) -> JobRecord:
-        """Check the input of a new job, and write to `job.json` how its batch will be created.
+        """Check the input of a new job, and store in `job.json` how its batch will be created.
 
         Raises:
             JobFailed: the input cannot be used.
@@ -150,13 +149,13 @@ class JobBatches:
     def _find(self, key: str) -> str | None:
         """Return the id of the newest batch that runs the whole input of a job; None if there is none.
 
-        The job's key in the metadata identifies its batches, because the API forgets idempotency keys after a
+        It finds the batch by the job's key in the metadata, because the API forgets idempotency keys after a
         day.
         """
         return next((batch.id for batch in whole_input_batches(self._client, METADATA_KEY, key)), None)
 
     def _create(self, job: JobDirectory, record: JobRecord) -> str:
-        """Upload the input of a job, create its batch, and return the id of the batch.
+        """Upload the input of a job, create its batch, and return the batch's id.
 
         Raises:
             JobFailed: the input cannot be read, or was changed.
@@ -210,11 +209,11 @@ class JobBatches:
 
 
 def _is_refusal(error: ClientError) -> bool:
-    """Return True if the API refused the request itself, so that it would refuse a repetition as well."""
+    """Return True if the API rejected the request itself. It would then also reject a repetition."""
     return error.is_rejected and not error.is_transient and error.status not in DENIED
 
 
 def _version(file: BinaryIO) -> tuple[int, int]:
-    """Return the size of an open file in bytes, and the time of its last change in ns."""
+    """Return the size of an open file in bytes, and the time of its last change in nanoseconds."""
     status = os.fstat(file.fileno())
     return status.st_size, status.st_mtime_ns

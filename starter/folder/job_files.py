@@ -35,10 +35,12 @@ class JobFile(StrEnum):
 
 
 class JobRecord(BaseModel):
-    """Content of `job.json`: data about the job's batch. It is written before the batch is created.
+    """Content of `job.json`: what is known about the batch of a job.
+
+    It is written before the batch is created.
 
     Attributes:
-        key: idempotency key of the upload and the creation. The batch has it in its metadata.
+        key: idempotency key of the upload and of the batch. It is also in the batch's metadata.
         bytes: size of the input when it was first read.
         batch: id of the batch; None until the API has returned it.
     """
@@ -51,7 +53,7 @@ class JobRecord(BaseModel):
 
 
 class JobDirectory:
-    """The directory of one job. `fd` is the file descriptor of the opened directory."""
+    """The directory of one job. `fd` is the file descriptor of the open directory."""
 
     def __init__(self, fd: int, name: str) -> None:
         self._fd = fd
@@ -86,7 +88,7 @@ class JobDirectory:
         return opened
 
     def write(self, file: JobFile, pieces: Iterable[bytes]) -> None:
-        """Write a file under a temporary name. Rename it when it is complete and on the disk.
+        """Write a file safely: under a temporary name, and renamed when it is complete and on the disk.
 
         Raises:
             JobFailed: the file cannot be written, for example because the disk is full. The incomplete file
@@ -112,12 +114,12 @@ class JobDirectory:
             ) from None
 
     def remove(self, file: str) -> None:
-        """Delete a file. If it does not exist, do nothing."""
+        """Delete a file. Do nothing if it does not exist."""
         with suppress(FileNotFoundError):
             os.unlink(file, dir_fd=self._fd)
 
     def record(self) -> JobRecord | None:
-        """Return the content of `job.json`; None if the file does not exist, because nothing was sent yet.
+        """Return the content of `job.json`. Return None if the file does not exist: nothing was sent yet.
 
         Raises:
             JobFailed: the file cannot be read, or its content is not valid.
@@ -135,7 +137,7 @@ class JobDirectory:
             ) from None
 
     def write_record(self, record: JobRecord) -> None:
-        """Write `job.json`.
+        """Write `job.json`, which holds what is known about the job's batch.
 
         Raises:
             JobFailed: the file cannot be written.
@@ -144,5 +146,5 @@ class JobDirectory:
 
 
 def printable(name: str) -> str:
-    """Return the name of a file without control characters and without bytes that are not UTF-8."""
+    """Return a file name without control characters and without bytes that are not valid UTF-8."""
     return _NOT_PRINTABLE.sub("?", name)

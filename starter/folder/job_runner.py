@@ -20,18 +20,19 @@ _RETRY_SECONDS = 30.0  # of a job that cannot be moved, or at which the API has 
 
 @dataclass
 class _Running:
-    """A job whose batch exists. `shown` is the state of the batch that was printed last."""
+    """A job whose batch exists. `shown` is the state of the batch that was last shown to the user."""
 
     batch_id: str
     shown: str = ""
 
 
 class _SetAside(NamedTuple):
-    """A job that cannot be continued now, and is tried again later.
+    """A job that cannot be continued now. It is tried again later.
 
     Attributes:
-        until: monotonic seconds of the next attempt.
-        is_immovable: True if the job's directory cannot be changed, False if the API had an error of its own.
+        why: reason, for the user.
+        until: time of the next attempt, in seconds (monotonic).
+        is_immovable: True if the job's directory cannot be changed. False if the API had an internal error.
     """
 
     why: str
@@ -40,10 +41,10 @@ class _SetAside(NamedTuple):
 
 
 class FolderJobRunner:
-    """Moves the jobs of a folder from state to state.
+    """Runs the jobs of a folder: creates their batches, and moves them from state to state.
 
-    The folder and the API contain everything that is needed to continue. So the process can be killed at any
-    moment, and another process continues.
+    All state is in the folder and in the API. So the process can be killed at any moment, and another process
+    can continue.
 
     Args:
         say: called with one line for the user at each change.
@@ -71,7 +72,7 @@ class FolderJobRunner:
         return bool(self._failed or self._dropped.failed or self._set_aside)
 
     def run(self, *, once: bool) -> None:
-        """Run jobs forever. If `once` is True, return when no job is left that can be done.
+        """Run jobs until the process ends. If `once` is True, return when no more jobs can be done.
 
         Raises:
             ClientError: the API denies access. The jobs stay as they are.
@@ -80,9 +81,9 @@ class FolderJobRunner:
             time.sleep(_ROUND_SECONDS)
 
     def round(self) -> bool:
-        """Turn dropped files into jobs, poll batches, and start jobs.
+        """Do one round: make jobs of dropped files, poll the batches, and start jobs.
 
-        Return True if no job is left that can be done.
+        Return True if no more jobs can be done.
 
         Raises:
             ClientError: as in `run`.
@@ -100,9 +101,9 @@ class FolderJobRunner:
         return not incomplete and left <= immovable
 
     def _outage_in(self, phase: Callable[[], None]) -> str:
-        """Run `phase`.
+        """Run `phase`, which calls the API.
 
-        If the API accepts no requests now, return the reason. Otherwise return an empty text.
+        If the API accepts no requests now, return the reason. If it does, return an empty text.
         """
         try:
             phase()
@@ -120,7 +121,7 @@ class FolderJobRunner:
             self._attempt(name, self._check)
 
     def _start_jobs(self) -> None:
-        """Start jobs in the order of their names. Jobs that an earlier process has taken come first."""
+        """Start jobs in the order of their names, but first the jobs that an earlier process had begun."""
         started = 0
         for state in (State.PROCESSING, State.READY):
             for name in self._folder.names(state):
@@ -135,8 +136,8 @@ class FolderJobRunner:
     def _claim(self, name: str) -> bool:
         """Move a queued job to the running jobs, and return True.
 
-        If another job has the same name, move the queued job to the failed jobs, and return False. Also
-        return False if it cannot be moved.
+        If another job has the same name, move it to the failed jobs instead, and return False. Also return
+        False if it cannot be moved.
         """
         state = self._folder.state_of(name)
         if state is not State.READY:
@@ -155,7 +156,7 @@ class FolderJobRunner:
         return aside is None or time.monotonic() >= aside.until
 
     def _attempt(self, name: str, step: Callable[[JobDirectory], None]) -> None:
-        """Run a step of a running job. If the job cannot be done, move it to the failed jobs.
+        """Do one step of a running job. If the job fails, move it to the failed jobs.
 
         Raises:
             ClientError: the API accepts no requests now, or denies access.
@@ -186,7 +187,10 @@ class FolderJobRunner:
         self._report(job.name, f"{'created' if started.is_new else 'continues with'} {started.batch_id}")
 
     def _check(self, job: JobDirectory) -> None:
-        """Poll the batch of a job. If the batch has ended and its files are written, finish the job."""
+        """Poll the batch of a job.
+
+        If the batch has ended and its files are written, write the job's results.
+        """
         running = self._running[job.name]
         batch = self._batches.get(running.batch_id)
         if batch.status.is_terminal and not batch.x_batchwright.files_pending:
@@ -203,7 +207,7 @@ class FolderJobRunner:
             self._report(job.name, f"{counts}{state}")
 
     def _fail(self, name: str, state: State, reason: str) -> None:
-        """Write the reason into the directory of a job, and move the job to the failed jobs."""
+        """Write the reason into the job's directory, and move the job to the failed jobs."""
         try:
             with self._folder.job(state, name) as job:
                 job.write(JobFile.REASON, [reason.encode(errors="replace") + b"\n"])
@@ -223,10 +227,10 @@ class FolderJobRunner:
         self._report(moved, f"failed: {reason.replace(chr(10), ' ')}")
 
     def _put_aside(self, state: State, name: str, why: str, *, is_immovable: bool) -> None:
-        """Stop working on a job for some seconds, and report `why`.
+        """Leave a job alone for some seconds, and tell the user why.
 
         Args:
-            is_immovable: True if the directory of the job cannot be moved.
+            is_immovable: True if the job's directory cannot be moved.
         """
         before = self._set_aside.get((state, name))
         self._set_aside[state, name] = _SetAside(why, time.monotonic() + _RETRY_SECONDS, is_immovable)

@@ -22,7 +22,7 @@ _STAGED = ".dropped-"
 
 
 class State(StrEnum):
-    """States of a job, as directories in the folder. A job that is in none of them does not exist."""
+    """States of a job. Each state is a directory in the folder, and a job is in one of them."""
 
     WRITING = "input/writing"
     READY = "input/ready"
@@ -36,10 +36,10 @@ _SEARCHED = (State.OUTPUT, State.FAILED, State.PROCESSING, State.READY)
 
 
 class JobFolder:
-    """The folder with the directories of all states, used as a context manager by one process at a time.
+    """The folder with one directory for each state of jobs. Only one process can use it at a time.
 
-    Each method that changes something makes exactly one change. After a crash, this change is either done or
-    not done. `OSError` means that it was not made.
+    It is a context manager. A method makes at most one change. After a crash, this change is either complete
+    or not made at all. If a method raises OSError, the change was not made.
 
     Raises:
         FolderError: another process uses the folder, or its directories cannot be created and used.
@@ -73,7 +73,7 @@ class JobFolder:
         self._open.close()
 
     def names(self, state: State) -> list[str]:
-        """Return the names of the jobs in a state, in natural order: `job_9` comes before `job_10`."""
+        """Return the names of the jobs in this state. The order is natural: `job_9` comes before `job_10`."""
         with os.scandir(self._fds[state]) as entries:
             found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         return sorted((name for name in found if not name.startswith(".")), key=_natural)
@@ -96,9 +96,9 @@ class JobFolder:
         os.rename(name, name, src_dir_fd=self._fds[source], dst_dir_fd=self._fds[target])
 
     def move_to_failed(self, entry: str, source: State, name: str) -> str:
-        """Move the directory `entry` to the failed jobs, and return its new name.
+        """Move the directory `entry` to the failed jobs. Return the new name of the directory.
 
-        The new name is `name`, or `name` with a number if another job already has this name.
+        The new name is `name`. If another job already has this name, a number is added.
         """
         names = chain([name], (f"{name}_{number}" for number in count(2)))
         free = next(each for each in names if not self._is_taken(each, besides=(source, entry)))
@@ -120,10 +120,12 @@ class JobFolder:
                     yield place, entry
 
     def stage(self, place: State | None, file: str) -> str:
-        """Move a dropped file into a new hidden directory in `input/writing`. Return the directory's name.
+        """Move a dropped file into a new hidden directory in `input/writing`.
+
+        Return the name of this directory.
 
         Raises:
-            FileExistsError: the directory still contains an earlier file of this name, which could not be
+            FileExistsError: an earlier file with this name is still in the directory, because it could not be
                 published.
         """
         suffix = next((each for each in _SUFFIXES if file.endswith(each)), "")
@@ -143,15 +145,15 @@ class JobFolder:
         return staged
 
     def staged(self) -> list[str]:
-        """Return the names of the hidden directories that `stage` has created."""
+        """Return the names of all hidden directories that `stage` has created and that still exist."""
         return sorted(name for name in os.listdir(self._fds[State.WRITING]) if name.startswith(_STAGED))
 
     def staged_name(self, staged: str) -> str:
-        """Return the name that the job of a staged file will have."""
+        """Return the name of the job that will be made of a staged file."""
         return staged.removeprefix(_STAGED)
 
     def publish(self, staged: str) -> None:
-        """Move the hidden directory of a staged file to the queued jobs."""
+        """Make a queued job of a staged file: move its hidden directory to the queued jobs."""
         writing, ready = self._fds[State.WRITING], self._fds[State.READY]
         os.rename(staged, self.staged_name(staged), src_dir_fd=writing, dst_dir_fd=ready)
 
@@ -182,10 +184,10 @@ class JobFolder:
 
 
 def _open_below(root: int, path: str, opened: ExitStack) -> int:
-    """Create and open a directory below `root`. No part of its path may be a symbolic link or another disk.
+    """Create and open a directory below `root`. Refuse paths through symbolic links or to another disk.
 
     Raises:
-        OSError: the directory cannot be created or opened in this way.
+        OSError: the directory cannot be created or opened, or its path is refused.
     """
     fd = root
     for part in path.split("/"):
@@ -199,6 +201,6 @@ def _open_below(root: int, path: str, opened: ExitStack) -> int:
 
 
 def _natural(name: str) -> list[str | int]:
-    """Return a sort key that compares the numbers in a name by value."""
+    """Return a sort key for natural order: numbers in a name are compared by value."""
     parts = re.split(r"([0-9]+)", name)
     return [int(part) if place % 2 else part for place, part in enumerate(parts)]

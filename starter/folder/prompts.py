@@ -13,7 +13,7 @@ _MAX_SHOWN = 2_000
 
 
 def write_request(job: JobDirectory, model: str | None) -> None:
-    """Write `input.jsonl` with one chat request from the job's `prompt.txt`.
+    """Make a chat request of the job's `prompt.txt`, and write it to `input.jsonl`.
 
     Raises:
         JobFailed: no model is set, the prompt is empty, too large or not UTF-8, or a file cannot be used.
@@ -36,7 +36,7 @@ def write_request(job: JobDirectory, model: str | None) -> None:
 
 
 def answer(job: JobDirectory) -> str:
-    """Return the text that the model generated for the job's prompt, read from the batch's files.
+    """Return the text that the model has generated for the job's prompt. It is read from the batch's files.
 
     Raises:
         JobFailed: the request failed, or the response has no text.
@@ -66,7 +66,7 @@ def _failure(job: JobDirectory) -> str:
 
 
 def _message(body: object) -> str:
-    """Return the message of an error response. If it has no message, return the response, shortened."""
+    """Return the message in an error response. If there is no message, return the response, shortened."""
     try:
         return _ErrorBody.model_validate(body).error.message
     except ValidationError:

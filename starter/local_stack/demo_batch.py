@@ -27,7 +27,7 @@ class DemoLine:
 
 
 class DemoResult(BaseModel):
-    """Result of a demo run, which `demo --json` prints."""
+    """Result of a demo run. The command `demo --json` prints it."""
 
     batch: BatchObject
     as_expected: bool
@@ -41,9 +41,9 @@ class DemoResult(BaseModel):
 
 
 def demo_lines() -> Iterator[DemoLine]:
-    """Yield the 1,000 lines of the input file.
+    """Yield the 1,000 lines of the demo's input file.
 
-    The simulated backend rejects one line in 100, and one line in 200 names a model that no backend serves.
+    The simulated backend rejects 1 line in 100. Another 1 line in 200 names a model that no backend serves.
     """
     for number in range(REQUESTS):
         refused, unserved = number % 100 == 50, number % 200 == 99
@@ -61,9 +61,9 @@ def demo_lines() -> Iterator[DemoLine]:
 
 
 def submit_demo(client: Client, folder: Path) -> tuple[BatchObject, Path]:
-    """Write the input file to `folder`, upload it and create the batch.
+    """Write the demo's input file into `folder`, upload it and create a batch from it.
 
-    Return the batch and the file's path.
+    Return the batch and the path of the file.
     """
     file = folder / "input.jsonl"
     file.write_text("".join(line.text + "\n" for line in demo_lines()))
@@ -74,7 +74,7 @@ def submit_demo(client: Client, folder: Path) -> tuple[BatchObject, Path]:
 
 
 def download(client: Client, file_id: str | None, target: Path) -> Path:
-    """Download a file to the path `target`, and return `target`. Write an empty file if `file_id` is None."""
+    """Download a file to `target`, and return `target`. If `file_id` is None, write an empty file."""
     with target.open("wb") as out:
         if file_id is not None:
             with client.content(file_id) as pieces:

@@ -27,7 +27,10 @@ class ProcessIds(_FrozenModel):
 
 
 class StackInfo(_FrozenModel):
-    """Addresses and process ids of a running stack, as in `dev.json` and in the output of `dev --json`."""
+    """Addresses and process ids of a running stack.
+
+    `dev.json` and the output of `dev --json` have this form.
+    """
 
     pages: str | None  # URL of the pages for browsers; None if they are off
     api: str
@@ -42,7 +45,7 @@ class StackInfo(_FrozenModel):
 
 
 class ProcessRecord(_FrozenModel):
-    """Identity of a process: its id, and its start time in Unix seconds, because ids are reused."""
+    """Identifies a process by its id and its start time in Unix seconds. An id alone could be reused."""
 
     pid: int
     created: float
@@ -53,7 +56,7 @@ class ProcessRecords(RootModel[list[ProcessRecord]]):
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """Replace the content of `file` by `text`. A reader sees either the old or the new content.
+    """Replace the content of a file. A reader sees either the old or the new content, never a mixture.
 
     Only the owner may read the file, because it may contain a password.
     """
@@ -65,9 +68,9 @@ def write_atomically(file: Path, text: str) -> None:
 
 
 def record_processes(file: Path, pids: list[int]) -> None:
-    """Write the id and start time of each process in `pids` that is running to `file`.
+    """Write to `file` which of the processes `pids` are running: their ids and start times.
 
-    If this process is killed, a later start of the stack can end the recorded processes with `end_leftovers`.
+    If this process is killed, the next start of the stack can end them with `end_leftovers`.
     """
     records: list[ProcessRecord] = []
     for pid in pids:
@@ -79,7 +82,7 @@ def record_processes(file: Path, pids: list[int]) -> None:
 
 
 def end_leftovers(file: Path) -> int:
-    """End the processes recorded in `file` that are still running. Return their number."""
+    """End the processes that are recorded in `file` and still running. Return their number."""
     try:
         records = ProcessRecords.model_validate_json(file.read_text()).root
     except (FileNotFoundError, ValidationError):
@@ -106,7 +109,7 @@ UMASK = 0o077  # umask of processes that write files themselves
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file. If it is created, only its owner may read it.
+    """Open a file. If the file is new, only its owner may read it.
 
     Pass this function to `open()` as `opener`.
     """
@@ -114,9 +117,9 @@ def open_private(path: str, flags: int) -> int:
 
 
 class StackDirectory:
-    """Data directory of one stack, and the paths of its files.
+    """The data directory of one stack, with the paths of its files.
 
-    `open()` locks the directory until `close()` or the end of the process.
+    `open()` locks the directory. The lock ends with `close()` or with the process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -131,9 +134,9 @@ class StackDirectory:
         self._lock: TextIO | None = None
 
     def open(self) -> int:
-        """Create the directory if needed, lock it for this process, and end the processes of a killed `dev`.
+        """Create and lock the directory. Return the number of old processes that were ended.
 
-        Return the number of processes that a killed `dev` had left running.
+        Old processes are those of a `dev` command that was killed in this directory.
 
         Raises:
             StackError: another `dev` uses the directory, or the directory cannot be written.
@@ -164,7 +167,7 @@ class StackDirectory:
         write_atomically(self._info, info.model_dump_json() + "\n")
 
     def publish_exports(self, text: str) -> None:
-        """Write `text`, shell exports, to `dev.env`, which users source in their shell."""
+        """Write shell exports to `dev.env`. Users load this file in their shell with `source`."""
         write_atomically(self._exports, text)
 
     def record(self, pids: list[int]) -> None:

@@ -2,9 +2,9 @@
 
 
 class StackError(Exception):
-    """The local stack cannot start or cannot continue. The message is one sentence for the user.
+    """The local stack cannot start or continue. The message is one sentence for the user.
 
-    `detail` is the last output of the service that failed; may be empty.
+    `detail` has the last output of the service that failed. It may be empty.
     """
 
     def __init__(self, message: str, detail: str = "") -> None:

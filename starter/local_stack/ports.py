@@ -19,7 +19,7 @@ _reserved: list[int] = []  # file descriptors of the locks, open until this proc
 
 
 def free_port() -> int:
-    """Return a free port, and reserve it until this process ends, so that no other stack chooses it."""
+    """Return a free port, and reserve it for this process, so that no other stack chooses it."""
     for _ in range(_ATTEMPTS):
         port = random.randint(_FIRST, _LAST)
         if is_free(port) and _reserve(port):
@@ -28,10 +28,7 @@ def free_port() -> int:
 
 
 def _reserve(port: int) -> bool:
-    """Reserve `port` with a file lock until this process ends.
-
-    Return False if another process has the lock.
-    """
+    """Reserve a port for this process with a lock file. Return False if another process has reserved it."""
     folder = Path(tempfile.gettempdir()) / f"batchwright-ports-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     lock = os.open(folder / str(port), os.O_RDWR | os.O_CREAT, 0o600)
@@ -45,7 +42,7 @@ def _reserve(port: int) -> bool:
 
 
 def is_free(port: int) -> bool:
-    """Return True if a server could listen on `port`."""
+    """Return True if a server could listen on this port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -56,10 +53,10 @@ def is_free(port: int) -> bool:
 
 
 def claim_ports(ports: Mapping[str, int]) -> list[int]:
-    """Check that the ports are free, and return them in the same order. Each 0 is replaced by a free port.
+    """Check that the ports are free, and return them in the same order. A port of 0 becomes a free port.
 
     Args:
-        ports: for each command-line option that sets a port, such as `--ui-port`, the port; 0 for any.
+        ports: port by the command-line option that sets it, such as `--ui-port`; 0 for any free port.
 
     Raises:
         StackError: some ports are in use. The message names them and their options.

@@ -22,7 +22,7 @@ _HEALTH_TIMEOUT_SECONDS = 2.0
 
 
 async def is_reachable(url: str) -> bool:
-    """Return True if `GET url` returns a 2xx status."""
+    """Return True if a GET request to `url` returns a 2xx status."""
     # Proxy settings in the environment do not apply to the loopback address. TLS is off, because a client
     # loads the certificates each time it is created, and these checks run many times a second.
     async with httpx.AsyncClient(trust_env=False, timeout=_HEALTH_TIMEOUT_SECONDS, verify=False) as http:
@@ -50,9 +50,9 @@ MODELS = ("llama-3.1-8b", "qwen2.5-7b", "mistral-7b")
 
 @dataclass(frozen=True)
 class DevOptions:
-    """Options of a local stack, as `dev` and `demo` set them.
+    """Options of a local stack. The commands `dev` and `demo` set them.
 
-    A port of 0 means any free port. If neither `backends` nor `registry` is set, a simulated backend is
+    A port of 0 means any free port. If `backends` and `registry` are both empty, a simulated backend is
     started with `simulator_arguments`.
     """
 
@@ -70,7 +70,7 @@ class DevOptions:
 
 @dataclass(frozen=True)
 class Addresses:
-    """Addresses of all services of one stack. A service that is restarted keeps its port."""
+    """Addresses of all services of one stack. A service keeps its port when it is restarted."""
 
     api_port: int
     temporal_port: int
@@ -94,7 +94,7 @@ class Addresses:
 
     @property
     def metrics(self) -> list[str]:
-        """URLs from which Prometheus reads metrics: first the API's, then one per worker."""
+        """URLs from which Prometheus can read metrics: first the API, then each worker."""
         ports = (self.api_port, *self.metrics_ports)
         return [f"http://{LOOPBACK}:{port}/metrics" for port in ports]
 
@@ -104,7 +104,7 @@ class Addresses:
 
 
 def choose_addresses(options: DevOptions) -> Addresses:
-    """Choose the ports of all services, and return the resulting addresses.
+    """Choose the ports of all services of a stack, and return their addresses.
 
     Raises:
         StackError: a port in the options is already in use.
@@ -126,14 +126,14 @@ def choose_addresses(options: DevOptions) -> Addresses:
 def environment(
     addresses: Addresses, directory: StackDirectory, database_url: str, auth: str = ""
 ) -> dict[str, str]:
-    """Return the environment variables of the API and the workers.
+    """Return the environment variables for the API and the workers of a stack.
 
-    They are the environment variables of this process, with the stack's own addresses, directory and backends
-    instead of the values that the user has set.
+    They are the variables of this process. However, the addresses, the directory and the backends are those
+    of the stack.
 
     Args:
         database_url: URL of the stack's database.
-        auth: value of BATCHWRIGHT_AUTH; empty keeps the value in the environment of this process.
+        auth: value of BATCHWRIGHT_AUTH; empty to keep the value of this process.
     """
     ours = {
         f"BATCHWRIGHT_{name.upper()}" for name in (*temporal_server.CLUSTER_SETTINGS, "backends", "registry")
@@ -161,7 +161,7 @@ def environment(
 
 
 def exports(addresses: Addresses, variables: Mapping[str, str]) -> str:
-    """Return the text of `dev.env`: shell exports by which commands find the services of the stack.
+    """Return the text of `dev.env`: shell exports with which other commands find the services of the stack.
 
     Args:
         variables: environment variables of the API and the workers.

@@ -34,11 +34,11 @@ class ManagedService(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Id of the process that was started last; None before the first start."""
+        """Id of the process that was last started; None before the first start."""
         ...
 
     async def start(self) -> None:
-        """Start the service, and return when its health check succeeds.
+        """Start the service. Return when its health check succeeds.
 
         Raises:
             StackError: the process ended during the start, or the health check did not succeed in time.
@@ -50,9 +50,9 @@ class ManagedService(Protocol):
         ...
 
     async def stop(self, patience_seconds: float) -> None:
-        """Terminate the process and wait for its end. If it still runs after `patience_seconds`, kill it.
+        """Ask the process to end and wait for it. If it still runs after `patience_seconds`, kill it.
 
-        If it has already ended, do nothing.
+        Do nothing if it has already ended.
         """
         ...
 
@@ -150,16 +150,16 @@ class ServiceProcess:
 
 
 def exit_description(code: int) -> str:
-    """Return how a child process ended, such as "ended with exit status 1" or "was ended by SIGKILL".
+    """Return in words how a child process ended, such as "ended with exit status 1".
 
     Args:
-        code: exit code; a negative code means that the signal with this number ended the process.
+        code: exit code. If it is negative, a signal with this number ended the process.
     """
     return f"ended with exit status {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
 
 
 def log_tail(log: Path, since: int = 0) -> str:
-    """Return the last 15 lines of the file `log`; empty if the file cannot be read.
+    """Return the last 15 lines of a log file; empty if the file cannot be read.
 
     Args:
         since: byte position in the file at which the output of the current process begins.
@@ -174,8 +174,8 @@ def log_tail(log: Path, since: int = 0) -> str:
 class RestartLoop:
     """Restarts a service each time it ends.
 
-    The first restart follows at once, the next restarts after increasing delays of up to 10 seconds. If the
-    service has run for more than 10 seconds, the delays begin again from zero.
+    The first restart is immediate. The delay before later restarts grows to at most 10 seconds. After the
+    service has run for more than 10 seconds, the next restart is immediate again.
 
     Args:
         say: called with one sentence for the user at each end and restart.
@@ -210,7 +210,9 @@ class RestartLoop:
                 return
 
     def _report_failures(self, why: str, detail: str) -> None:
-        """If this was the third restart in a row, report to the user that the service ends again and again.
+        """Tell the user that the service ends again and again.
+
+        Do nothing unless this was the third restart in a row.
 
         Args:
             why: error of the last start; empty if the start succeeded.

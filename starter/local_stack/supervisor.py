@@ -37,9 +37,9 @@ _Start = Coroutine[None, None, None]
 
 
 class Supervisor:
-    """Context manager that starts all services, and stops all of them on exit.
+    """Context manager that starts all services of a stack, and stops all of them at the end.
 
-    Each service that ends before the exit is restarted.
+    Until then, it restarts each service that ends.
 
     Args:
         say: called with one sentence for the user at each event, such as a restart.
@@ -107,10 +107,7 @@ class Supervisor:
         )
 
     async def stop(self) -> None:
-        """Stop the API and the workers, then the services that they need.
-
-        These are Temporal, PostgreSQL and the simulator.
-        """
+        """Stop the API and the workers. Then stop Temporal, PostgreSQL and the simulator, which they need."""
         await self._restart_loops.stop()
         self._is_published = False
         drain = self._options.settings.drain_seconds
@@ -131,7 +128,10 @@ class Supervisor:
         self._directory.close()
 
     def kill(self) -> None:
-        """Kill all services at once, except PostgreSQL, which `stop` shuts down to protect its data."""
+        """Kill all services immediately.
+
+        PostgreSQL is not killed, to protect its data: `stop` shuts it down.
+        """
         for service in self._processes():
             service.kill()
 
@@ -177,14 +177,14 @@ class Supervisor:
         return [*self._dependencies(), *self._api, *self._workers]
 
     def _dependencies(self) -> list[ServiceProcess]:
-        """Return Temporal and the simulator, if they have been created."""
+        """Return the Temporal service and the simulator, if they have been created."""
         return [service for service in (self._temporal, self._simulator) if service is not None]
 
     def _restart_loop_failed(self, name: str, error: str) -> None:
         self._say(f"Watching {name} failed ({error}); the watch is restarted.")
 
     def _record_processes(self) -> None:
-        """Record the ids of the running processes. If this process is killed, a later `dev` can end them."""
+        """Store the ids of the running processes. If this process is killed, a later `dev` can end them."""
         try:
             self._directory.record(_pids(self._processes()))
             if self._is_published:
@@ -205,7 +205,7 @@ async def _stop_all(services: list[ServiceProcess], patience_seconds: float) -> 
 async def _all_at_once(*starts: _Start) -> None:
     """Run all `starts` at the same time, and wait for all of them.
 
-    If a start fails, cancel all other starts and raise its error.
+    If one fails, cancel the others and raise its error.
     """
     try:
         async with asyncio.TaskGroup() as group:

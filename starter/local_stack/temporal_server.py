@@ -50,11 +50,10 @@ def find_binary() -> Path:
 
 
 def dev_server_command(database: str, *, port: int, ui_port: int) -> list[str]:
-    """Return the command line that starts the dev server.
+    """Return the command line that starts Temporal's development server.
 
     Args:
-        database: name of the SQLite file with the server's state, without a path. The file is in the server's
-            working directory.
+        database: name of the SQLite file with the server's state. It is in the server's working directory.
     """
     command = [str(find_binary()), "server", "start-dev", "--ip", LOOPBACK]
     command += ["--port", str(port), "--ui-port", str(ui_port), "--db-filename", database]
@@ -67,7 +66,7 @@ def dev_server_command(database: str, *, port: int, ui_port: int) -> list[str]:
 
 
 async def is_ready(port: int) -> bool:
-    """Return True if the server at `port` accepts connections of a Temporal client."""
+    """Return True if the server at this port accepts connections of a Temporal client."""
     if is_free(port):
         return False
     try:
@@ -78,7 +77,7 @@ async def is_ready(port: int) -> bool:
 
 
 async def prepare_namespace(port: int) -> None:
-    """Create the search attributes and schedules in the server's namespace, as `setup temporal` does.
+    """Create the search attributes and the schedules that Batchwright needs, as `setup temporal` does.
 
     Raises:
         StackError: the server is unavailable.
@@ -92,7 +91,7 @@ async def prepare_namespace(port: int) -> None:
 
 
 def _settings(port: int) -> settings.Settings:
-    """Return settings for clients of this server, independent of the environment."""
+    """Return settings for a client of this server. They do not depend on environment variables."""
     return settings.load(
         **dict.fromkeys(CLUSTER_SETTINGS),
         temporal_address=f"{LOOPBACK}:{port}",

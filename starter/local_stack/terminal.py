@@ -23,10 +23,10 @@ _FIRST_KEY_COMMANDS = (
 
 
 def address_panel(info: StackInfo, backends: Path | str = "") -> Panel:
-    """Return a panel with the addresses of the stack, at most 80 columns wide.
+    """Return a text panel with the addresses of the stack. It is at most 80 columns wide.
 
     Args:
-        backends: registry file or URLs of the backends; used only if the stack has no simulator.
+        backends: registry file or URLs of the backends. Used only if the stack has no simulator.
     """
     table = property_table()
     inference = f"simulator at {info.simulator}" if info.simulator else str(backends)
@@ -49,7 +49,7 @@ def print_next_commands(console: Console, info: StackInfo, *, with_keys: bool = 
     """Print the commands that the user can run in another terminal. Lines are not wrapped.
 
     Args:
-        with_keys: True includes the commands that create the first API key.
+        with_keys: True to include the commands that create the first API key.
     """
     console.print("In another terminal:")
     first_key = _FIRST_KEY_COMMANDS if with_keys else ()
@@ -76,12 +76,12 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 async def until_signal(
     work: Coroutine[None, None, _Result], *, on_repeat: Callable[[], None], say: Callable[[str], None]
 ) -> _Result | None:
-    """Run `work` until it ends, or until a stop signal (SIGINT, SIGTERM or SIGHUP) cancels it.
+    """Run `work` until it ends or until a stop signal (SIGINT, SIGTERM or SIGHUP) cancels it.
 
     Return the result of `work`; None if it was cancelled.
 
     Args:
-        on_repeat: called at each further signal, while `work` is being cancelled.
+        on_repeat: called for each further signal, while `work` is being cancelled.
         say: called with one sentence for the user at the first signal.
     """
     task = asyncio.ensure_future(work)

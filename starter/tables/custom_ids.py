@@ -6,9 +6,9 @@ from batchwright.starter.tables.reading import Row, Table
 
 
 class CustomIds:
-    """Returns the custom id of each row: the value of a column, or `row-N` with the number of the row.
+    """Finds the custom id of each row: the value in a column, or `row-N` with the number of the row.
 
-    Memory grows by at most 32 bytes a row.
+    It remembers the ids to find duplicates. This needs at most 32 bytes of memory for each row.
 
     Args:
         column: the column with the custom ids; None numbers the rows.
@@ -19,10 +19,10 @@ class CustomIds:
         self._seen = DigestSet()
 
     def take(self, number: int, row: Row) -> str:
-        """Return the custom id of row `number`. Call this once for each row.
+        """Return the custom id of row `number`. Call this exactly once for each row.
 
         Raises:
-            RowError: the row has no usable id, or an earlier row has the same.
+            RowError: the row has no usable id, or an earlier row has the same id.
         """
         custom_id = self._id_of(number, row)
         if self._column is not None and not self._seen.add(custom_id.encode("utf-8", "surrogatepass")):

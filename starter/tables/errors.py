@@ -4,14 +4,14 @@ from pathlib import Path
 
 
 class TableError(Exception):
-    """A table, a template or the output cannot be used. The message is one sentence for the user."""
+    """A table, a template or an output file cannot be used. The message is one sentence for the user."""
 
 
 class RowError(TableError):
     """One row of a table cannot be used. The message names the table, the row, and the reason.
 
     Args:
-        number: number of the row, from 1; the header of a CSV file does not count.
+        number: number of the row, from 1. The header of a CSV file does not count.
     """
 
     def __init__(self, path: Path, number: int, why: str) -> None:

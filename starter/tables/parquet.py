@@ -23,7 +23,7 @@ _ROWS_AT_ONCE = 1_000
 
 
 class ParquetTable:
-    """Parquet file. Values have the Python types that pyarrow gives them."""
+    """Table in a Parquet file. pyarrow decides which Python types the values have."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -68,9 +68,9 @@ class ParquetTable:
 
 
 def _texts_of(schema: pa.Schema) -> list[str]:
-    """Return the names of the columns whose values are texts.
+    """Return the names of the columns with text. They are read as dictionaries, to save memory.
 
-    A file of kilobytes may repeat a long text in millions of rows. As a dictionary, it is in memory once.
+    In a dictionary, a text that millions of rows repeat is in memory only once.
     """
     return [field.name for field in schema if pa.types.is_string(field.type)]
 
@@ -84,14 +84,14 @@ def _values_of(column: pa.Array) -> Sequence[object]:
 
 
 class ParquetWriter:
-    """Writes rows to a Parquet file, used as a context manager.
+    """Writes rows to a Parquet file. It is a context manager.
 
     Args:
-        table: source of the rows, whose columns come first.
-        added: further columns and their Python types, `str` or `int`.
+        table: source of the rows. Its columns come first.
+        added: further columns with their Python types, `str` or `int`.
 
     Raises:
-        TableError: the rows have values that do not fit into one type for each column.
+        TableError: a column has values of different types.
     """
 
     def __init__(self, path: Path, table: Table, added: Sequence[tuple[str, type]]) -> None:
@@ -124,9 +124,9 @@ class ParquetWriter:
 
 
 def _schema_of(table: Table) -> pa.Schema:
-    """Return types that fit the rows of a table.
+    """Return the type of each column of a table.
 
-    If the table has no types of its own, all its values are read to find their types.
+    If the format of the table has no types, all values are read to find them.
     """
     if isinstance(table, ParquetTable):
         return table.schema()

@@ -22,7 +22,7 @@ _Item = TypeVar("_Item")
 
 
 class Table(Protocol):
-    """Rows of a file, as mappings from column to value. They can be read any number of times.
+    """A table in a file, which can be read several times. Each row is a dictionary by column name.
 
     Both methods raise TableError if the file cannot be read or has a wrong format.
     """
@@ -40,7 +40,7 @@ class Table(Protocol):
 
 
 def open_table(path: Path) -> Table:
-    """Return the table in a file. The suffix of the file's name decides the format.
+    """Return the table in a file. The suffix of the file name, such as `.csv`, decides the format.
 
     Raises:
         TableError: the suffix is unknown, or it is `.parquet` and pyarrow is not installed.
@@ -60,7 +60,7 @@ def open_table(path: Path) -> Table:
 
 @contextmanager
 def readable(path: Path) -> Generator[None]:
-    """Context manager that turns an OSError about the file `path` into a TableError."""
+    """Context manager that turns an OSError about a file into a TableError."""
     try:
         yield
     except OSError as error:
@@ -68,7 +68,7 @@ def readable(path: Path) -> Generator[None]:
 
 
 class CsvTable:
-    """CSV file with a header, in UTF-8. All values are text. Blank lines are skipped."""
+    """Table in a CSV file with a header, in UTF-8. All values are text. Blank lines are skipped."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -103,7 +103,10 @@ class CsvTable:
             yield columns, reader
 
     def _next(self, reader: "Reader", number: int) -> list[str] | None:
-        """Return the fields of the next line, row `number`; None after the last line."""
+        """Return the fields of the next row; None after the last row.
+
+        `number` is the row's number, for errors.
+        """
         try:
             return next(reader, None)
         except UnicodeDecodeError:
@@ -115,7 +118,10 @@ class CsvTable:
 
 
 class JsonlTable:
-    """File with a JSON object in each line. Rows may have different columns. Blank lines are skipped."""
+    """Table in a file with a JSON object on each line. Rows may have different columns.
+
+    Blank lines are skipped.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -143,9 +149,10 @@ class JsonlTable:
 
 
 def most_repeated_first(table: Table) -> list[str]:
-    """Return the names of the columns, sorted by how much their values repeat in the first 10,000 rows.
+    """Return the column names, sorted so that columns whose values repeat most come first.
 
-    Prompts that name columns in this order share long beginnings, which backends cache.
+    Only the first 10,000 rows are read. If a prompt uses columns in this order, many prompts begin with the
+    same text, which backends can cache.
     """
     values: dict[str, set[int]] = {}
     for row in islice(table.rows(), _SAMPLED_ROWS):
@@ -155,7 +162,7 @@ def most_repeated_first(table: Table) -> list[str]:
 
 
 def in_chunks(items: Iterator[_Item], size: int) -> Iterator[list[_Item]]:
-    """Yield the items in lists of `size`; the last list may be shorter."""
+    """Yield the items in lists of `size`. The last list may be shorter."""
     chunk = list[_Item]()
     for item in items:
         chunk.append(item)

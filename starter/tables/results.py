@@ -27,12 +27,12 @@ FROM results WHERE custom_id = ?"""
 
 
 class ResultColumns(NamedTuple):
-    """Columns that are added to a row.
+    """The columns that `collect` adds to each row of a table.
 
     Attributes:
-        answer: text that the model generated, or the whole response as JSON if it has no such text; None if
-            the request failed.
-        status_code: HTTP status with which the backend answered; None if there was no answer.
+        answer: text that the model generated. If the response has no text, the whole response as JSON. None
+            if the request failed.
+        status_code: HTTP status of the backend's response; None if there was no response.
         error_code: why the request failed, as in the batch's `errors_summary`; None if it completed.
         error_message: message for the error code.
         input_tokens: number of input tokens that the backend reported; 0 if it reported none.
@@ -58,7 +58,7 @@ MISSING = ResultColumns(None, None, NO_RESULT, "The batch has no result for this
 
 
 class ResultsByCustomId:
-    """Results by custom id, in a temporary file that the operating system deletes."""
+    """Stores results in a temporary file, and finds them by custom id. The file is deleted at the end."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -67,9 +67,9 @@ class ResultsByCustomId:
         return self._database.execute("SELECT count(*) FROM results").fetchone()[0]
 
     def add(self, results: Iterable[LineResult]) -> None:
-        """Add results. If an id has several results, the last completed result is used.
+        """Store results. If a custom id has several results, the last completed one is used.
 
-        If none of them completed, the last result is used.
+        If none of them is completed, the last one is used.
         """
         self._database.executemany(_ADD, ((storable(each.custom_id), *_columns(each)) for each in results))
 
@@ -78,7 +78,7 @@ class ResultsByCustomId:
         return None if found is None else ResultColumns(*found)
 
     def examples(self) -> list[str]:
-        """Return a few custom ids."""
+        """Return a few of the stored custom ids, as examples for an error message."""
         return [id for (id,) in self._database.execute("SELECT custom_id FROM results LIMIT 3")]
 
 
@@ -135,9 +135,9 @@ _BODIES = msgspec.json.Decoder(_Choices), msgspec.json.Decoder(_Items), msgspec.
 
 
 def answer_text(content: bytes) -> str:
-    """Return the text that the model generated for a chat, a completion, a response or a message.
+    """Return the text that the model generated, from a response of any endpoint that generates text.
 
-    If the response has no text, for example because it has embeddings or calls of tools, return its JSON.
+    If the response has no text, for example because it has embeddings or tool calls, return its JSON.
     """
     content = replace_lone_surrogates(content)
     for decoder in _BODIES:

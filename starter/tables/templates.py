@@ -36,13 +36,14 @@ class RenderError(Exception):
 
 
 class RequestTemplate:
-    """Body of a request as JSON, whose strings may be Jinja templates. Keys are never templates.
+    """Template for the body of a request: a JSON file whose strings may be Jinja templates.
 
-    Only strings are rendered, so the result is always valid JSON. A string that is only one expression, such
-    as `"{{ n }}"`, becomes the value of the expression, with its type. Any other string becomes text.
+    Only values are rendered, never keys, so the result is always valid JSON. If a string is only one
+    expression, such as `"{{ n }}"`, the result has the expression's type. Any other string stays text.
 
-    Templates have the columns of the row as variables, also as `row`, and the names of the columns as
-    `columns`. They run in Jinja's sandbox: without files, and with bounds on time and size.
+    In a template, each column of the row is a variable. `row` is the whole row, and `columns` has the names
+    of the columns. Templates run in Jinja's sandbox, without access to files, and with limits on time and
+    memory.
 
     Raises:
         TableError: the file cannot be read, is not a JSON object, or has an error in a template.
@@ -69,10 +70,10 @@ class RequestTemplate:
         """Return the body of the request for a row.
 
         Args:
-            columns: names of columns, in the order in which the template is to use them.
+            columns: names of the columns, in the order in which the template should use them.
 
         Raises:
-            RenderError: an expression uses a column that the row does not have, fails, or does not end.
+            RenderError: an expression uses a column that the row does not have, fails, or takes too long.
         """
         try:
             with _time_limit(), self._memory.applied():
@@ -107,7 +108,7 @@ class RequestTemplate:
         return lambda variables: _rendered(place, variables, lambda: _text(template, variables))
 
     def _only_expression(self, text: str) -> str | None:
-        """Return the expression if the whole string is `{{ expression }}`; otherwise None."""
+        """If the whole string is one `{{ expression }}`, return the expression. If not, return None."""
         match self._environment.parse(text.strip()).body:
             case [nodes.Output(nodes=[only])] if not isinstance(only, nodes.TemplateData):
                 return text.strip()[2:-2].removeprefix("-").removeprefix("+").removesuffix("-")
@@ -116,7 +117,7 @@ class RequestTemplate:
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, which also refuses products and powers that are too large to compute."""
+    """Sandbox of Jinja that also rejects products and powers that are too large to compute."""
 
     intercepted_binops = frozenset({"*", "**"})
 
@@ -132,9 +133,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 class _MemoryLimit:
-    """Limit of the memory that rendering may allocate beyond what the process has already.
+    """Limits the additional memory that rendering may use. It works only on Linux.
 
-    Filters and concatenations can make a short template need any amount. Only Linux enforces the limit.
+    Without it, a short template could use any amount of memory, for example with filters.
     """
 
     def __init__(self) -> None:
@@ -143,7 +144,7 @@ class _MemoryLimit:
 
     @contextmanager
     def applied(self) -> Generator[None]:
-        """Context manager in whose block an allocation beyond the limit raises MemoryError."""
+        """Context manager that applies the limit. If the block needs more memory, MemoryError is raised."""
         if self._uses % _ROWS_PER_MEASUREMENT == 0:
             self._limit = self._measured()
         self._uses += 1
@@ -169,7 +170,7 @@ class _TooSlow(Exception):
 
 @contextmanager
 def _time_limit() -> Generator[None]:
-    """Context manager that raises _TooSlow in its block after `MAX_ROW_SECONDS` of CPU time."""
+    """Context manager that limits the CPU time of the block to `MAX_ROW_SECONDS`. Then it raises _TooSlow."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise _TooSlow
@@ -214,10 +215,10 @@ def _defined(value: object) -> object:
 
 
 def _text_value(value: object) -> object:
-    """Return a value that becomes part of a text.
+    """Check a value that is inserted into a text, and return it.
 
     Raises:
-        ValueError: the value is null, which would become the text `None`.
+        ValueError: the value is null. It would become the text `None`.
     """
     if value is None:
         raise ValueError("a value is null; write, for example, `{{ name or '' }}`")

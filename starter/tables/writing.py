@@ -25,12 +25,10 @@ class RowWriter(Protocol):
 
 @contextmanager
 def output_file(path: Path | None) -> Generator[BinaryIO]:
-    """Context manager that yields the file to write.
-
-    The file replaces `path` at the end, if no error occurred.
+    """Context manager that yields a file to write to. If the block succeeds, this file replaces `path`.
 
     Args:
-        path: the file; None for the standard output. Pipes and devices are written directly.
+        path: name of the file; None for the standard output. Pipes and devices are written to directly.
 
     Raises:
         TableError: the file cannot be written.
@@ -47,10 +45,10 @@ def output_file(path: Path | None) -> Generator[BinaryIO]:
 
 
 def check_output(output: Path, *inputs: Path) -> None:
-    """Check that an output does not replace one of the files from which it is made.
+    """Check that an output file is not one of the files from which it is made, so that none is overwritten.
 
     Raises:
-        TableError: it would.
+        TableError: the output is one of the inputs.
     """
     for path in inputs:
         if path.is_file() and output.exists() and output.samefile(path):
@@ -59,10 +57,10 @@ def check_output(output: Path, *inputs: Path) -> None:
 
 @contextmanager
 def written(path: Path) -> Generator[Path]:
-    """Context manager that yields a path beside `path` for the new content, which replaces it at the end.
+    """Context manager that yields a temporary path for new content.
 
-    If the block raises an error, the file `path` stays as it was. If `path` is a symbolic link, the file that
-    it names is replaced.
+    If the block succeeds, it replaces `path`. If the block raises an error, `path` stays unchanged. If `path`
+    is a symbolic link, the file to which it points is replaced.
 
     Raises:
         TableError: the file cannot be written.
@@ -85,11 +83,11 @@ def written(path: Path) -> Generator[Path]:
 
 @contextmanager
 def table_writer(path: Path, table: Table, added: Sequence[tuple[str, type]]) -> Generator[RowWriter]:
-    """Context manager that yields a writer of rows, in the format of the suffix of `path`.
+    """Context manager that yields a writer of rows. The suffix of `path`, such as `.csv`, decides the format.
 
     Args:
-        table: source of the rows, whose columns come first.
-        added: further columns and their Python types, `str` or `int`.
+        table: source of the rows. Its columns come first.
+        added: further columns with their Python types, `str` or `int`.
 
     Raises:
         TableError: the suffix is unknown, the file cannot be written, or pyarrow is needed and missing.
@@ -120,7 +118,10 @@ class _JsonlWriter:
 
 
 class _CsvWriter:
-    """Writes text as it is, null as an empty field, and other values as JSON without its quotes."""
+    """Writes rows to a CSV file.
+
+    Text is written as it is, null as an empty field, and other values as JSON.
+    """
 
     def __init__(self, file: "Writer", columns: list[str]) -> None:
         self._file, self._columns = file, columns

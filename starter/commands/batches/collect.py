@@ -39,7 +39,8 @@ def collect(
 ) -> None:
     """Join the results of batches to the rows of TABLE.
 
-    Exits with 0 if all rows have an answer, 1 if not, 2 if a batch is not finished yet.
+    Exits with 0 if each row has an answer, with 1 if a row has none, and with 2 if a batch is not finished
+    yet.
     """
     try:
         check_output(output, table)
@@ -78,7 +79,7 @@ def _results_of(client: Client, batch: BatchObject) -> Iterator[LineResult]:
 def _join(
     table: Table, id_column: str | None, results: ResultsByCustomId, writer: RowWriter
 ) -> Counter[str | None]:
-    """Write the rows with their results. Return the number of rows for each error code.
+    """Write each row with its result. Return the number of rows for each error code.
 
     The number for the key None is the number of rows that have an answer.
 

@@ -61,7 +61,8 @@ MaxCost = Annotated[
 def status(batch_id: BatchOrGroup, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Show one batch.
 
-    Exits with 0 completed, 1 failed, expired or cancelled, 2 not finished yet.
+    Exits with 0 if it is completed, with 1 if it failed, expired or was cancelled, and with 2 if it is not
+    finished yet.
     """
     with api_client(url, tenant) as client:
         batches = batches_of(client, batch_id)
@@ -136,7 +137,7 @@ def cancel(
 ) -> None:
     """Cancel a batch; results so far are kept.
 
-    Batches of a group that have ended already stay as they are.
+    In a group, batches that have already ended stay unchanged.
     """
     with api_client(url, tenant) as client:
         batches = _changed_live(client, batch_id, client.cancel)
@@ -150,8 +151,8 @@ def cancel(
 def pause(batch_id: BatchOrGroup, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Pause a batch.
 
-    Its lines are not sent until it is resumed. Its deadline does not change. Batches of a group that have
-    ended already stay as they are.
+    Its lines are not sent until it is resumed. Its deadline does not change. In a group, batches that have
+    already ended stay unchanged.
     """
     with api_client(url, tenant) as client:
         batches = _changed_live(client, batch_id, client.pause)
@@ -170,8 +171,8 @@ def resume(
 ) -> None:
     """Resume a paused batch, or a batch that ended early.
 
-    A cancelled, expired or failed batch can be resumed once: a new batch is created, which keeps the results
-    of the first batch. Completed batches of a group stay as they are.
+    A cancelled, expired or failed batch can be resumed once: a new batch is created, which takes over the
+    results of the first batch. In a group, completed batches stay unchanged.
     """
 
     with api_client(url, tenant) as client:
@@ -204,7 +205,7 @@ def retry(
 ) -> None:
     """Create a batch that retries the lines that failed.
 
-    A repeated call returns the same batch. For a group, each of its batches that has such lines is retried.
+    A repeated call returns the same batch. In a group, each batch that has failed lines is retried.
     """
     with api_client(url, tenant) as client:
         if not is_group(batch_id):
@@ -218,7 +219,7 @@ def retry(
 
 
 def _changed_live(client: Client, id: str, change: Callable[[str], BatchObject]) -> list[BatchObject]:
-    """Call `change` with the id of a batch, or of each batch of a group that has not ended. Return all.
+    """Call `change` for the batch, or for each batch of a group that has not ended. Return all batches.
 
     If all batches of the group have ended, the command ends with an error.
     """
@@ -235,10 +236,10 @@ def _changed_live(client: Client, id: str, change: Callable[[str], BatchObject])
 def _with_failed_lines(
     group: str, batches: Sequence[BatchObject], codes: Sequence[str] | None
 ) -> list[BatchObject]:
-    """Return the batches of a group that have failed lines. With `codes`, only lines that failed with one of
-    them count.
+    """Return the batches of a group that have failed lines.
 
-    The command ends with an error if there is no such batch, or if a batch of the group has not ended.
+    With `codes`, only lines that failed with one of these error codes count. The command ends with an error
+    if there is no batch with such lines, or if a batch of the group has not ended.
     """
     for batch in batches:
         if not batch.status.is_terminal or batch.x_batchwright.files_pending:
@@ -273,7 +274,7 @@ def max_cost(
 ) -> None:
     """Change the cap on the cost of a batch in progress.
 
-    Once the cap is reached, no more lines are sent.
+    When the cost reaches the cap, no more lines are sent.
     """
     with api_client(url, tenant) as client:
         _print(client.change_max_cost(batch_id, amount), json)
@@ -290,8 +291,8 @@ def delete(
 ) -> None:
     """Delete a batch that has ended, and its files.
 
-    Its dead letters are deleted, too. Its input file stays. A group is deleted with the batches that retry or
-    resume its batches, once all of them have ended.
+    Its dead letters are deleted, too. Its input file is kept. A group is deleted as a whole, when all its
+    batches have ended. This includes batches that retry or resume a batch of the group.
     """
     deleted = list[DeletedBatch]()
 
@@ -325,7 +326,10 @@ def _follow_new(
     interval: float,
     json: bool,
 ) -> None:
-    """Print batches, and the ids of the batches from which they were created. `wait` waits for their end."""
+    """Print new batches, and the ids of the batches from which they were created.
+
+    If `wait` is True, first wait until they have ended. The command then exits with the code for their end.
+    """
     for source, batch in zip(sources, batches, strict=True):
         if batch.id != source and not json:
             stderr().print(f"Created {batch.id} from {source}.", style="dim", markup=False)

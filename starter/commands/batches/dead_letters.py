@@ -85,7 +85,7 @@ def retry(
 ) -> None:
     """Create a batch that retries one dead letter.
 
-    A repeated call prints the same batch.
+    If you repeat the command, it prints the same batch.
     """
     with operator_client(url, tenant) as client:
         made = client.retry_dead_letter(letter, window)
@@ -105,7 +105,7 @@ def retry_all(
 ) -> None:
     """Create batches that retry dead letters, one for each ended batch.
 
-    Dead letters that were retried already are left out. Exits with 1 if a batch could not be created.
+    Dead letters that were already retried are left out. Exits with 1 if a batch could not be created.
     """
     with operator_client(url, tenant) as client:
         page = client.retry_dead_letters(tenant=of, batch_id=batch, window=window, after=None)

@@ -33,8 +33,8 @@ def folder(
 ) -> None:
     """Run files that are dropped into DIR as batches.
 
-    The results of DIR/NAME.jsonl are written to DIR/output/NAME, the reason of a failure to
-    DIR/failed/NAME. You can stop this command at any time: it continues at its next start.
+    The results of DIR/NAME.jsonl are written to DIR/output/NAME. If the batch fails, the reason is written to
+    DIR/failed/NAME. You can stop this command at any time: it continues when you start it again.
     """
     console = stdout()
 

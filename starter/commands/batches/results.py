@@ -68,7 +68,7 @@ def _contents(client: Client, file_ids: Iterable[str | None]) -> Iterator[bytes]
 
 
 class ResultSource(Protocol):
-    """The methods of the API client that `follow_results` uses."""
+    """The part of the API client that `follow_results` needs."""
 
     def batch(self, batch_id: str) -> BatchObject: ...
 
@@ -87,13 +87,13 @@ def follow_results(
 ) -> Generator[bytes]:
     """Yield the results of a batch until it has ended. Each item has one or more whole lines.
 
-    If the connection breaks, or the API ends a response before the batch has ended, continue after the last
-    whole line. If the results are not in input order, read all of them again, and leave out those that were
-    yielded.
+    If the connection breaks or the API ends a response early, a new request continues after the last whole
+    line. If the results are not in input order, a new request reads all of them again. Lines that were
+    already yielded are then left out.
 
     Args:
         failed: True for the lines of the error file, False for the lines of the output file.
-        in_input_order: False for the order in which lines settle.
+        in_input_order: False for the order in which the results become final.
         retry_seconds: seconds between two attempts to connect.
 
     Raises:
@@ -128,7 +128,10 @@ def follow_results(
 
 
 def _new_lines(lines: bytes, yielded: set[bytes]) -> bytes:
-    """Return the lines whose ids are not in `yielded`, each with a newline. Add their ids to `yielded`."""
+    """Return the lines whose ids are not in `yielded` yet, each with a newline.
+
+    Add their ids to `yielded`.
+    """
     new = [line for line in lines.split(b"\n") if line[_ID] not in yielded]
     yielded.update(line[_ID] for line in new)
     return b"".join(line + b"\n" for line in new)
@@ -140,7 +143,7 @@ def _has_files(batch: BatchObject) -> bool:
 
 
 def require_files(batch: BatchObject) -> None:
-    """End the command with an error if the batch has not ended, or its files are not written yet."""
+    """Check that the batch has ended and its files are written. If not, end the command with an error."""
     if not batch.status.is_terminal:
         stop(
             f"{batch.id} is {batch.status.value}; wait with `batchwright watch {batch.id}`.",

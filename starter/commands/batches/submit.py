@@ -170,7 +170,7 @@ def submit(
 def _create_one(
     client: Client, path: Path, content: "_Content", create: CreateBatch, idempotency_key: str | None
 ) -> BatchObject:
-    """Upload the input as one file, and create its batch."""
+    """Upload the input as one file, and create one batch from it."""
     key = f"submit-{uuid4().hex}" if idempotency_key is None else idempotency_key
     with _explain_how_to_repeat(key):
         uploaded = _upload(client, path, content, key)
@@ -209,7 +209,7 @@ def _print_group(group: str, batches: Sequence[BatchObject], wait: bool, json: b
 
 
 def _show_estimate(file: Path, endpoint: str, json: bool, url: str | None, tenant: str | None) -> None:
-    """Upload the file, show the estimate of a batch with this input, and delete the uploaded file."""
+    """Upload the file, show an estimate of its batch, and delete the uploaded file."""
     with api_client(url, tenant) as client:
         uploaded = upload_input(client, file, f"estimate-{uuid4().hex}")
         try:
@@ -230,10 +230,10 @@ def _show_estimate(file: Path, endpoint: str, json: bool, url: str | None, tenan
 
 @contextmanager
 def _explain_how_to_repeat(key: str) -> Generator[None]:
-    """Context manager that adds a hint to the message of a ClientError: how to repeat the command safely.
+    """Context manager that adds to the message of a ClientError how to repeat the command safely.
 
-    The command has to be repeated with `--idempotency-key` and `key`. Then it cannot create a second batch.
-    If it is certain that no batch was created, the message stays unchanged.
+    With `--idempotency-key` and this `key`, a repeated command cannot create a second batch. If it is certain
+    that no batch was created, nothing is added.
     """
     try:
         yield
@@ -250,9 +250,9 @@ def _explain_how_to_repeat(key: str) -> Generator[None]:
 
 @contextmanager
 def delete_unless_used(client: Client, uploaded: FileObject) -> Generator[None]:
-    """Context manager that deletes the uploaded file if the API rejects the batch.
+    """Context manager that deletes the uploaded file if the API rejects the batch in the block.
 
-    After any other error the file is kept, because the batch may exist and need the file.
+    After any other error, the file is kept: perhaps the batch was created and needs the file.
     """
     try:
         yield
@@ -264,13 +264,13 @@ def delete_unless_used(client: Client, uploaded: FileObject) -> Generator[None]:
 
 
 def upload_input(client: Client, path: Path, key: str) -> FileObject:
-    """Upload the input of a batch. A repeated call with the same `key` returns the file of the first call."""
+    """Upload the input of a batch. If `key` was used before, return the file of the first call."""
     with _input_file(path) as content:
         return _upload(client, path, content, key)
 
 
 class _Content(NamedTuple):
-    """An open input file, which is seekable, and its size in bytes."""
+    """An open input file, in which the position can be changed, and its size in bytes."""
 
     file: BinaryIO
     size: int
@@ -293,7 +293,7 @@ def _upload(client: Client, path: Path, content: _Content, key: str) -> FileObje
 
 @contextmanager
 def _input_file(path: Path) -> Generator[_Content]:
-    """Context manager that opens an input file. If it is a pipe, a temporary copy of it is yielded instead.
+    """Context manager that opens an input file. For a pipe, it yields a temporary copy of the data.
 
     If the file cannot be read or has a wrong format, the command ends with an error.
     """

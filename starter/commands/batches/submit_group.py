@@ -16,9 +16,10 @@ CreateBatch = Callable[..., BatchObject]
 
 
 def divided_input(client: Client, path: Path, file: BinaryIO, max_cost: str | None) -> list[InputPart]:
-    """Return the parts of an input, each as large as one batch of the API may be at most.
+    """Divide an input into parts, each of them small enough for one batch. Return the parts.
 
-    If there are several, and `max_cost` caps the cost of one batch, the command ends with an error.
+    If there are several parts, `max_cost` must be None, because it limits the cost of one batch only. If it
+    is not, the command ends with an error.
     """
     try:
         parts = divide(file, client.part_limits())
@@ -30,7 +31,7 @@ def divided_input(client: Client, path: Path, file: BinaryIO, max_cost: str | No
 
 
 def print_webhook_secret(batch: BatchObject) -> None:
-    """Print the secret of a batch's own webhook. The API returns it only when the batch is created."""
+    """Print the secret of the batch's own webhook. The API returns it only when it creates the batch."""
     hook = batch.x_batchwright.webhook
     if hook is not None:
         secret = hook.secret or "unreadable, so rotate it"
@@ -38,10 +39,11 @@ def print_webhook_secret(batch: BatchObject) -> None:
 
 
 class GroupSubmission:
-    """Creates a batch for each part of an input.
+    """Creates a group: one batch for each part of an input that is too large for one batch.
 
-    The id of the group is made from the content and the options, and each part has an idempotency key of the
-    group and its number. So a command that was interrupted can be repeated: it creates only what is missing.
+    The group's id is made from the content and the options. Each part has an idempotency key made from the
+    group's id and the part's number. So you can repeat an interrupted command: it creates only the missing
+    batches.
     """
 
     def __init__(
@@ -53,14 +55,14 @@ class GroupSubmission:
     def run(
         self, create: CreateBatch, metadata: Mapping[str, str] | None, *, may_have_ended: bool
     ) -> list[BatchObject]:
-        """Create the missing batches, one for each part of the input, and return the batches of all parts.
+        """Create the batches that are missing, and return the batches of all parts.
 
-        If no batch is missing and all batches have ended, the command ends with an error. `may_have_ended`
-        allows this case.
+        If no batch is missing and all have ended, the command ends with an error. If `may_have_ended` is
+        True, this is allowed.
 
         Raises:
-            ClientError: a part could not be uploaded or its batch not created. The message says how to
-                continue.
+            ClientError: a part could not be uploaded, or its batch could not be created. The message says how
+                to continue.
         """
         found, count = parts_of(self._client, self._group), len(self._parts)
         if not may_have_ended and len(found) == count and all(b.status.is_terminal for b in found.values()):

@@ -41,7 +41,7 @@ def validate(
 ) -> None:
     """Check FILE as the input of a batch, offline.
 
-    Exits with 0 if the file is valid, 1 if not.
+    Exits with 0 if the file is valid, and with 1 if it is not.
     """
     settings = settings_or_stop()
     limits = InputLimits(
@@ -80,7 +80,7 @@ def validate(
 
 
 def validate_file(path: Path, endpoint: Endpoint, limits: InputLimits, profile: Profile) -> ValidationReport:
-    """Check the file as the input of a batch, and return a report with all its errors.
+    """Check if the file is a valid input of a batch. Return a report with all its errors.
 
     Raises:
         OSError: the file cannot be read.
@@ -91,7 +91,7 @@ def validate_file(path: Path, endpoint: Endpoint, limits: InputLimits, profile: 
 def _estimate_file(
     path: Path, endpoint: Endpoint, limits: InputLimits, profile: Profile, settings: Settings
 ) -> tuple[ValidationReport, EstimateObject]:
-    """Check the file as the input of a batch. Return a report, and an estimate of the batch's cost.
+    """Check if the file is a valid input of a batch. Return a report, and an estimate of the batch's cost.
 
     Raises:
         OSError: the file cannot be read.

@@ -53,7 +53,7 @@ def _filters(
     ] = None,
     after: Annotated[str | None, typer.Option(help="Continue after this entry.", show_default=False)] = None,
 ) -> _Query:
-    """Return the query parameters of the API for the given options."""
+    """Convert the options to query parameters of the API."""
     given = {
         "action": action,
         "actor": actor,
@@ -68,9 +68,9 @@ def _filters(
 
 
 def _with_filters(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorator for a command with the parameter `query`.
+    """Decorator that gives a command the options of `_filters`.
 
-    The command gets the options of `_filters` instead of the parameter.
+    The command's function has the parameter `query`. It gets the options as query parameters.
     """
     options = signature(_filters).parameters
     own = [each for each in signature(command).parameters.values() if each.name != "query"]
@@ -96,7 +96,7 @@ def list_acts(
 ) -> None:
     """List acts, newest first: who did what, to what, and how it ended.
 
-    `--json` also prints the state before and after each act.
+    `--json` also prints the state of the target before and after each act.
     """
     with operator_client(url, tenant) as client:
         page = client.audit_log({**query, "limit": limit, "order": "asc" if oldest else "desc"})
@@ -124,8 +124,8 @@ def list_acts(
 def export(query: _Query, url: Url = None, tenant: Tenant = None) -> None:
     """Print acts as JSON lines, oldest first.
 
-    With --after and the id of the last line, a later export continues. Acts that may still be running are
-    left for a later export.
+    To continue later, use --after with the id of the last line. Acts that may still be running are not
+    printed: a later export has them.
     """
     with operator_client(url, tenant) as client, client.exported_audit_log(query) as response:
         if warning := response.headers.get("x-batchwright-warning"):

@@ -43,7 +43,7 @@ admin.command("holds")(holds.holds)
 
 
 class ListedStatus(StrEnum):
-    """Statuses by which the list can be filtered. `live` means every status of a batch that has not ended."""
+    """A status by which the list can be filtered. `live` means all batches that have not ended."""
 
     LIVE = "live"
     VALIDATING = "validating"
@@ -112,7 +112,7 @@ def list_batches(
 def counts(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Count live and recently ended batches by tenant.
 
-    Ended batches are counted for 24 hours.
+    Batches are counted for 24 hours after their end.
     """
     with operator_client(url, tenant) as client:
         found = client.batch_counts()
@@ -143,7 +143,10 @@ def show(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant 
 
 @batches.command("slices")
 def slices(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
-    """Show where the slices of a batch are, since when, and what they wait for."""
+    """Show where the slices of a batch are, since when, and what they wait for.
+
+    A slice is a part of the lines that one worker sends.
+    """
     with operator_client(url, tenant) as client:
         found = client.batch_slices(batch_id)
     if json:

@@ -51,7 +51,7 @@ def holds(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
 def _target(of: str | None, model: str | None) -> dict[str, str]:
     """Return what to hold or release, as `{"tenant": NAME}` or `{"model": NAME}`.
 
-    `of` is the name of a tenant. If the user gave both names or no name, the command ends with an error.
+    `of` is the name of a tenant. If both names are given, or none, the command ends with an error.
     """
     if (of is None) == (model is None):
         stop("Name either a tenant with --of or a model with --model.")

@@ -139,8 +139,8 @@ def register(
 ) -> None:
     """Register a model.
 
-    --replace replaces a model that exists. The change takes effect within seconds and
-    has precedence over the registry file.
+    The change takes effect within seconds, and overrides the registry file. If the model already exists, you
+    must use --replace.
     """
     config: dict[str, object] = {"backends": _backends("--backend", backend, weight, upstream, key, priority)}
     config |= _options(fallback, alias, kind, job, load_balancing, limit, retry, price)
@@ -187,8 +187,8 @@ def set_some(
 ) -> None:
     """Change some settings of a model and keep all others.
 
-    --fallback and --alias replace the whole list. --weight, --upstream, --key and
-    --priority apply to --add-backend.
+    --fallback and --alias replace the whole list. --weight, --upstream, --key and --priority are for the
+    backends of --add-backend.
     """
     changes = _options(fallback, alias, kind, job, load_balancing, limit, retry, price)
     for name in reset or []:
@@ -212,10 +212,10 @@ def set_some(
 
 
 def _remaining_backends(present: ModelSettingsObject, removed: list[str]) -> list[dict[str, object]]:
-    """Return the model's backends except those with the URLs in `removed`, in the form that the API expects.
+    """Return the backends of a model without those in `removed`, in the form that the API expects.
 
-    Each backend is a dict with its URL. It also has the key `model` if the backend uses another name for the
-    model. If the model has no backend with one of the URLs, the command ends with an error.
+    Each backend is a dict with its URL. If the model has another name at the backend, this is the value of
+    the key `model`. If a URL in `removed` is not a backend of the model, the command ends with an error.
     """
     removed_urls = {url.rstrip("/").removesuffix("/v1") for url in removed}  # as the registry stores URLs
     unknown = sorted(removed_urls - {backend.url for backend in present.backends})
@@ -243,7 +243,7 @@ def remove(model: Model, json: Json = False, url: Url = None, tenant: Tenant = N
 def revert(model: Model, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Undo the changes to a model.
 
-    The registry file, or what the backends list, is in effect again.
+    The registry file applies again, or what the backends list.
     """
     with operator_client(url, tenant) as client:
         before = client.registered()
@@ -265,7 +265,10 @@ def _options(
     retry: Names,
     price: Names,
 ) -> dict[str, object]:
-    """Return the fields of the API's request body for the options that the user gave."""
+    """Convert the options to the fields of the API's request body.
+
+    Options that were not given are left out.
+    """
     found: dict[str, object] = {
         "fallbacks": fallback,
         "aliases": alias,
@@ -310,9 +313,9 @@ def _backends(
 
 
 def _pairs(option: str, section: str, texts: list[str]) -> dict[str, str]:
-    """Parse options of the form KEY=VALUE into a dict of texts.
+    """Parse options of the form KEY=VALUE into a dict.
 
-    If a text has another form, the command ends with an error.
+    If a text does not have this form, the command ends with an error.
 
     Args:
         option: name of the option, for the error message.
@@ -357,7 +360,10 @@ def _print_problems(problems: list[str]) -> None:
 
 
 def _settings_table(detail: ModelSettingsObject) -> Table:
-    """Return a table with all settings of a model. Backend settings with their default are left out."""
+    """Return a table with all settings of a model.
+
+    Settings of backends are left out if they have the default.
+    """
     table = column_table("setting", "value", "from")
     for name, setting in detail.settings.items():
         table.add_row(*map(escaped, (name, _shown(setting.value), setting.origin)))

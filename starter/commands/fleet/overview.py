@@ -55,7 +55,7 @@ class QueuesOutput(BaseModel):
 
 
 def show_models(json: bool) -> None:
-    """Print all models with their backends and task queues, for `batchwright models`."""
+    """Print all models with their backends and task queues. This is the command `batchwright models`."""
     settings = settings_or_stop()
     found = run_or_stop(with_database(settings, partial(_models, settings)))
     if json:
@@ -91,7 +91,10 @@ def workers(json: JsonLine = False) -> None:
 
 
 def show_queues(json: bool) -> None:
-    """Print the backlog of all task queues, for `batchwright queues` without arguments."""
+    """Print the number of waiting tasks in all task queues.
+
+    This is `batchwright queues` without arguments.
+    """
     settings = settings_or_stop()
     found = run_or_stop(with_database(settings, partial(_queues, settings)), TemporalUnavailable)
     if json:

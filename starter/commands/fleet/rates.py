@@ -26,7 +26,7 @@ AllModels = Annotated[
 def show(context: typer.Context, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Show the rate limits in effect, or change one.
 
-    A rate limits the requests per second of the whole fleet, for one model or over all models.
+    A rate limits the requests per second of all workers together, for one model or over all models.
     """
     if context.invoked_subcommand is None:
         with operator_client(url, tenant) as client:
@@ -46,7 +46,7 @@ def set_rate(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Set a rate that takes precedence over the settings.
+    """Set a rate limit that takes precedence over the settings.
 
     It takes effect within seconds.
     """
@@ -63,7 +63,7 @@ def clear_rate(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Remove a rate, so that the settings apply again."""
+    """Remove a rate limit, so that the settings apply again."""
     target = _target(model or [], all_models)
     with operator_client(url, tenant) as client:
         changed = {rate.model for rate in client.rates().data if rate.source == "change"}
@@ -75,9 +75,9 @@ def clear_rate(
 
 
 def _target(names: list[str], all_models: bool) -> str | None:
-    """Return the model whose rate is changed; None for the rate over all models.
+    """Return the model for which the rate is changed; None for the rate over all models.
 
-    If the user gave both a model and `--all-models`, or neither, the command ends with an error.
+    If a model and `--all-models` are both given, or neither, the command ends with an error.
     """
     if len(names) != (0 if all_models else 1):
         stop("Name one model, or --all-models.")

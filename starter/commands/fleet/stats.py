@@ -8,7 +8,7 @@ from batchwright.starter.output import column_table, escaped, print_json, stdout
 def stats(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Show requests of the fleet by backend and by model.
 
-    Covers the running workers, each since its start.
+    The numbers are sums over the running workers. Each worker counts since its start.
     """
     with operator_client(url, tenant) as client:
         found = client.stats()

@@ -62,7 +62,7 @@ def _say(text: str) -> None:
 
 
 class DemoRun:
-    """One run of the demo: starts the stack, runs the batch and prints its result."""
+    """Starts a whole stack, runs the demo batch and prints its result."""
 
     def __init__(self, folder: Path, supervisor: "Supervisor", *, json: bool) -> None:
         self.has_succeeded = False

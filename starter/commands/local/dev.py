@@ -46,8 +46,8 @@ def dev(
 ) -> None:
     """Run the whole stack in the foreground.
 
-    Temporal, PostgreSQL, a simulated backend, API and workers; Ctrl-C stops them. With
-    BATCHWRIGHT_REGISTRY or --backend, these backends are used and none is simulated.
+    The stack is Temporal, PostgreSQL, a simulated backend, the API and workers. Ctrl-C stops it. With
+    BATCHWRIGHT_REGISTRY or --backend, your backends are used, and none is simulated.
     """
     # Imported here because it loads Temporal's client, which takes a second.
     from batchwright.starter.local_stack.service_commands import DevOptions

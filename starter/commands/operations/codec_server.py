@@ -31,10 +31,10 @@ _ALLOWED = {
 
 
 class CodecServer:
-    """Web application that encrypts and decrypts payloads.
+    """Web application that decrypts Temporal payloads, so that Temporal's Web UI can show them.
 
-    A browser may call it only from pages whose origin is in `origins`. Programs send no origin and are
-    accepted.
+    It also encrypts. Browsers may call it only from web pages whose origin is in `origins`. Programs that are
+    not browsers send no origin, and are accepted.
     """
 
     def __init__(self, codec: PayloadCodec, origins: Collection[str]) -> None:
@@ -67,9 +67,9 @@ class CodecServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Reject requests from pages of unknown origins with 403.
+        """Reject requests from web pages of unknown origins with 403.
 
-        Add the CORS headers to all other responses.
+        Add CORS headers to all other responses.
         """
         origin = request.headers.get("Origin")
         if origin is not None and origin not in self._origins:
@@ -104,7 +104,7 @@ _FAILED = 1
 def codec_server() -> None:
     """Decrypt payloads for the Web UI.
 
-    It listens on BATCHWRIGHT_CODEC_HOST and BATCHWRIGHT_CODEC_PORT until a signal.
+    It listens on BATCHWRIGHT_CODEC_HOST and BATCHWRIGHT_CODEC_PORT until it gets a stop signal.
     """
     try:
         settings = load()

@@ -41,7 +41,7 @@ class Configuration(BaseModel):
 
 
 def configuration(chosen: Settings) -> Configuration:
-    """Return all settings with the source of each, and their fingerprint. Secrets are redacted.
+    """Return all settings with the source of each, and a fingerprint of them. Secrets are hidden.
 
     Raises:
         SettingsError: a payload key cannot be read.
@@ -68,10 +68,10 @@ def _values(chosen: Settings) -> dict[str, JsonValue]:
 
 
 def _fingerprint(chosen: Settings, values: dict[str, JsonValue]) -> str:
-    """Return a hash of the version and of all settings that must be equal in all processes, as 16 hex digits.
+    """Return a hash of the version and of the settings that must be equal in all processes: 16 hex digits.
 
-    The hash contains no secret. For a payload key, it contains the id and the check value. For any other
-    secret, it only contains if the secret is set. `values` are all settings by name, with secrets redacted.
+    The hash contains no secrets. For a payload key, it has the key's id and check value. For other secrets,
+    it only has the fact that the secret is set. `values` are all settings by name, with secrets hidden.
     """
     matters: dict[str, JsonValue] = {
         name: value for name, value in values.items() if name not in _PER_PROCESS
@@ -102,7 +102,7 @@ def show(
 ) -> None:
     """Show the settings in effect, secrets hidden.
 
-    The fingerprint covers all settings on which workers and API must agree.
+    The fingerprint is a hash of all settings that workers and API must have in common.
     """
     try:
         found = configuration(settings_or_stop())

@@ -36,7 +36,7 @@ def consistency(
 ) -> None:
     """Compare rows, runs, files and counts.
 
-    Exits with 0 if nothing differs or all differences were repaired, and with 1 if some remain.
+    Exits with 0 if there are no differences or all were repaired. Exits with 1 if differences remain.
     """
     settings = settings_or_stop()
     errors, progress = stderr(), ConsistencyCheckProgress()
@@ -57,7 +57,7 @@ def consistency(
 
 
 class ConsistencyCheckProgress:
-    """Status text of a running consistency check. Rich computes it again at each refresh of the screen."""
+    """Text that shows how far a consistency check is. Rich computes it at each refresh of the screen."""
 
     def __init__(self) -> None:
         self.check: ConsistencyCheck | None = None
@@ -78,7 +78,7 @@ async def _check(settings: Settings, repair: bool, progress: ConsistencyCheckPro
             return report
 
     async def record(database: Database) -> ConsistencyReport:
-        """Compare and repair, and record the repair in the audit log, without a state of its target."""
+        """Compare and repair. Record the repair in the audit log."""
 
         async def read() -> JsonValue:
             return None

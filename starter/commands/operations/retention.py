@@ -66,7 +66,7 @@ def commands() -> None:
 def run(dry_run: DryRun = False, json: JsonLine = False) -> None:
     """Run retention for all kinds of data and wait for its end.
 
-    Workers with the role `io` do the work. The schedules continue.
+    Workers with the role `io` do the work. The scheduled runs of retention continue.
     """
     settings = settings_or_stop()
     order = RetentionOrder(kinds=[*EXPIRED_KINDS, *LITTER_KINDS], dry_run=dry_run)
@@ -89,7 +89,7 @@ def run(dry_run: DryRun = False, json: JsonLine = False) -> None:
 
 @retention.command("show")
 def show(json: JsonLine = False) -> None:
-    """Show the last success for each kind of data."""
+    """Show when retention last succeeded for each kind of data."""
     times = query_database(lambda database: database.retention.successes())
     kinds = [LastSuccess(kind=kind, succeeded_at=times[kind]) for kind in RetentionKind if kind in times]
     if json:
@@ -104,7 +104,7 @@ def show(json: JsonLine = False) -> None:
 def adopt() -> None:
     """Mark the object storage as belonging to this database.
 
-    Retention compares rows and objects only if both carry the same mark.
+    Retention compares database and storage only if both have the same mark.
     """
     settings = settings_or_stop()
 

@@ -61,7 +61,7 @@ def commands() -> None:
 def show(deployment: Deployment = None, json: JsonLine = False) -> None:
     """Show the builds, newest first, with their live batches.
 
-    Stop the workers of a build once it is not current and has no batches.
+    You can stop the workers of a build when it is no longer current and has no live batches.
     """
     settings, name = _named(deployment)
     found = _call_temporal(settings, lambda client: list_builds(client, name))
@@ -120,7 +120,7 @@ def _named(deployment: str | None) -> tuple[Settings, str]:
 
 
 def _call_temporal(settings: Settings, call: Callable[[Client], Awaitable[_Result]]) -> _Result:
-    """Connect to Temporal and return the result of `call`.
+    """Connect to Temporal, call `call` with the client, and return its result.
 
     If this fails, end the command with a one-sentence error.
     """

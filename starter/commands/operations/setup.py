@@ -32,7 +32,7 @@ def prepare() -> None:
 def temporal(json: JsonLine = False) -> None:
     """Create the namespace, its search attributes and schedules.
 
-    Exits with 0 if everything exists in the end, and with 1 if something cannot be created from here.
+    Exits with 0 if all of them exist afterwards, and with 1 if this command cannot create one of them.
     """
     settings = settings_or_stop()
     steps = run_or_stop(_set_up(settings, silent=json), TemporalUnavailable, code=ExitCode.FAILED)

@@ -35,7 +35,7 @@ def commands() -> None:
 def check(json: Json = False) -> None:
     """Write, read and delete a small object.
 
-    Each process does the same when it starts.
+    Each process of Batchwright does the same when it starts.
     """
     _with_storage(lambda storage: storage.check())
     print(jsonlib.dumps({"storage": "ok"}) if json else "Objects can be written, read and deleted.")
@@ -48,7 +48,7 @@ def sweep(
 ) -> None:
     """Delete unfinished objects.
 
-    Crashed processes leave them: S3 uploads, or files in a directory.
+    Processes that crashed have left them: as uploads in S3, or as files in a directory.
     """
     swept = _with_storage(lambda storage: storage.sweep(timedelta(hours=hours)))
     print(jsonlib.dumps({"swept": swept}) if json else f"Deleted {swept} unfinished objects.")

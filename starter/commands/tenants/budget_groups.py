@@ -69,7 +69,7 @@ _Tenant = Annotated[
 class BudgetGroupOutput(BudgetGroupRow):
     """A budget group: tenants or API keys that share daily budgets.
 
-    `tokens_used` and `cost_used` are what the members have used today.
+    `tokens_used` and `cost_used` say what its members together have used today.
     """
 
     tokens_used: int
@@ -103,7 +103,7 @@ def create(
 ) -> None:
     """Create a group.
 
-    `batchwright budget-groups add` adds members to it.
+    To add members, use `batchwright budget-groups add`.
     """
     check_name(name, "a group's")
     group, cost = _group(kind, tenant, name), checked_cost(cost_per_day)
@@ -190,7 +190,7 @@ def limit(
 ) -> None:
     """Set or remove budgets of a group.
 
-    They take effect within seconds. Lines beyond a budget fail with `policy_rejected`.
+    Changes take effect within seconds. If a budget is used up, lines fail with `policy_rejected`.
     """
     if tokens_per_day is None and cost_per_day is None:
         stop("There is nothing to change: give --tokens-per-day or --cost-per-day.")
@@ -207,8 +207,8 @@ def limit(
 def add(kind: _Kind, name: _Name, members: _Members, tenant: _Tenant = None, json: JsonLine = False) -> None:
     """Add tenants to an organization, or keys to a team or user.
 
-    Their usage of today counts at once. A tenant can be in one organization only; a key leaves the team or
-    user that it belonged to.
+    What they have used today counts at once. A tenant can be in only one organization. A key leaves the team
+    or user to which it belonged before.
     """
     group = _group(kind, tenant, name)
     if kind is GroupKind.ORGANIZATION:
@@ -244,7 +244,7 @@ def remove(
 def delete(kind: _Kind, name: _Name, tenant: _Tenant = None) -> None:
     """Delete a group and keep its tenants or keys.
 
-    Only their own budgets apply from then on.
+    Afterwards only the members' own budgets apply.
     """
     group = _group(kind, tenant, name)
     _recorded(AuditAction.BUDGET_GROUP_DELETE, group, lambda database: database.budget_groups.delete(group))
@@ -254,7 +254,7 @@ def delete(kind: _Kind, name: _Name, tenant: _Tenant = None) -> None:
 def _recorded(
     action: AuditAction, group: BudgetGroup, change: Callable[[Database], Awaitable[_Result]]
 ) -> _Result:
-    """Call `change` with the database, record the change in the audit log, and return its result."""
+    """Make a change with `change`, record it in the audit log, and return the result of `change`."""
 
     async def run(database: Database) -> _Result:
         async def read() -> JsonValue:
@@ -271,9 +271,10 @@ def _recorded(
 
 
 def _group(kind: GroupKind, tenant: str | None, name: str) -> BudgetGroup:
-    """Return the group that is identified by its kind, tenant (empty for an organization) and name.
+    """Return the budget group with this kind, tenant and name.
 
-    If a team or user has no `tenant`, or if an organization has a tenant, the command ends with an error.
+    A team or user must have a `tenant`, and an organization must not. If this is wrong, the command ends with
+    an error.
     """
     if kind is GroupKind.ORGANIZATION and tenant is not None:
         stop("An organization belongs to no tenant: omit --tenant.")
@@ -283,10 +284,10 @@ def _group(kind: GroupKind, tenant: str | None, name: str) -> BudgetGroup:
 
 
 async def _member_ids(database: Database, group: BudgetGroup, members: list[str]) -> list[str]:
-    """Return the ids under which the database stores `members`.
+    """Return the ids of `members`, as the database stores them.
 
-    Members of an organization are tenants, whose names are their ids. Members of a team or user are API keys.
-    The user may give a key by its id, its prefix or as a whole.
+    The members of an organization are tenants: their ids are their names. The members of a team or user are
+    API keys. The user of the command can name a key by its id, its prefix or the whole key.
     """
     if group.kind is GroupKind.ORGANIZATION:
         return members

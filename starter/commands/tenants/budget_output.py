@@ -15,7 +15,7 @@ _CAP = "Requests in flight at once, over all workers; at least 1 for each."
 
 
 def _count(least: int, help: str, metavar: str | None = None) -> object:
-    """Return a command-line option for a number of at least `least`. The help does not show its default."""
+    """Return a command-line option for a number that must be at least `least`. Its default is not shown."""
     return typer.Option(min=least, max=MAX_QUOTA, metavar=metavar, help=help, show_default=False)
 
 
@@ -36,7 +36,7 @@ def check_name(name: str, owner: str) -> None:
     """Check the name of a tenant or group. If it is not valid, end the command with an error.
 
     Args:
-        owner: the owner of the name, for the error message, such as "a tenant's".
+        owner: words for whose name it is, for the error message, such as "a tenant's".
     """
     if not is_tenant(name):
         stop(
@@ -46,9 +46,9 @@ def check_name(name: str, owner: str) -> None:
 
 
 def checked_cost(text: str | None) -> str | None:
-    """Return a budget of cost as decimal text; None if none was given.
+    """Check a cost budget that the user has given, and return it as decimal text. Return None for None.
 
-    If it is not a number that a budget may have, the command ends with an error.
+    If the number is not valid, the command ends with an error.
     """
     try:
         return None if text is None else parse_decimal(text)
@@ -64,7 +64,7 @@ def budget_text(budget: DailyAmounts, none: str = "no budget") -> str:
 
 
 def usage_texts(used: DailyAmounts, budget: DailyAmounts) -> tuple[str, str]:
-    """Return tokens and cost of today as texts, such as `500 of 1000`; without a budget, only the number."""
+    """Return today's tokens and cost as texts, such as `500 of 1000`. Without a budget, return only `500`."""
     cost = amount_text(used.cost)
     return (
         f"{used.tokens} of {budget.tokens}" if budget.tokens else str(used.tokens),
@@ -73,8 +73,8 @@ def usage_texts(used: DailyAmounts, budget: DailyAmounts) -> tuple[str, str]:
 
 
 def id_or_prefix(key: str) -> str:
-    """Return the prefix of a full key `bw_...`. Return an id or a prefix unchanged.
+    """If the user gave a whole key `bw_...`, return only its prefix. Return an id or a prefix unchanged.
 
-    Messages must not contain the secret part of a full key.
+    Messages must not contain the secret part of a whole key.
     """
     return key.removeprefix("bw_").partition("_")[0] if key.startswith("bw_") else key

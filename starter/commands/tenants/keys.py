@@ -57,7 +57,7 @@ keys = typer.Typer(
 
 
 class KeyOutput(ApiKeyRow):
-    """An API key, with the names of its team and user, if any."""
+    """An API key as the commands print it, with the names of its team and user, if any."""
 
     team: str | None = None
     user: str | None = None
@@ -108,7 +108,7 @@ def create(
 ) -> None:
     """Create a key and print it on a line of its own.
 
-    It is shown only once, because only its hash is stored.
+    The key is shown only this time, because the database stores only its hash.
     """
     if len(label) > _MAX_LABEL_CHARACTERS or not label.isprintable():
         stop(f"A label has at most {_MAX_LABEL_CHARACTERS} characters, all of them printable.")
@@ -195,8 +195,8 @@ def limit(
 ) -> None:
     """Set or remove the budgets or the cap of a key.
 
-    The cap is on its requests in flight. All take effect within seconds. Lines beyond a budget fail with
-    `policy_rejected`, lines beyond the cap wait.
+    The cap limits the requests in flight of its lines. Changes take effect within seconds. If a budget is
+    used up, lines fail with `policy_rejected`. Lines beyond the cap wait.
     """
     if tokens_per_day is None and cost_per_day is None and max_in_flight is None:
         stop("There is nothing to change: give --tokens-per-day, --cost-per-day or --max-in-flight.")
@@ -233,7 +233,7 @@ def revoke(
 
 
 async def _listed(database: Database, tenant: str | None) -> tuple[list[KeyOutput], UsageOfDay]:
-    """Return the keys of `tenant` (None for all tenants), and what was used today."""
+    """Return the keys of one tenant (of all tenants if None), and what each key has used today."""
     usage = UsageOfDay(await database.quotas.usage_of_others("", datetime.now(UTC).date()))
     groups = await database.budget_groups.all(tenant=tenant)
     names = {(group.kind, key): group.name for group in groups for key in group.members}
@@ -258,13 +258,13 @@ def _recorded(
     change: Callable[[Database], Awaitable[ApiKeyRow | None]],
     tenant: str = "",
 ) -> ApiKeyRow:
-    """Call `change` with the database, record the change in the audit log, and return the changed key.
+    """Change a key with `change`, record this in the audit log, and return the changed key.
 
-    If `change` returns None, there is no such key, and the command ends with an error.
+    If `change` returns None, the key does not exist, and the command ends with an error.
 
     Args:
         name: id or prefix of the key.
-        tenant: tenant of a new key; empty for an existing key, whose tenant is then looked up.
+        tenant: tenant of a new key. Empty for an existing key: its tenant is looked up.
     """
 
     async def run(database: Database) -> ApiKeyRow:

@@ -167,7 +167,8 @@ def set_quotas(
 ) -> None:
     """Change some quotas of a tenant and keep all others.
 
-    They take effect at once. In running batches, weight, cap, rates and models change within 5 seconds.
+    Changes take effect at once. For running batches, changes of weight, cap, rates and models take up to 5
+    seconds.
     """
     given = {
         "live_batches": (live_batches, _number),
@@ -203,7 +204,7 @@ def set_quotas(
 def clear(of: _OF, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Remove all quotas of a tenant.
 
-    The quotas and the weight of the settings apply again, without a cap, and all models are allowed.
+    The quotas and the weight in the settings apply again. There is no cap, and all models are allowed.
     """
     with operator_client(url, tenant) as client:
         had_own = of in _tenants(client.quotas())

