@@ -328,7 +328,7 @@ class RateTarget:
 
 
 class HoldTarget:
-    """The hold of a tenant or model, for which no lines are sent. Its id is `tenant/NAME` or `model/NAME`."""
+    """A hold, which stops sending lines of a tenant or model. Its id is `tenant/NAME` or `model/NAME`."""
 
     type = AuditTargetType.HOLD
 

@@ -62,7 +62,8 @@ class ResultRoutes:
         """Retrieve results in input order, up to the first line without a result.
 
         The batch may still be running. The response is the beginning of the batch's output file or error
-        file. With the order `settled`, no line waits for another line.
+        file. With the order `settled`, all available results are returned, because no line waits for an
+        earlier line.
         """
         in_input_order = one_of(order, "order", "input", "settled") == "input"
         if after is not None and not in_input_order:

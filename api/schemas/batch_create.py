@@ -151,7 +151,7 @@ _BODIES: dict[Profile, type[_BatchBody]] = {Profile.RELAXED: _RelaxedBody, Profi
 
 
 def batch_body_spec(profile: Profile) -> dict[str, object]:
-    """Return the OpenAPI description of the body of `POST /v1/batches`, as the profile accepts it."""
+    """Return the OpenAPI description of the body of `POST /v1/batches`. It depends on the profile."""
     return json_body_spec(_BODIES[profile])
 
 

@@ -89,7 +89,7 @@ class ApiClient:
     ) -> AsyncGenerator[ApiResponse]:
         """Context manager that sends a GET and yields the response.
 
-        You may leave it before the body has ended.
+        You may leave the block before the body is complete.
 
         Raises:
             ApiError: the API responds with an error.

@@ -136,7 +136,7 @@ class AsyncJob:
         Results that the batch already has are kept.
 
         Raises:
-            openai.ConflictError: the batch has ended in another way than by a cancellation.
+            openai.ConflictError: the batch has ended, but was not cancelled.
         """
         self.batch = await self._client.batches.cancel(self.id)
         return self.batch

@@ -26,7 +26,7 @@ _Done = TypeVar("_Done")
 
 
 class JobGroup(Job):
-    """Job of a group: several batches that together have the lines of one input, too large for one batch.
+    """Job for a group: several batches that have the requests of one input too large for a single batch.
 
     Attributes:
         batch: sums over the batches of the group, as the API last showed them. Its id is the id of the group.

@@ -134,7 +134,7 @@ class Job:
         Results that the batch already has are kept.
 
         Raises:
-            openai.ConflictError: the batch has ended in another way than by a cancellation.
+            openai.ConflictError: the batch has ended, but was not cancelled.
         """
         self.batch = self._client.batches.cancel(self.id)
         return self.batch

@@ -23,9 +23,9 @@ _PART = "backends"
 
 @dataclass
 class _BackendUnderTest:
-    """One backend, and the names of the models that it should serve according to the registry.
+    """One backend to check, and the names of the models that it should serve according to the registry.
 
-    A gateway is a backend for all models. Some gateways accept even models that they do not list.
+    A gateway is a backend for all models. Some gateways even accept models that they do not list.
     """
 
     config: BackendConfig
@@ -41,12 +41,13 @@ class _BackendUnderTest:
 
 
 async def check_backends(chosen: Settings, at: Clock) -> tuple[list[Finding], list[str]]:
-    """Request the model list of each backend. Return the findings and the names of all known models.
+    """Request the list of models from each backend. Return the findings, and the names of all known models.
 
-    Known models are the models in the registry, and the models that gateways (backends for all models) list.
+    The known models are those in the registry, and those that gateways list. A gateway is a backend for all
+    models.
 
     Args:
-        at: returns the current time, which is compared with the clocks of the backends.
+        at: function that returns the current time. It is compared with the clocks of the backends.
     """
     try:
         catalog = Catalog(chosen)
@@ -69,10 +70,10 @@ async def check_backends(chosen: Settings, at: Clock) -> tuple[list[Finding], li
 
 
 async def _registered(chosen: Settings, catalog: Catalog) -> tuple[list[CatalogEntry], list[Finding]]:
-    """Return the registered models, and a list of findings with at most one warning.
+    """Return the registered models, and a warning if the database is unavailable (else no finding).
 
-    If the database is unavailable, changes made at run time are unknown: a warning says so, and only the
-    models in the registry file are returned. If that file names no model, both lists are empty.
+    Without the database, changes made at run time are unknown: only the models in the registry file are
+    returned. If that file has no models, both lists are empty.
     """
     try:
         database = await open_database(chosen, patience_seconds=0)
@@ -88,7 +89,7 @@ async def _registered(chosen: Settings, catalog: Catalog) -> tuple[list[CatalogE
 
 
 def _backends_to_check(catalog: Catalog, registered: Sequence[CatalogEntry]) -> list[_BackendUnderTest]:
-    """Return each backend once: first gateways (backends for all models), then backends of single models."""
+    """Return each backend once: first those for all models (gateways), then those for single models."""
     found = {client_key(gateway): _BackendUnderTest(gateway) for gateway in catalog.gateways}
     for entry in registered:
         for config in entry.config.backends:
@@ -112,9 +113,9 @@ async def _check_all(
 
 
 def _merge_clock_findings(found: Sequence[Finding]) -> list[Finding]:
-    """If several backends have a correct clock, replace their findings by one finding with their number.
+    """Combine the findings about correct clocks of backends into one finding, if there are several.
 
-    All other findings are kept.
+    It says how many clocks are correct. All other findings are kept.
     """
     right = [finding for finding in found if finding.part == "clock" and finding.level is Level.OK]
     if len(right) < 2:
@@ -168,7 +169,10 @@ def _listing_finding(
 
 
 def _slots_findings(config: BackendConfig, slots: int | None) -> list[Finding]:
-    """Return a warning if the backend has reported its slots, and `in_flight` is not set or is higher."""
+    """Return a warning if Batchwright may send a backend more requests at a time than it has slots.
+
+    `slots` is the number that the backend has reported; None if it has reported none.
+    """
     if slots is None or (config.in_flight is not None and config.in_flight <= slots):
         return []
     stated = "no `in_flight`" if config.in_flight is None else f"an `in_flight` of {config.in_flight}"

@@ -81,7 +81,7 @@ async def check_storage(chosen: Settings, _: Clock) -> list[Finding]:
 
 
 async def check_issuer(chosen: Settings, _: Clock) -> list[Finding]:
-    """Fetch the keys that verify tokens, as the API does. Return no finding if no issuer is configured."""
+    """Fetch the keys with which the API verifies tokens. Return no finding if no issuer is configured."""
     issuer = chosen.oidc_issuer
     if not issuer:
         return []

@@ -24,13 +24,13 @@ _DEV_ENV = Path(".batchwright") / "dev.env"
 def run_or_stop(
     work: Awaitable[_Result], *failures: type[Exception], code: ExitCode = ExitCode.USAGE
 ) -> _Result:
-    """Run `work` and return its result. After an expected failure, end the command with a one-sentence error.
+    """Wait for `work` and return its result. After an expected failure, end the command with a short error.
 
     Expected failures are a wrong setting, a database that is unavailable or rejects the operation, and the
     exceptions in `failures`.
 
     Args:
-        failures: further exceptions that mean that a dependency is unavailable.
+        failures: further expected exceptions. They mean that a dependency is unavailable.
         code: exit code if a dependency is unavailable.
     """
 
@@ -48,17 +48,17 @@ def run_or_stop(
 
 
 def _dev_stack_hint() -> str:
-    """Return a hint for error messages if the user may have forgotten to run `source dev.env`.
+    """Return a hint for an error message: perhaps the user forgot to run `source dev.env`.
 
-    `batchwright dev` writes the addresses of its stack to this file. If the file does not exist, or its
-    settings are already in the environment, return an empty text.
+    `batchwright dev` writes the addresses of its stack to this file. If there is no such file, or its values
+    are already in the environment, the hint is empty.
     """
     is_hidden = _DEV_ENV.exists() and "BATCHWRIGHT_DATABASE_URL" not in os.environ
     return f"; `. {_DEV_ENV}` sets the addresses of the `batchwright dev` stack here." if is_hidden else ""
 
 
 def query_database(query: Callable[[Database], Awaitable[_Result]]) -> _Result:
-    """Run `query` on the configured database and return its result.
+    """Open the configured database, call `query` with it, and return the result.
 
     If the database is unavailable or rejects the query, end the command with a one-sentence error.
     """
@@ -66,7 +66,7 @@ def query_database(query: Callable[[Database], Awaitable[_Result]]) -> _Result:
 
 
 async def with_database(settings: Settings, query: Callable[[Database], Awaitable[_Result]]) -> _Result:
-    """Open the database of `settings`, run `query` on it, close it, and return the result.
+    """Open the database of these settings, call `query` with it, close it, and return the result.
 
     Raises:
         DatabaseError: the database is unavailable or rejects the query.

@@ -46,20 +46,20 @@ def warning(part: str, message: str, remedy: str) -> Finding:
 
 
 def problem(part: str, message: str, remedy: str = "") -> Finding:
-    """Return a finding of the level PROBLEM. Omit `remedy` if `message` already contains the remedy."""
+    """Return a finding of the level PROBLEM. Leave out `remedy` if `message` already says what to do."""
     return Finding(part=part, level=Level.PROBLEM, message=message, remedy=remedy)
 
 
 def compare_clocks(name: str, theirs: datetime, *, asked: datetime, answered: datetime) -> Finding:
-    """Compare this machine's clock with another clock. Return a warning if they differ by 5 s or more.
+    """Compare the clock of this machine with another clock. Warn if they differ by 5 s or more.
 
-    The duration of the request does not count as a difference.
+    The duration of the request is not counted as a difference.
 
     Args:
         name: name of the other machine or service.
         theirs: time that the other clock showed.
-        asked: this machine's time before the request.
-        answered: this machine's time after the response.
+        asked: time of this machine before the request.
+        answered: time of this machine after the response.
     """
     ahead, behind = (asked - theirs).total_seconds(), (theirs - answered).total_seconds()
     difference = max(ahead, behind)

@@ -106,10 +106,10 @@ class JobFolder:
         return free
 
     def dropped_files(self) -> Iterator[tuple[State | None, os.DirEntry[str]]]:
-        """Yield the dropped files: inputs in the folder itself, and all files beside the queued jobs.
+        """Yield the files that users have dropped: inputs in the folder itself, and all files in input/ready.
 
-        The first item is the state whose directory contains the file; None for the folder itself. Hidden
-        files are not yielded. A symbolic link is yielded as a file.
+        The first item of each pair is the state whose directory has the file; None for the folder itself.
+        Hidden files are skipped. A symbolic link is yielded as a file.
         """
         for place in (None, State.READY):
             with os.scandir(self._fds[place]) as entries:

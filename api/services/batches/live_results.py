@@ -40,7 +40,7 @@ _MAX_MISSES = 10
 
 
 class ReaderCutOff(Exception):
-    """Ends a response early, because the batch was deleted."""
+    """Raised to end a response early, because the batch was deleted."""
 
 
 class ResultQuery(NamedTuple):

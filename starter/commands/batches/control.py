@@ -219,9 +219,10 @@ def retry(
 
 
 def _changed_live(client: Client, id: str, change: Callable[[str], BatchObject]) -> list[BatchObject]:
-    """Call `change` for the batch, or for each batch of a group that has not ended. Return all batches.
+    """Call `change` for a batch. For a group, call it for each batch that has not ended.
 
-    If all batches of the group have ended, the command ends with an error.
+    Return all batches, including those that were not changed. If all batches of a group have ended, the
+    command ends with an error.
     """
     if not is_group(id):
         return [change(id)]
