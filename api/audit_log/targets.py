@@ -118,7 +118,7 @@ class MessageBatchTarget(BatchTarget):
 
 
 class CallTarget:
-    """A single call of the caller's tenant: a background response of `/v1/responses`."""
+    """A single call of the caller's tenant: a response of `/v1/responses`."""
 
     type = AuditTargetType.CALL
 

@@ -143,8 +143,8 @@ class ApiKeyAuthenticator:
         """Return the database row of the API key.
 
         Args:
-            key: the key that the client sent. It is another text if it does not look like a key, and None if
-                there is no usable key.
+            key: the key that the client sent, or a text that does not look like a key; None if the client
+                sent neither or several.
             address: address of the client. The number of wrong keys per address is limited.
 
         Raises:
@@ -205,7 +205,7 @@ class ApiKeyAuthenticator:
     def _begin_attempt(self, address: str, credentials: str) -> None:
         """Count a failed attempt for the client's address.
 
-        If the key or token is valid, the caller takes it back.
+        If the key or token is valid, the caller must undo this.
 
         Args:
             credentials: what is checked, for the error message: "API keys" or "tokens".

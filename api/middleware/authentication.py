@@ -67,7 +67,8 @@ class AuthenticationMiddleware:
     async def _follow(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application for a long response.
 
-        If the caller loses access, tell it that the client is gone.
+        If the caller loses access, tell the application that the client has disconnected, so that it ends the
+        response.
         """
         waiting = set[asyncio.Timeout]()  # of calls that wait for a message of the client
 

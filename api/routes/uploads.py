@@ -209,7 +209,7 @@ class UploadRoutes:
             return assembled
 
     async def _row_if_settled(self, row: UploadRow, error: ApiError | ObjectMissing) -> UploadRow:
-        """Return the current row of an upload that has ended. Call this after `error`.
+        """Return the current row of an upload that has ended meanwhile. Call this when `error` has occurred.
 
         Another request may have completed or cancelled the upload, or retention may have ended it. If the
         upload is still pending, raise `error`, or an ApiError with status 500 if `error` is ObjectMissing.

@@ -35,7 +35,7 @@ def audit_entry_object(act: RecordedAct) -> AuditEntryObject:
 
 
 def audit_log_page(acts: Sequence[RecordedAct], *, more: bool) -> AuditLogPage:
-    """Return one page of the audit log. `more` is True if there are further pages."""
+    """Return one page of the audit log. `more` is True if another page follows."""
     data = [audit_entry_object(act) for act in acts]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
     return AuditLogPage(data=data, first_id=first, last_id=last, has_more=more)

@@ -34,7 +34,7 @@ def checked_name(name: str, param: str) -> str:
 
 
 def tokens_per_day_of(fields: Mapping[str, object]) -> int | None:
-    """Return the field `tokens_per_day`. Return None for no budget: if the field is null, missing or 0.
+    """Return the field `tokens_per_day`. Return None (no budget) if the field is null, missing or 0.
 
     Raises:
         ApiError: the value is not an integer in the allowed range.

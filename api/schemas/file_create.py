@@ -74,8 +74,8 @@ def file_size_limit(settings: Settings, purpose: Purpose | None) -> int:
     """Return the maximum size in bytes of a file that is uploaded with one request.
 
     Args:
-        purpose: purpose of the file. If it is None, it is not known yet: the result is the largest limit of
-            all purposes.
+        purpose: purpose of the file; None if it is not known yet. The result is then the largest limit of all
+            purposes.
     """
     if purpose is None:
         return max(settings.max_batch_file_bytes, settings.max_file_bytes)

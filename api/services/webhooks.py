@@ -81,7 +81,7 @@ class Webhooks:
         return self._of_batch(await self._endpoints.insert_for_batch(made.row))
 
     async def create_for_call(self, spec: WebhookSpec, tenant: str, call_id: str) -> None:
-        """Create an endpoint that gets the end of one call. Its URL is not checked.
+        """Create an endpoint that gets an event when one call ends. Its URL is not checked.
 
         A repeated call changes nothing.
         """

@@ -175,7 +175,7 @@ def _receive(content: bytes) -> Receive:
 
 
 async def _checked(response: ApiResponse) -> bytes:
-    """Return the body of a response. Raise an error if the response is one.
+    """Return the body of a response if it is successful.
 
     Raises:
         ApiError: the response is an error.

@@ -84,7 +84,7 @@ class BatchPages:
     async def webhooks(self, visit: Visit) -> Response:
         """Show the deliveries of webhook events about a batch.
 
-        They are to the batch's own endpoint, and to the endpoints that get the events of all batches.
+        These are deliveries to the batch's own endpoint, and to endpoints that get the events of all batches.
         """
         batch = await visit.api.get(_api_path(visit), BatchObject)
         most = {"limit": str(_MAX_WEBHOOKS)}
@@ -174,7 +174,7 @@ def _filters(visit: Visit) -> dict[str, str]:
 
 
 def _midnight(name: str, date: str, *, days: int = 0) -> str:
-    """Return the Unix time at which a day begins, plus a number of days. Return no text if `date` is empty.
+    """Return the Unix time at which a day begins, plus a number of days; an empty text if `date` is empty.
 
     Raises:
         ApiError: `date` is not a date such as 2026-11-27.

@@ -44,8 +44,9 @@ class FilePages:
     async def upload(self, visit: Visit) -> Response:
         """Store a file that the browser uploads, and show an estimate of its batch.
 
-        The form's token is in the URL, so that the body can be processed as a stream. Meanwhile the lines are
-        checked for `upload_events`, unless too many uploads are being checked.
+        The form's token is in the URL, so that the body can be processed as a stream. During the upload, the
+        lines are checked, and `upload_events` shows the problems. If too many uploads are being checked, this
+        one is not.
         """
         visit.check_csrf(visit.argument("csrf"))
         request, key = visit.request, (visit.identity, visit.argument("upload"))

@@ -94,7 +94,7 @@ class DeadLetterRoutes:
         limit: Annotated[str | None, Query(), limit_schema(20, 100)] = None,
         after: Annotated[str | None, Query(description="id of a dead letter")] = None,
     ) -> Response:
-        """List dead letters (lines that failed finally), newest first."""
+        """List dead letters, newest first. A dead letter is a line that failed after its last attempt."""
         most = page_limit(limit, default=20, most=100)
         for name, text in (("tenant", tenant), ("batch_id", batch_id)):
             if text is not None:

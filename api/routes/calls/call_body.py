@@ -151,7 +151,7 @@ def model_of(fields: Mapping[str, msgspec.Raw], settings: Settings) -> str:
 
 
 def check_body(endpoint: Endpoint, body: bytes) -> None:
-    """Check that a body is valid for this endpoint of a backend.
+    """Check that a body is valid for this endpoint. A backend would get this body.
 
     Raises:
         ApiError: the body is not valid (400).

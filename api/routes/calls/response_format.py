@@ -39,7 +39,7 @@ _RAW_DEFAULTS = {name: _raw(value) for name, value in _DEFAULTS.items()}
 
 
 def echoed_fields(fields: Mapping[str, msgspec.Raw]) -> bytes:
-    """Return the fields of a request that its responses repeat until there is an answer, as a JSON object.
+    """Return, as a JSON object, the fields of a request that its responses repeat until there is an answer.
 
     They are stored until a day after the call has ended, so their size is limited to MAX_ECHOED_BYTES. The
     smallest fields are kept. For the others, a response without an answer has default values.
@@ -56,7 +56,7 @@ def echoed_fields(fields: Mapping[str, msgspec.Raw]) -> bytes:
 def response_body(call: Call, profile: Profile) -> bytes:
     """Return the response object of a call as JSON.
 
-    If the backend has answered, it has the fields of this answer. If not, it has the fields that repeat the
+    If the backend has answered, the object has the fields of the answer. If not, it repeats fields of the
     request.
     """
     fields = _answered_fields(call)

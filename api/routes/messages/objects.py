@@ -25,8 +25,8 @@ def ended_without_files(row: BatchRow) -> bool:
 def result_file_ids(row: BatchRow) -> list[str]:
     """Return the ids of the files from which the results of an ended batch are read.
 
-    If a message batch ended without files, its requests are read from its input file, to show that they had
-    no result. Any other batch without files may have an invalid input: its list is empty.
+    If a message batch ended without files, its requests are read from its input file, to show that they have
+    no result. For any other batch without files, the list is empty, because its input may be invalid.
     """
     if not has_ended(row):
         return []

@@ -153,8 +153,8 @@ class RequestStream:
 class RequestSplitter:
     """Splits a body of the form `{"requests": [{...}, ...]}` into the objects of the list.
 
-    It receives the body in pieces, and keeps at most one object in memory. It does not parse the objects.
-    Only if an object is too large, it looks for the `custom_id`.
+    It receives the body in pieces, and keeps at most one object in memory. It does not parse the objects. It
+    looks for the `custom_id` only if an object is too large.
     """
 
     def __init__(self, max_bytes: int) -> None:

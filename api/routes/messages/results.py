@@ -130,7 +130,10 @@ class _ResultTranslator:
 
 
 class _InputTranslator(_ResultTranslator):
-    """Makes results from the input lines of a batch that ended without files. All results say the same."""
+    """Makes results from the input lines of a batch that ended without files.
+
+    All lines get the same result.
+    """
 
     def __init__(self, row: BatchRow) -> None:
         message = row.errors[0].message if row.errors else LINE_MESSAGES[LineCode.BATCH_FAILED]

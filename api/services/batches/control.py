@@ -159,8 +159,8 @@ class BatchControl:
     async def _is_finalizing(self, row: BatchRow) -> bool:
         """Return True if a live batch is writing its result files, or does this in its next step.
 
-        The status in the row is not enough: it becomes `finalizing` only when a worker begins to write.
-        During an outage this is late. Until then, the state of the workflow is used.
+        The row gets the status `finalizing` only when a worker begins to write, which may be late during an
+        outage. Until then, the state of the workflow is used.
         """
         if row.status is not BatchStatus.IN_PROGRESS:
             return row.status is BatchStatus.FINALIZING

@@ -128,8 +128,8 @@ class BatchCreator:
     async def start(self, order: BatchOrder) -> BatchRow:
         """Start the workflow of a new batch, insert the batch's row, and return the row.
 
-        The quota check must have admitted the batch. If the database does not respond, the workflow inserts
-        the row later.
+        Call this only after the quota check has admitted the batch. If the database does not respond, the
+        workflow inserts the row later.
 
         Raises:
             TemporalUnavailable: the workflow was not started. The batch then no longer counts towards the

@@ -25,9 +25,9 @@ class DeadLetterRetries:
         self._builder = RerunBuilder(deps)
 
     async def retry_one(self, found: StoredDeadLetter, fields: Mapping[str, object]) -> BatchRow:
-        """Return the batch that retries a dead letter (a line that failed finally).
+        """Return the batch that retries a dead letter. If there is no such batch, create it.
 
-        Create it if there is none.
+        A dead letter is a line that failed after its last attempt.
 
         Args:
             found: the dead letter.
@@ -50,9 +50,9 @@ class DeadLetterRetries:
     async def retry_all(self, tenant: str, batch_id: str, fields: Mapping[str, object]) -> list[BatchRow]:
         """Create one batch that retries all dead letters of a batch that were not retried yet.
 
-        A dead letter is a line that failed finally. Return a list with the new batch; empty if there is
-        nothing to retry. An earlier call may have been interrupted after it created batches. This call then
-        starts them, and also returns them.
+        A dead letter is a line that failed after its last attempt. Return a list with the new batch; empty if
+        there is nothing to retry. An earlier call may have been interrupted after it created batches. This
+        call then starts them, and also returns them.
 
         Args:
             fields: body of the request, which can set the completion window.

@@ -77,7 +77,7 @@ class BatchEstimates:
     async def _forecast(
         self, tenant: str, lines: Mapping[str, int], *, weight: float
     ) -> EstimatedTime | None:
-        """Return how long a batch would take that has this number of lines for each model.
+        """Return how long a batch would take. `lines` has the number of its lines for each model.
 
         Return None if the time cannot be forecast.
         """

@@ -193,8 +193,8 @@ class BatchEvents:
     async def run(self) -> None:
         """Call `poll` again and again, with pauses. It never returns.
 
-        A pause lasts at least `POLL_SECONDS`. After a slow poll it lasts longer, up to `MAX_PAUSE_SECONDS`:
-        polling shall take only 5 % of the time. After a failed poll it is `POLL_SECONDS`. An outage of the
+        A pause lasts at least `POLL_SECONDS`. After a slow poll it lasts longer, up to `MAX_PAUSE_SECONDS`,
+        so that polling takes only 5 % of the time. After a failed poll it is `POLL_SECONDS`. An outage of the
         database is logged only once.
         """
         loop = asyncio.get_running_loop()  # its clock also times the pauses

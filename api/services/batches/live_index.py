@@ -137,9 +137,9 @@ class LiveIndex:
     def settlements(self, start: int, end: int) -> Iterator[Settlement]:
         """Yield which lines succeeded or failed, in the order in which this index found their results.
 
-        The iteration begins with number `start` and ends before `end`, or at the last settlement. A line has
-        at most one success and one failure. It has both if a success was found after a failure. Numbers never
-        change, but the index of another process may number its settlements differently.
+        `start` and `end` are positions in this order; `end` itself is not included. A line has at most one
+        success and one failure. It has both if a success was found after a failure. Positions never change,
+        but the index of another process may have another order.
         """
         return (Settlement(entry >> 1, bool(entry & 1)) for entry in self._settlements[start:end])
 
@@ -275,10 +275,11 @@ class LiveIndex:
             self._settlements.extend(each << 1 | success for each in self._lines.sharing_result(line))
 
     def _counts(self, line: int, success: bool, key: str) -> bool:
-        """Return True if this result of the line is to be used instead of the result in the index, if any.
+        """Return True if this result of the line must be used instead of the result in the index.
 
-        The rule is the same as when the batch's files are written: a success replaces a failure. Of two
-        successes or two failures, the result in the segment with the smaller key is used.
+        Also return True if the index has none. The rule is the same as when the batch's files are written: a
+        success replaces a failure. Of two successes or two failures, the result in the segment with the
+        smaller key is used.
         """
         segment = self._segment[line]
         known = self._keys[segment] if segment != _NONE else ""

@@ -259,9 +259,10 @@ class _Reader:
                 await asyncio.sleep(0)  # lets other requests run
 
     async def _sent_lines(self) -> SentLines | None:
-        """Return the lines that were already sent, if they were sent in the order in which they were found.
+        """Return the lines that were already sent to the client, so that they are not sent again.
 
-        Return None if no lines were sent in this order.
+        Return None if no lines were sent. Also return None for input order: there, the last line that was
+        sent says enough.
         """
         if self._index is None or self._query.in_input_order:
             return None

@@ -31,7 +31,7 @@ class SentLines:
         self._lines = zip(index.ids(), sent, strict=True)
 
     def has(self, id: str) -> bool:
-        """Return True if the line with this id was sent. Ask for the lines in the order of the input."""
+        """Return True if the line with this id was sent. Calls must be in the order of the input."""
         return bool(next((sent for known, sent in self._lines if known == id), 0))
 
 

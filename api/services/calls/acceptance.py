@@ -47,7 +47,7 @@ HELD = CallWindow("15m", timedelta(minutes=15))  # of calls whose client waits
 
 
 class CallRequest(NamedTuple):
-    """A validated request for a single call: one request to a model that needs no batch of the client's own.
+    """A validated request for a single call: one request to a model, for which the client creates no batch.
 
     Attributes:
         id_prefix: beginning of the call's id.
@@ -55,7 +55,7 @@ class CallRequest(NamedTuple):
         window: time within which the call must have an answer.
         notifies: True if webhooks get an event when the call ends. False if the client waits for the call.
         priority: priority of the call; None for the default.
-        webhook: webhook endpoint that gets only the end of this call; None for no endpoint. Its URL is
+        webhook: endpoint that gets an event when this call ends; None for no endpoint. Its URL is already
             checked.
         echoed: fields of the request, as a JSON object. Responses contain them until there is an answer.
     """

@@ -52,7 +52,7 @@ class HeldConnections:
 
 
 class HeldCalls:
-    """Waits for the ends of calls whose clients wait on an open connection.
+    """Waits until calls have ended, for clients that wait on an open connection.
 
     One query reads the state of all these calls together. Without waiting clients, no queries are sent.
     """
