@@ -289,9 +289,9 @@ def waiting_text(why: WaitingObject, *, of_model: bool = True) -> str:
 
 
 def failure_text(failed: ErrorCount) -> str:
-    """Describe the lines that failed with one error code: `12 lines: http_400 (alpha), e.g.
+    """Describe the lines that failed with one error code.
 
-    'req-1': MESSAGE`.
+    For example, the text is `12 lines: http_400 (alpha), e.g. 'req-1': MESSAGE`.
     """
     lines = f"{failed.count:,} line" + ("" if failed.count == 1 else "s")
     model = f" ({failed.model})" if failed.model else ""

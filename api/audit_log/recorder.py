@@ -85,7 +85,7 @@ class AuditLog:
     async def recording(
         self, request: Request, act: "OperatorAct", target: AuditTarget, before: State | None
     ) -> AsyncGenerator[None]:
-        """Context manager that records an act: the act before the `with` block, and its outcome afterwards.
+        """Context manager that records an act before the `with` block, and the outcome of the act after it.
 
         Raises:
             DatabaseUnavailable: the act could not be recorded. The `with` block does not run.
@@ -137,7 +137,7 @@ class AuditLog:
         )
 
     def _redacted(self, state: State | None) -> JsonValue:
-        """Return the state of a target without the values of headers and without text that looks secret."""
+        """Return the state of a target without the values of headers and without text that may be secret."""
         return cast("JsonValue", self._redactor.value(_without_headers(state)))
 
 

@@ -28,7 +28,7 @@ _CHANGED = (
 
 @dataclass(frozen=True)
 class JobOptions:
-    """How batches are created.
+    """Options for the batches of all jobs.
 
     Attributes:
         endpoint: endpoint of the requests in `input.jsonl`.

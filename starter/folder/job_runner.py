@@ -121,7 +121,7 @@ class FolderJobRunner:
             self._attempt(name, self._check)
 
     def _start_jobs(self) -> None:
-        """Start jobs in the order of their names, but first the jobs that an earlier process had begun."""
+        """Start jobs in the order of their names. Jobs that an earlier process has begun come first."""
         started = 0
         for state in (State.PROCESSING, State.READY):
             for name in self._folder.names(state):

@@ -56,7 +56,8 @@ def claim_ports(ports: Mapping[str, int]) -> list[int]:
     """Check that the ports are free, and return them in the same order. A port of 0 becomes a free port.
 
     Args:
-        ports: port by the command-line option that sets it, such as `--ui-port`; 0 for any free port.
+        ports: for each command-line option that sets a port, such as `--ui-port`, its value; 0 for any free
+            port.
 
     Raises:
         StackError: some ports are in use. The message names them and their options.

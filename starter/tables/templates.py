@@ -170,7 +170,7 @@ class _TooSlow(Exception):
 
 @contextmanager
 def _time_limit() -> Generator[None]:
-    """Context manager that limits the CPU time of the block to `MAX_ROW_SECONDS`. Then it raises _TooSlow."""
+    """Context manager that raises _TooSlow if the block needs more than `MAX_ROW_SECONDS` of CPU time."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise _TooSlow

@@ -120,7 +120,7 @@ class _JsonlWriter:
 class _CsvWriter:
     """Writes rows to a CSV file.
 
-    Text is written as it is, null as an empty field, and other values as JSON.
+    Text is written as it is, null as an empty field, and other values as JSON without quotes around them.
     """
 
     def __init__(self, file: "Writer", columns: list[str]) -> None:

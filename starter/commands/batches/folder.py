@@ -33,7 +33,7 @@ def folder(
 ) -> None:
     """Run files that are dropped into DIR as batches.
 
-    The results of DIR/NAME.jsonl are written to DIR/output/NAME. If the batch fails, the reason is written to
+    The results of DIR/NAME.jsonl are written to DIR/output/NAME. If this job fails, the reason is written to
     DIR/failed/NAME. You can stop this command at any time: it continues when you start it again.
     """
     console = stdout()

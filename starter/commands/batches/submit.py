@@ -270,7 +270,7 @@ def upload_input(client: Client, path: Path, key: str) -> FileObject:
 
 
 class _Content(NamedTuple):
-    """An open input file, in which the position can be changed, and its size in bytes."""
+    """An open input file and its size in bytes. The position in the file can be changed."""
 
     file: BinaryIO
     size: int

@@ -36,7 +36,7 @@ def check_name(name: str, owner: str) -> None:
     """Check the name of a tenant or group. If it is not valid, end the command with an error.
 
     Args:
-        owner: words for whose name it is, for the error message, such as "a tenant's".
+        owner: owner of the name, as text for the error message, such as "a tenant's".
     """
     if not is_tenant(name):
         stop(

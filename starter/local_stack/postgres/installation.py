@@ -130,7 +130,7 @@ def _copy_package(source: Path, target: Path) -> None:
 
 
 def _make_readable(tree: Path) -> None:
-    """Allow all users to read the files in `tree` and to run its programs, whatever the umask was."""
+    """Allow all users to read the files in `tree` and to run its programs, even if the umask is stricter."""
     for path in (tree, *tree.rglob("*")):
         if not path.is_symlink():
             mode = path.stat().st_mode

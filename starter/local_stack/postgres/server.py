@@ -114,10 +114,9 @@ class EmbeddedPostgres:
         return self.running is not None and _exists(self.running.pid)
 
     def stop(self, timeout: float = 30.0, *, adopted_too: bool = False) -> None:
-        """Stop the server with a fast shutdown. If it still runs after `timeout` seconds, force it to stop.
+        """Stop the server with a fast shutdown. After `timeout` seconds, try an immediate shutdown.
 
-        Both ways (the second is an immediate shutdown) keep all committed data. If the server still runs
-        afterwards, `running` still describes it.
+        Both keep all committed data. If the server still runs afterwards, `running` still describes it.
 
         Args:
             adopted_too: True to also stop a server that another process has started. With False, such a
