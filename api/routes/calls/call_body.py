@@ -81,8 +81,8 @@ class CallBodies:
         The body counts until the block ends.
 
         Raises:
-            ApiError: the body is too large (413), is not JSON or is not an object (400), or the bodies of the
-                tenant or of all tenants together have too many bytes (429).
+            ApiError: the body is too large (413), is not JSON or is not an object (400). Or the bodies of the
+                tenant, or of all tenants together, have too many bytes (429).
         """
         with self._held.counted(tenant) as count:
             yield await read_raw_object(request, self._most, count)

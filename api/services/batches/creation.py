@@ -67,8 +67,8 @@ class BatchCreator:
         """Create a batch and return it.
 
         Raises:
-            ApiError: the input file has another purpose than `batch`, the URL of the webhook or the time of
-                the start is not allowed, or a quota does not allow the batch.
+            ApiError: the purpose of the input file is not `batch`. Or the URL of the webhook or the start
+                time is not allowed. Or a quota does not allow the batch.
         """
         order = await self._admitted_order(creation, tenant)
         webhook = await self._create_webhook(creation, order)

@@ -112,8 +112,8 @@ class Calls:
         If an earlier request had the same idempotency key, return the call of that request.
 
         Raises:
-            ApiError: the tenant may not use the model or no backend serves it (404), too many calls of the
-                tenant wait or too many of its bytes are stored (429), or the key was used with another
+            ApiError: the tenant may not use the model or no backend serves it (404). Or too many calls of the
+                tenant are waiting, or it has stored too many bytes (429). Or the key was used with another
                 request (409).
             TemporalUnavailable, DatabaseUnavailable: the call was not accepted.
         """

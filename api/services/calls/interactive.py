@@ -162,9 +162,9 @@ class InteractiveCalls:
         call is never sent again. If the `with` block ends early, the connection to the backend is closed.
 
         Raises:
-            ApiError: the tenant may not use the model or no backend serves it (404), a budget is used up
-                (429), a hook (the operator's own code) refuses the call (403) or fails (500), or no backend
-                can be reached (502, 503, 504).
+            ApiError: the tenant may not use the model or no backend serves it (404). Or a budget is used up
+                (429). Or a hook (the operator's own code) refuses the call (403) or fails (500). Or no
+                backend can be reached (502, 503, 504).
             DatabaseUnavailable: the permissions cannot be read.
         """
         began, model = time.monotonic(), self._deps.models.canonical(call.model)

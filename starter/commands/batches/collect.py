@@ -84,8 +84,8 @@ def _join(
     The number for the key None is the number of rows that have an answer.
 
     Raises:
-        TableError: the table cannot be read, the table already has one of the added columns, an id is
-            missing, an id occurs twice, or no row has a result.
+        TableError: the table cannot be read, or already has one of the added columns. Or an id is missing or
+            occurs twice. Or no row has a result.
     """
     ids, counts, found = CustomIds(table, id_column), Counter[str | None](), 0
     for number, row in enumerate(table.rows(), 1):
