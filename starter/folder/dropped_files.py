@@ -23,7 +23,7 @@ class _Seen(NamedTuple):
 
 
 class DroppedFiles:
-    """Makes a job of each file that a user drops into the folder.
+    """Turns each file that a user drops into the folder into a job.
 
     A file counts as complete when it has not changed for `COMPLETE_AFTER_SECONDS`.
 
@@ -43,10 +43,7 @@ class DroppedFiles:
         self.failed = 0  # files that were refused or cannot be moved
 
     def take(self) -> int:
-        """Make queued jobs of the files that are complete.
-
-        Return the number of files that are not complete yet.
-        """
+        """Turn the complete files into queued jobs. Return the number of files that are not complete yet."""
         for staged in self._folder.staged():  # a crash has left them
             self._publish(staged)
         seen, self._seen = self._seen, {}
@@ -74,7 +71,7 @@ class DroppedFiles:
             self._publish(staged)
 
     def _publish(self, staged: str) -> None:
-        """Make a queued job of the input in the staging directory `staged`.
+        """Turn the input in the staging directory `staged` into a queued job.
 
         If another job has the same name, the new job is moved to the failed jobs, with this reason.
         """

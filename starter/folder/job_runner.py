@@ -81,7 +81,7 @@ class FolderJobRunner:
             time.sleep(_ROUND_SECONDS)
 
     def round(self) -> bool:
-        """Do one round: make jobs of dropped files, poll the batches, and start jobs.
+        """Do one round: turn dropped files into jobs, poll the batches, and start jobs.
 
         Return True if no more jobs can be done.
 

@@ -149,11 +149,11 @@ class JobFolder:
         return sorted(name for name in os.listdir(self._fds[State.WRITING]) if name.startswith(_STAGED))
 
     def staged_name(self, staged: str) -> str:
-        """Return the name of the job that will be made of a staged file."""
+        """Return the name that a staged file will have as a job."""
         return staged.removeprefix(_STAGED)
 
     def publish(self, staged: str) -> None:
-        """Make a queued job of a staged file: move its hidden directory to the queued jobs."""
+        """Turn a staged file into a queued job: move its hidden directory to the queued jobs."""
         writing, ready = self._fds[State.WRITING], self._fds[State.READY]
         os.rename(staged, self.staged_name(staged), src_dir_fd=writing, dst_dir_fd=ready)
 

@@ -13,7 +13,7 @@ _MAX_SHOWN = 2_000
 
 
 def write_request(job: JobDirectory, model: str | None) -> None:
-    """Make a chat request of the job's `prompt.txt`, and write it to `input.jsonl`.
+    """Build a chat request from the job's `prompt.txt`, and write it to `input.jsonl`.
 
     Raises:
         JobFailed: no model is set, the prompt is empty, too large or not UTF-8, or a file cannot be used.

@@ -67,8 +67,8 @@ class ResultQuery(NamedTuple):
 class LiveResults:
     """Reads the results of running batches from segments, and the results of ended batches from files.
 
-    A segment is an object that a worker writes while the batch runs. All readers of a batch share one index
-    of its segments, so they are listed at most once a second.
+    A segment is an object that a worker writes while the batch runs. All readers of a batch share one index,
+    so the segments of a batch are listed at most once a second.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
