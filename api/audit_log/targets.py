@@ -134,7 +134,7 @@ class CallTarget:
 
 
 class OperatorBatchTarget(BatchTarget):
-    """A batch of any tenant."""
+    """A batch of any tenant, as a target in the audit log."""
 
     def __init__(self, deps: ApiDependencies) -> None:
         super().__init__(deps)
@@ -276,7 +276,7 @@ class BudgetGroupTarget:
 
 
 class KeyTarget:
-    """An API key of any tenant. It is found by its id."""
+    """An API key of any tenant, as a target in the audit log. It is found by its id."""
 
     type = AuditTargetType.KEY
 

@@ -50,7 +50,7 @@ _MetadataValue = Annotated[str, Field(max_length=MAX_METADATA_VALUE_CHARACTERS, 
 
 
 class ExtensionBody(BaseModel):
-    """Schema of `x_batchwright`."""
+    """Schema of `x_batchwright`: Batchwright's own fields of a new batch."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -81,7 +81,7 @@ class ExtensionBody(BaseModel):
 
 
 class _BatchBody(BaseModel):
-    """Schema of the body. `parse_batch_create` validates it."""
+    """Schema of the body that creates a batch. `parse_batch_create` validates the body."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -240,7 +240,7 @@ def parse_batch_create(fields: Mapping[str, object], settings: Settings) -> Batc
 
 
 class EstimateBody(BaseModel):
-    """Schema of the body of an estimate."""
+    """Schema of the body of a request for an estimate."""
 
     model_config = ConfigDict(extra="forbid")
 

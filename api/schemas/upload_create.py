@@ -30,7 +30,7 @@ _SentPurpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data"
 
 
 class _UploadBody(BaseModel):
-    """Schema of the body. `parse_upload_create` validates it."""
+    """Schema of the body that creates an upload. `parse_upload_create` validates the body."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -42,7 +42,7 @@ class _UploadBody(BaseModel):
 
 
 class _CompletionBody(BaseModel):
-    """Schema of the body. `parse_completion` validates it."""
+    """Schema of the body that completes an upload. `parse_completion` validates the body."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -75,7 +75,10 @@ class UploadCompletion(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Digest of the part ids in their order. Requests with equal lists of parts have equal digests."""
+        """Digest of the part ids in their order.
+
+        Two requests with the same list of parts have the same digest.
+        """
         return sha256("\n".join(self.part_ids).encode(errors="backslashreplace")).hexdigest()
 
 

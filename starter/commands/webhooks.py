@@ -238,7 +238,7 @@ def replay(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Send a delivery again that has ended."""
+    """Send an ended delivery again."""
     with _client(url, tenant) as client:
         replayed = client.replay(id, delivery)
     if json:

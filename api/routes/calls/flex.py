@@ -107,7 +107,10 @@ def failure_response(call: Call) -> Response:
 
 
 class _ChatBody(BaseModel):
-    """Schema of the body. Only these fields are checked; the backend gets all others unchanged."""
+    """Schema of the body of a chat completion. Only these fields are checked.
+
+    The backend gets all other fields unchanged.
+    """
 
     model_config = ConfigDict(extra="allow")
 

@@ -56,7 +56,10 @@ _Result = TypeVar("_Result")
 
 
 class _CallBody(BaseModel):
-    """Schema of the body. Only these fields are checked; the backend gets all others unchanged."""
+    """Schema of the body of an interactive call. Only these fields are checked.
+
+    The backend gets all other fields unchanged.
+    """
 
     model_config = ConfigDict(extra="allow")
 

@@ -35,7 +35,7 @@ _JSON = "application/json"
 
 
 class _SubmitBody(BaseModel):
-    """Schema of the body of a submission."""
+    """Schema of the body that submits a job."""
 
     model_config = ConfigDict(extra="forbid")
 

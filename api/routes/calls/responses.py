@@ -44,7 +44,10 @@ _NOT_SENT = ("background", "service_tier", "stream")  # fields that backends do 
 
 
 class _ResponseBody(BaseModel):
-    """Schema of the body. Only these fields are checked; the backend gets all others unchanged."""
+    """Schema of the body that creates a response. Only these fields are checked.
+
+    The backend gets all other fields unchanged.
+    """
 
     model_config = ConfigDict(extra="allow")
 

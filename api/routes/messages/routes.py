@@ -82,7 +82,7 @@ class _RequestBody(BaseModel):
 
 
 class _CreateBody(BaseModel):
-    """Schema of the body. `RequestStream` validates it."""
+    """Schema of the body that creates a message batch. `RequestStream` validates the body."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -83,7 +83,7 @@ class _Lines(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """The fact that a line has got a result: a success or a failure."""
+    """A line that has got a result, which is a success or a failure."""
 
     line: int
     success: bool

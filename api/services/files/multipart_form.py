@@ -17,7 +17,7 @@ _MAX_FIELD_BYTES = 4096
 
 
 class FormField(NamedTuple):
-    """A field of the form that is not a file. It is complete."""
+    """A field of the form that is not a file, with its whole value."""
 
     name: str
     value: str

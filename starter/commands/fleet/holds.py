@@ -36,7 +36,7 @@ def hold(
 def release(
     of: _Of = None, model: _Model = None, json: Json = False, url: Url = None, tenant: Tenant = None
 ) -> None:
-    """Send lines of a held tenant or model again."""
+    """Release a tenant or model, so that its lines are sent again."""
     target = _target(of, model)
     with operator_client(url, tenant) as client:
         _print(client.release(target), json)

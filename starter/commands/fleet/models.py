@@ -234,7 +234,7 @@ def _remaining_backends(present: ModelSettingsObject, removed: list[str]) -> lis
 
 @models.command("remove")
 def remove(model: Model, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
-    """Remove a model, even one of the registry file."""
+    """Remove a model, even if it is in the registry file."""
     with operator_client(url, tenant) as client, explain_unknown_model(model):
         _print(client.remove_model(model), json)
 

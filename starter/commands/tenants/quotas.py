@@ -110,7 +110,7 @@ def show_all(context: typer.Context, json: Json = False, url: Url = None, tenant
 
 @quotas.command("show")
 def show(of: _OF, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
-    """Show the quotas of a tenant and its usage."""
+    """Show the quotas of a tenant, and how much of them is used."""
     with operator_client(url, tenant) as client:
         found = client.quotas_of(of)
         has_own = of in _tenants(client.quotas())
