@@ -93,8 +93,9 @@ class Ingestion(IngestionActivities):
     async def ingest(self, order: BatchOrder) -> IngestResult:
         """Validate the input of a batch, and plan in which order and slices its lines are sent.
 
-        Return the counts. The batch's status becomes `in_progress` or `failed`. If the deadline has passed,
-        no line will be sent. The plan is still written, because finalization needs it to write the files.
+        Return the plan's key prefix and counts. The batch's status becomes `in_progress` or `failed`. If the
+        deadline has passed, no line will be sent. The plan is still written, because finalization needs it to
+        write the files.
 
         Each attempt writes its objects under its own key prefix, and does the whole work again. Only the
         objects under the prefix in the activity's result are used.
