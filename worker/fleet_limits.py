@@ -32,7 +32,7 @@ class Heartbeats(Protocol):
 class Backends(Protocol):
     @property
     def gateways(self) -> Sequence[BackendConfig]:
-        """Backends that take their models from their own list of models."""
+        """Backends whose models are those in the backends' own lists of models."""
         ...
 
     @property

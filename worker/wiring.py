@@ -356,7 +356,7 @@ def build_waiting_reason_monitor(resources: WorkerResources) -> WaitingReasonMon
 
 
 def count_slots(settings: Settings, roles: Sequence[Role], queues: Sequence[str]) -> int:
-    """Return how many activities for files and lines this process can run at the same time.
+    """Return how many activities that read input, write output or send lines this process can run at a time.
 
     Args:
         settings: settings with the number of slots of the role `io`.
@@ -394,8 +394,8 @@ def deployment_config(settings: Settings) -> WorkerDeploymentConfig | None:
 def workflow_sandbox() -> SandboxedWorkflowRunner:
     """Return the runner that executes workflow code in the SDK's sandbox, with the default restrictions.
 
-    All workflow runs share the imported modules of `batchwright`, because importing them again for each run
-    is slow (decision 0060).
+    All workflow runs share the imported modules of `batchwright`. The sandbox would otherwise import them
+    again for each run (decision 0060).
     """
     restrictions = SandboxRestrictions.default.with_passthrough_modules("batchwright")
     return SandboxedWorkflowRunner(restrictions=restrictions)

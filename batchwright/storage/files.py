@@ -167,7 +167,10 @@ class OpenFile:
         return disk.read_exactly(self._fd, start, length) if length else b""
 
     def detached(self) -> FileIO:
-        """Return the open file, and leave it to the caller, who must close it."""
+        """Return the open file, and leave it to the caller.
+
+        The caller must close the file, because `close` no longer does.
+        """
         fd, self._fd = self._fd, -1
         return FileIO(fd, "rb")
 

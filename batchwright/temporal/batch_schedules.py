@@ -211,7 +211,7 @@ def _search_attributes(tenant: str) -> TypedSearchAttributes:
 def _unless_time_zone(error: RPCError) -> Exception:
     """Return TimeZoneUnknown if Temporal rejects the time zone of a schedule. Return other errors unchanged.
 
-    The status alone does not show this: other errors have the same status.
+    The status alone does not show this. For example, a missing search attribute gives the same status.
     """
     is_rejected = error.status is RPCStatusCode.INVALID_ARGUMENT
     return TimeZoneUnknown(error.message) if is_rejected and _ZONE.search(error.message) else error

@@ -13,7 +13,8 @@ _RPC_TIMEOUT = timedelta(seconds=10)
 
 
 async def start_delivery(client: Client, order: DeliveryOrder, replays: int) -> None:
-    """Start the workflow of a webhook delivery. If it was started before, nothing happens.
+    """Start the workflow of a webhook delivery. If it was started before, nothing happens, even if it has
+    ended.
 
     Args:
         replays: number of times that the delivery was sent again on request. Each time has a workflow of its

@@ -186,9 +186,7 @@ class OperatorBatchPage(BaseModel):
 
 
 class PendingObject(BaseModel):
-    """An activity of a batch's workflow that runs or waits. It may be one attempt to send a part of the
-    lines.
-    """
+    """An activity of a batch's workflow that runs or waits. Some send a part of the batch's lines."""
 
     state: ActivityState
     queue: str = Field(description="task queue of Temporal")

@@ -235,8 +235,8 @@ class StartForecast(Message):
     """Forecast of a batch, made once, after its input was validated and before its first line is sent.
 
     With a probability of 50 %, the batch ends within `p50_seconds` after `made_at`; with 90 %, within
-    `p90_seconds`. In the best case it takes `soonest_seconds`. If even the best case misses the completion
-    window, the batch can be refused; `refused` is True then.
+    `p90_seconds`. In the best case it takes `soonest_seconds`. `refused` is True if the batch was refused,
+    because even the best case misses the completion window.
     """
 
     made_at: datetime

@@ -27,9 +27,7 @@ class OverlapPolicy(StrEnum):
 
 
 class BatchTemplate(Message):
-    """Data from which a schedule creates each batch. The id and the times are added then. It contains no
-    secret.
-    """
+    """Data from which a batch is created, without its id and its times. It contains no secret."""
 
     input_file_id: str
     endpoint: Endpoint

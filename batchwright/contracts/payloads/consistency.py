@@ -22,7 +22,7 @@ class DifferenceCount(Message):
 
 
 class ConsistencyCheckResult(Message):
-    """Result of a consistency check: how many objects it compared, and which differences it found."""
+    """Result of a consistency check: how much it compared, and which differences it found."""
 
     rows: int  # live batches that were compared
     runs: int

@@ -23,8 +23,8 @@ RELEASED = "released"
 class ModelRun(Message):
     """Start argument of the workflow that sends the lines of one model of a batch (the model run).
 
-    The workflow divides its work into slices: parts of the model's lines. The fields after `policy` are the
-    state of the workflow. They are set when it continues as new.
+    Each activity of the workflow sends one slice, which is a part of the lines. The fields after `policy` are
+    the state of the workflow. They are set when it continues as new.
     """
 
     batch_id: str

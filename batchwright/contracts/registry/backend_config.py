@@ -38,7 +38,7 @@ RESERVED_HEADERS = frozenset(
 class BackendConfig(RegistryEntry):
     """Configuration of one backend of a model: its URL, and how requests are sent to it.
 
-    If a timeout is not set, the setting of the same name applies.
+    A timeout that is not set has the value of the corresponding setting.
     """
 
     url: str = Field(max_length=2048, description="URL of the backend, with or without `/v1`")

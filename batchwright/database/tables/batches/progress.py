@@ -89,11 +89,11 @@ class ProgressTable(Protocol):
         ...
 
     async def sample(self, at: datetime) -> None:
-        """Record the progress of batches: add a sample to each batch in progress whose latest sample is old
-        enough.
+        """Record the progress of batches: add a sample with the time `at` to each batch in progress.
 
-        The interval is a fortieth of the age of the batch, but at least ten seconds. So extra calls do no
-        harm if there are several control workers, and a batch of a day gets about 260 samples.
+        A batch is left out if its latest sample is too new. The interval between two samples is a fortieth of
+        the batch's age, but at least ten seconds. So extra calls of several control workers do no harm, and a
+        batch of a day gets about 260 samples.
         """
         ...
 

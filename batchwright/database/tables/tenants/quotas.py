@@ -149,7 +149,7 @@ class QuotasTable(Protocol):
         ...
 
     async def publish_usage(self, worker: str, day: date, spent: Sequence[DailyUsage]) -> None:
-        """Store the tokens and the cost that a worker has counted on `day`, by tenant and API key.
+        """Store the tokens and the cost that the worker `worker` has counted on `day`, by tenant and API key.
 
         The numbers are totals of the day. A stored number is only replaced by a greater one.
         """
