@@ -22,7 +22,7 @@ _MAX_BLOCKED_SLICES = 4  # maximum number of slices while no request of the mode
 _MAX_SENDING_SLICES = 16  # of the queue that models share; slices that only wait do not count
 _MAX_YIELDING = 16  # slices of one task queue that give up their places at the same time
 _FETCH_SECONDS = 1.0  # lines for this time are kept ready, because fetching a slice takes time
-_RATE_SECONDS = 2.0  # a falling response rate is averaged over this time; a rising one counts at once
+_RATE_SECONDS = 2.0  # the response rate is averaged over this time; a clear rise counts at once
 _MEASURE_SECONDS = 0.25  # the rate is measured over at least this time
 _SEEK_SECONDS = 30.0  # pause between two attempts to find a slice of the same tenant or batch
 _MAX_SEEKING_SLICES = 16  # with so many slices with lines, no search for a batch that goes first
@@ -417,6 +417,11 @@ class SliceDemand:
         if seconds < _MEASURE_SECONDS:
             return
         answered = self._limiter.granted(model) - self._limiter.used_by(model)
-        rate = max(0, answered - queue.answered) / seconds
-        queue.rate = max(rate, queue.rate + min(1.0, seconds / _RATE_SECONDS) * (rate - queue.rate))
+        count = max(0, answered - queue.answered)
+        change = min(1.0, seconds / _RATE_SECONDS) * (count / seconds - queue.rate)
+        # A few responses may arrive together by chance. Lines that are kept for a rate that is too high are
+        # missing on other workers at the end of a batch. So only a rise that chance does not explain counts
+        # at once.
+        certain = (count - 2 * math.sqrt(count)) / seconds
+        queue.rate = max(certain, queue.rate + change)
         queue.answered, queue.measured_at = answered, now

@@ -118,6 +118,15 @@ def test_quick_responses_need_more_lines_in_reserve() -> None:
     assert worker.wants_another()
 
 
+def test_a_few_responses_that_arrive_together_need_no_lines_in_reserve() -> None:
+    worker = Worker()
+    worker.run(22)
+    for responses in [2] * 8 + [5]:  # 8 a second, then 20 a second for a quarter of one
+        worker.now += 0.25
+        worker.send_and_answer(responses)
+        assert not worker.wants_another()
+
+
 def test_a_model_with_a_slice_that_waits_for_memory_gets_no_other_slice() -> None:
     worker = Worker()
     worker.budget.reserve(400)
