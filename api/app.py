@@ -58,7 +58,7 @@ from batchwright.api.routes.webhooks import WebhookRoutes
 from batchwright.api.services.batches.events import BatchEvents
 from batchwright.api.services.calls.acceptance import Calls
 from batchwright.api.services.calls.interactive import InteractiveCalls
-from batchwright.api.services.quota_checks import RequestQuota
+from batchwright.api.services.request_rate_limit import RequestRateLimit
 from batchwright.api.ui.middleware import UiMiddleware
 from batchwright.settings import Settings
 
@@ -113,7 +113,7 @@ def _add_routes(
     """Add the routes for tenants and operators to the application. Return their routers."""
     settings = deps.settings
     keys, denials = _key_parameters(settings), auth_error_responses(settings)
-    tenant, request_quota = tenant_header_parameter(settings), Depends(RequestQuota(deps))
+    tenant, request_rate = tenant_header_parameter(settings), Depends(RequestRateLimit(deps))
     tenant_routers = [routes(deps).router() for routes in _TENANT_ROUTES]
     tenant_routers.append(BatchEventRoutes(deps, events).router())
     calls, bodies = Calls(deps), CallBodies(settings)
@@ -128,13 +128,13 @@ def _add_routes(
         tenant_routers.append(InteractiveRoutes(deps, bodies, forwarder).router())
     for router in tenant_routers:
         app.include_router(
-            router, dependencies=[*keys, tenant, request_quota], responses=denials | error_responses(429)
+            router, dependencies=[*keys, tenant, request_rate], responses=denials | error_responses(429)
         )
     message_router = MessageBatchRoutes(deps).router()
     tenant_routers.append(message_router)
     app.include_router(
         message_router,
-        dependencies=[*keys, tenant, request_quota],
+        dependencies=[*keys, tenant, request_rate],
         responses=message_error_responses(429, *map(int, denials)),
     )
     operator_routers = [routes(deps).router() for routes in _OPERATOR_ROUTES]

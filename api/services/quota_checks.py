@@ -7,9 +7,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
-from fastapi import Request
-
-from batchwright.api.auth.caller import tenant_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import (
     ApiError,
@@ -17,7 +14,6 @@ from batchwright.api.errors import (
     storage_quota_exceeded,
     webhook_quota_exceeded,
 )
-from batchwright.api.services.read_cache import CoalescingCache
 from batchwright.contracts.terms import Quota
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.tenants.quota_records import TenantQuotas
@@ -154,30 +150,3 @@ class QuotaChecks:
         metrics = self._deps.metrics
         metrics.quota_refusals.labels(metrics.tenants(self._tenant), quota.value).inc()
         return error
-
-
-class RequestQuota:
-    """FastAPI dependency that limits the requests of a tenant per minute. Routes for tenants declare it."""
-
-    def __init__(self, deps: ApiDependencies) -> None:
-        self._deps = deps
-        self._limits = CoalescingCache(self._read, deps.recent_seconds)
-
-    async def __call__(self, request: Request) -> None:
-        """Count the request, and check the tenant's quota.
-
-        While the database is unavailable, requests are accepted without being counted.
-
-        Raises:
-            ApiError: the tenant has used up its quota of requests in this minute.
-        """
-        tenant = tenant_of(request, self._deps.settings)
-        try:
-            limit = (await self._limits.get(tenant)).requests_per_minute
-            if limit:
-                await QuotaChecks(self._deps, tenant).count_request(limit)
-        except DatabaseUnavailable:
-            return  # routes that need the database report this themselves
-
-    async def _read(self, tenant: str) -> QuotaLimits:
-        return await QuotaChecks(self._deps, tenant).limits()
