@@ -93,13 +93,14 @@ class StaleSeriesRemover:
         self._stale: dict[tuple[str, str], float] = {}  # label and value, since when; oldest first
 
     def update(self, label: str, present: Collection[str], counted: Collection[str] = ()) -> None:
-        """Record which models or backends exist now. Remove the series of those that left ten minutes ago.
+        """Record which models or backends exist now. Remove the series of those that ceased to exist 10
+        minutes ago.
 
         Args:
             label: `model` or `backend`, the label of the series.
             present: all models or backend URLs that exist now.
-            counted: names of other models or backends that may have series. If they are not in `present`,
-                they count as removed now.
+            counted: names that may have series. Names that are not in `present` have ceased to exist; the 10
+                minutes begin when this is first seen.
         """
         before, now = self._present.get(label, frozenset()), self._clock()
         self._present[label] = frozenset(present)

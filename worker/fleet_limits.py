@@ -78,7 +78,10 @@ class FleetLimits:
         self._taken = set[str]()  # URLs of the backends for which `is_taken` returns True
 
     async def run(self) -> None:
-        """Read the live workers and apply this worker's parts regularly, until cancelled."""
+        """Divide the fleet-wide limits again at regular intervals, until cancelled.
+
+        Each time, read which workers are live, and apply this worker's part of each limit.
+        """
         while True:
             with contextlib.suppress(DatabaseUnavailable):  # DependencyMonitor reports it
                 await self.refresh()

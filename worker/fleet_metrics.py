@@ -92,7 +92,11 @@ class FleetMetricsCollector:
             await asyncio.sleep(self._every)
 
     async def refresh(self) -> None:
-        """Refresh the metrics of all sources once. Only log it if the database or Temporal is unavailable."""
+        """Refresh the metrics of all sources once.
+
+        If the database or Temporal is unavailable, log this and keep the earlier values. Do not raise an
+        error.
+        """
         for source, refresh in self._sources.items():
             try:
                 await refresh(self._now())

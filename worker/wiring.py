@@ -356,7 +356,9 @@ def build_waiting_reason_monitor(resources: WorkerResources) -> WaitingReasonMon
 
 
 def count_slots(settings: Settings, roles: Sequence[Role], queues: Sequence[str]) -> int:
-    """Return how many activities that read input, write output or send lines this process can run at a time.
+    """Return the maximum number of activities that this process runs at a time.
+
+    Activities of three kinds are counted: they read inputs, send lines, or write outputs.
 
     Args:
         settings: settings with the number of slots of the role `io`.

@@ -111,10 +111,13 @@ class InputCopy:
         await writer.write(part)
 
     def _check_size(self, size: int) -> None:
-        """Check that an input of at least `size` bytes is allowed.
+        """Check the size of an input while it is read.
+
+        Args:
+            size: number of bytes that are known so far. The whole input may be larger.
 
         Raises:
-            InputRefused: the input is larger than a batch allows, or than the tenant's quota of stored bytes
+            InputRefused: `size` is more than a batch allows, or than the tenant's quota of stored bytes
                 allows.
         """
         limit = self._settings.max_batch_file_bytes

@@ -89,9 +89,10 @@ class Webhooks:
         await self._endpoints.insert_for_batch(made.row)
 
     async def secret_of_call(self, tenant: str, call_id: str) -> str | None:
-        """Return the secret of the webhook endpoint that was created for a call.
+        """Return the secret that signs the webhook of a single call, which a client has sent with a webhook
+        URL.
 
-        Return None if the call has no endpoint, or if the secret cannot be read.
+        Return None if the call has no webhook, or if the secret cannot be read.
         """
         row = await self._endpoints.get(tenant, webhook_id_of_call(call_id))
         return None if row is None else self._of_batch(row).secret

@@ -37,7 +37,7 @@ class DatabaseUnavailable(DatabaseError):
 class OutcomeUnknown(DatabaseUnavailable):
     """The response to a statement was lost. The database may or may not have executed the statement.
 
-    A caller that deletes things after an error must assume that the rows were written.
+    A caller that stored an object for the new rows must not delete it, because the rows may exist.
     """
 
 

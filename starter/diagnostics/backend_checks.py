@@ -113,9 +113,10 @@ async def _check_all(
 
 
 def _merge_clock_findings(found: Sequence[Finding]) -> list[Finding]:
-    """Combine the findings about correct clocks of backends into one finding, if there are several.
+    """Combine all findings that a backend's clock is correct into one, which says how many clocks are
+    correct.
 
-    It says how many clocks are correct. All other findings are kept.
+    All other findings are kept, for example those about wrong clocks.
     """
     right = [finding for finding in found if finding.part == "clock" and finding.level is Level.OK]
     if len(right) < 2:

@@ -83,7 +83,10 @@ class SchedulesTable(Protocol):
         ...
 
     async def delete(self, tenant: str, id: str) -> bool:
-        """Delete a schedule and its runs. The batches that it created stay."""
+        """Delete a schedule and the records of its runs. Return False if there is no such schedule.
+
+        The batches that it created stay.
+        """
         ...
 
     async def record_run(self, tenant: str, schedule_id: str, run: ScheduleRunRow) -> None:

@@ -141,8 +141,8 @@ class ConcurrencyLimiter:
             model_limit: returns the limit of a model, which may change at any time.
             backends: adaptive limits of the backends.
             has_room: returns False while there is no memory for another request. No permit is granted then.
-                Slices do not check this themselves, because the slice that frees memory would always take it
-                again.
+                Memory is checked here for all slices. If each slice checked it itself, a slice that frees
+                memory would always take it again, and the other slices would get none.
             limits: caps and rates of tenants, API keys and models; None for no limits.
         """
         self.clock, self._has_room = backends.clock, has_room

@@ -117,8 +117,9 @@ class WorkUntil:
         return self._in_all(work, self._in_priority[work.key])
 
     def last_line_if_first(self, work: UnsettledWork) -> float:
-        """Return how much work is done until this batch's last line is sent if it goes first in its priority.
+        """Return how much work is done until this batch's last line is sent, in the best case.
 
+        In the best case, the batch goes before all other batches of its tenant that have the same priority.
         The unit is one average line of the model. The result includes the work of the batch itself.
         """
         return self._in_all(work, self._if_first[work.key])

@@ -126,11 +126,11 @@ class FoundBatch(NamedTuple):
 
 
 def whole_input_ids(batches: Sequence[FoundBatch]) -> list[str]:
-    """Return the ids of the batches that run a whole input, not only its failed lines, in the given order.
+    """Return the ids of the batches that run a whole input, in the given order.
 
-    A batch that reruns another batch has the same metadata. A batch that resumes another batch has the
-    results of all lines, so it is included. A batch that retries failed lines has an input with only these
-    lines, so it is left out. A batch that resumes such a retry is left out, too.
+    Some batches of a group may rerun others. A batch that resumes another batch has the results of all lines,
+    so it is included. A batch that retries failed lines has an input with only these lines, so it is left
+    out. A batch that resumes such a retry is left out, too.
     """
     partial = {batch.input_file_id for batch in batches if batch.is_retry}
     return [batch.id for batch in batches if batch.input_file_id not in partial]

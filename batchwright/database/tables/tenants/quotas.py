@@ -61,10 +61,10 @@ class QuotasTable(Protocol):
         ...
 
     async def key_caps(self, max_age: timedelta) -> list[KeyCap]:
-        """Return the limits on requests in flight of all API keys that have one, sorted by key id.
+        """Return the caps on requests in flight of API keys, sorted by key id.
 
-        Revoked keys are left out. The result also has the live workers of each key. A worker is live if its
-        latest heartbeat is at most `max_age` old.
+        Keys without a cap and revoked keys are left out. Each cap comes with the ids of the live workers that
+        send lines for the key. A worker is live if its latest heartbeat is at most `max_age` old.
         """
         ...
 
