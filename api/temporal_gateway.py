@@ -75,10 +75,7 @@ class TemporalGateway(Protocol):
         ...
 
     async def pending(self, workflow_id: str) -> list[PendingActivity]:
-        """Return the activities of a workflow that have not ended.
-
-        Return none if there is no such workflow.
-        """
+        """Return the activities of a workflow that have not ended; empty if there is no such workflow."""
         ...
 
     async def has_ended(self, workflow_id: str) -> bool:

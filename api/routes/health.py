@@ -94,7 +94,7 @@ class HealthRoutes:
     async def metrics(self, request: Request) -> Response:
         """Return the metrics of this process for Prometheus.
 
-        Metrics with tenant names require the scope admin.
+        Metrics with tenant names require the scope `viewer`.
         """
         deps = self._deps
         shows_tenants = await self._may_read_tenants(request)

@@ -52,7 +52,7 @@ def is_group(id: str) -> bool:
 def group_query(group: str, after: str | None) -> dict[str, object]:
     """Return the query parameters that list the batches of a group.
 
-    The list begins after the id `after`, if any.
+    If `after` is not None, the list begins after the batch with this id.
     """
     query: dict[str, object] = {f"metadata[{GROUP_KEY}]": group, "limit": MAX_BATCHES}
     return query if after is None else {**query, "after": after}

@@ -269,9 +269,9 @@ class ModelRegistryRoutes:
         raise _model_not_found(name)
 
     def _reject_conflicts(self, name: str, config: ModelConfig, seen: Sequence[SeenModel]) -> None:
-        """Check that a change of a model does not conflict with its other definitions.
+        """Check that a change of a model does not conflict with what else defines the model.
 
-        These are in the registry file, in the settings and in the model lists of backends.
+        Models are also defined in the registry file, in the settings and in the model lists of backends.
 
         Raises:
             ApiError: the change conflicts with one of them.

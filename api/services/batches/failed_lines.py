@@ -22,7 +22,9 @@ class InputMismatch(Exception):
 
 
 async def failed_line_digests(error: FileRow, deps: ApiDependencies) -> bytes:
-    """Return the digests of all line ids in an error file: 16 bytes each, joined in the order of the file.
+    """Return the digests of all line ids in an error file, joined in the order of the file.
+
+    A digest has 16 bytes.
 
     Raises:
         ObjectMissing: the file's content is missing.

@@ -273,8 +273,8 @@ class _Reader:
     ) -> AsyncGenerator[bytes]:
         """Yield the selected lines of an ended batch's file, except lines that were already yielded.
 
-        In input order, this continues in the file after the last line that was yielded. That line can be
-        missing in the file, because another result of it was used in the end. Then nothing is yielded.
+        In input order, reading continues after the last line that was yielded. If the file does not have this
+        line, because another result replaced it, nothing is yielded.
 
         Args:
             sent: the result of `_sent_lines`.

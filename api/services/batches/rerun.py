@@ -98,7 +98,7 @@ class BatchReruns:
         return await self._rerun(row, origin, fields, key_id, build)
 
     async def _failed_lines(self, row: BatchRow, error: FileRow, codes: list[str]) -> bytes:
-        """Return the digests of the ids of failed lines in an error file: 16 bytes each, joined.
+        """Return the digests of the ids of failed lines in an error file, joined. A digest has 16 bytes.
 
         If `codes` is not empty, only lines that failed with one of these error codes count.
 

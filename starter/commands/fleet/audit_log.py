@@ -70,7 +70,8 @@ def _filters(
 def _with_filters(command: Callable[..., None]) -> Callable[..., None]:
     """Decorator that gives a command the options of `_filters`.
 
-    The command's function has the parameter `query`. It gets the options as query parameters.
+    The function of the command has one parameter `query`, which contains the options as query parameters of
+    the API.
     """
     options = signature(_filters).parameters
     own = [each for each in signature(command).parameters.values() if each.name != "query"]
