@@ -89,7 +89,10 @@ class FleetLimits:
             await asyncio.sleep(_REFRESH_SECONDS if has_joined else _JOIN_SECONDS)
 
     async def refresh(self) -> None:
-        """Read the live workers and the load of interactive requests, and apply this worker's parts.
+        """Divide the fleet-wide limits again, once.
+
+        Read which workers are live and how many interactive requests are in flight. Then apply this worker's
+        part of each limit.
 
         Raises:
             DatabaseUnavailable: the database does not respond. The last known load stays in effect.
@@ -99,7 +102,10 @@ class FleetLimits:
         self.apply()
 
     def apply(self) -> None:
-        """Compute this worker's parts from the registry and the last known workers, and call `set_shares`."""
+        """Compute this worker's part of each limit, and call `set_shares` with the parts.
+
+        The parts follow from the registry and the last known workers.
+        """
         limits = self._limits()
         queues = self._queues() if limits else {}
         polled = {worker.id: polled_queues([worker.stats]) for worker in self._live} if limits else {}

@@ -55,8 +55,8 @@ class QuotasTable(Protocol):
     async def shares(self, max_age: timedelta) -> list[TenantShare]:
         """Return the weights and limits that were set for tenants, sorted by tenant.
 
-        The result also has the live workers of each tenant. A worker is live if its latest heartbeat is at
-        most `max_age` old.
+        Each item has the ids of the live workers that send lines for the tenant. A worker is live if its
+        latest heartbeat is at most `max_age` old.
         """
         ...
 
