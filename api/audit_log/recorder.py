@@ -21,6 +21,7 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, rate_limited
 from batchwright.contracts.calls import CallStatus
 from batchwright.contracts.objects.audit_log import AuditAction, AuditOutcome
+from batchwright.contracts.registry.backend_config import HEADER_SETTINGS
 from batchwright.database.errors import UnknownBatch
 from batchwright.database.recorded_act import recorded
 from batchwright.database.tables.operations.audit_log import AuditActor, AuditEntry, AuditResult, AuditTarget
@@ -247,7 +248,7 @@ def _without_headers(value: JsonValue | State) -> JsonValue:
         return value
     return {
         name: dict.fromkeys(item, REDACTED)
-        if name == "headers" and isinstance(item, dict)
+        if name in HEADER_SETTINGS and isinstance(item, dict)
         else _without_headers(item)
         for name, item in value.items()
     }

@@ -72,7 +72,8 @@ def reject_header_clash(model: str, config: ModelConfig, dispatch_header: str) -
         ApiError: a header has such a name.
     """
     if found := find_conflict(model, config, dispatch_header):
-        place = "jobs.callback_header" if found.backend is None else f"backends[{found.backend}].headers"
+        place = "jobs" if found.backend is None else f"backends[{found.backend}]"
+        place = f"{place}.{found.field}"
         raise invalid_value(place, f"Invalid value for '{place}': {found.message}.")
 
 

@@ -43,7 +43,6 @@ _COMMON_HEADERS: list[Header] = [
     (b"accept", b"application/json"),
     (b"accept-encoding", b"identity"),
 ]
-_OF_INTERACTIVE = frozenset(name for name, _ in _COMMON_HEADERS)
 # Exceptions that `Transport.exchange` and decoding a response raise.
 _EXCHANGE_ERRORS = (httpx.TransportError, httpx.DecodingError, TimeoutError, ResponseTooLarge)
 _LOCATION = re.compile(r"(https?://[A-Za-z0-9.:\[\]_-]+)(?:/|$)")
@@ -94,13 +93,13 @@ class InferenceClient:
         self._timeout = (backend and backend.request_timeout) or settings.request_timeout_seconds
         self._first_byte = (backend and backend.first_byte_timeout) or 0.0
         self._idle = (backend and backend.idle_timeout) or 0.0
-        self._common_headers = [*_COMMON_HEADERS, *_registry_headers(settings, backend)]
-        self._batch_header = settings.dispatch_header.lower().encode()
+        self._common_headers = [*_COMMON_HEADERS, *_registry_headers(settings, backend, of_batches=True)]
+        self._interactive_headers = _registry_headers(settings, backend, of_batches=False)
         self._initial_problem, self.problem = problem, problem
         # A backend in the registry gets only the key it names. The default key is not sent everywhere.
         listed = backend is None or (isinstance(backend, GatewayConfig) and settings.registry is None)
         self._key = settings.backend_api_key if listed else ""
-        self._shared_headers = self._headers_with_key()
+        self._shared_headers = SharedHeaders([*self._common_headers, *self._key_headers])
         self.reload_key()
 
     def set_transport(self, transport: Transport) -> None:
@@ -130,14 +129,16 @@ class InferenceClient:
         self.problem = self._initial_problem
         if key != self._key:
             self._key = key
-            self._shared_headers = self._headers_with_key()
+            self._shared_headers = SharedHeaders([*self._common_headers, *self._key_headers])
 
-    def _headers_with_key(self) -> SharedHeaders:
+    @property
+    def _key_headers(self) -> list[Header]:
+        """The header with the backend's API key; empty if the client has no key."""
         if not self._key:
-            return SharedHeaders(self._common_headers)
+            return []
         name = "authorization" if self._backend is None else self._backend.api_key_header
         value = f"Bearer {self._key}" if name == "authorization" else self._key
-        return SharedHeaders([*self._common_headers, (name.encode(), value.encode())])
+        return [(name.encode(), value.encode())]
 
     def send(
         self, target: TargetUrl, body: bytes, request_id: str, extra: Sequence[Header] = ()
@@ -184,7 +185,8 @@ class InferenceClient:
     ) -> AbstractAsyncContextManager[StreamedResponse]:
         """Send an interactive request. Return a context manager that yields the response while it arrives.
 
-        The header that marks requests of batches is not sent. So a backend that distinguishes them serves the
+        Headers that mark requests of batches are not sent: the header of the setting `dispatch_header`, and
+        the backend's `batch_headers`. So a backend that distinguishes them serves the
         interactive request first.
 
         Args:
@@ -197,15 +199,13 @@ class InferenceClient:
         """
         if self.problem:
             raise httpx.ConnectError(self.problem)
-        own = [header for header in self._shared_headers.headers if header[0] not in _OF_INTERACTIVE]
-        if self.serves_direct_first:
-            own = [header for header in own if header[0] != self._batch_header]
         headers = [
             (b"content-type", b"application/json"),
             (b"accept", b"application/json, text/event-stream"),
             (b"accept-encoding", b"identity"),
             (b"x-request-id", request_id.encode()),
-            *own,
+            *self._interactive_headers,
+            *self._key_headers,
             *self._without_registry_headers(extra),
         ]
         request = BackendRequest(b"POST", target, headers, body, self._first_byte, self._idle)
@@ -371,17 +371,25 @@ class InferenceClient:
         await self._transport.aclose()
 
 
-def _registry_headers(settings: Settings, backend: BackendConfig | None) -> list[Header]:
+def _registry_headers(settings: Settings, backend: BackendConfig | None, *, of_batches: bool) -> list[Header]:
     """Return the headers that the registry sets for the backend, with names in lower case.
 
-    If the backend has `send_dispatch_header`, the result includes the header that the setting
-    `dispatch_header` names.
+    Args:
+        of_batches: True for requests of batches. The result then includes the backend's `batch_headers`, and
+            if the backend has `send_dispatch_header`, the header that the setting `dispatch_header` names.
+            False for interactive calls, which get none of these.
     """
     if backend is None:
         return []
-    marked = {settings.dispatch_header: _DISPATCHER} if backend.send_dispatch_header else {}
-    added = [*backend.headers.items(), *marked.items()]
-    return list({name.lower().encode(): value.encode() for name, value in added}.items())
+    added = {name.lower(): value for name, value in backend.headers.items()}
+    dispatch_header = settings.dispatch_header.lower()
+    if of_batches:
+        added |= {name.lower(): value for name, value in backend.batch_headers.items()}
+        if backend.send_dispatch_header:
+            added[dispatch_header] = _DISPATCHER
+    else:
+        added.pop(dispatch_header, None)
+    return [(name.encode(), value.encode()) for name, value in added.items()]
 
 
 def parse_response(status: int, headers: dict[bytes, bytes], body: bytes, request: bytes = b"") -> Outcome:

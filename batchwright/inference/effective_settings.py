@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, JsonValue
 
-from batchwright.contracts.registry.backend_config import BackendConfig
+from batchwright.contracts.registry.backend_config import HEADER_SETTINGS, BackendConfig
 from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig, SettingSource
 from batchwright.inference.catalog import CatalogEntry
 from batchwright.rules.backends.registry_changes import ModelSettings, merge_settings, non_default_settings
@@ -81,9 +81,14 @@ def visible_change(entry: CatalogEntry) -> ModelSettings | None:
 
 
 def _hide_header_values(backend: JsonValue) -> JsonValue:
-    if not isinstance(backend, dict) or not isinstance(headers := backend.get("headers"), dict):
+    if not isinstance(backend, dict):
         return backend
-    return {**backend, "headers": dict.fromkeys(headers, "(hidden)")}
+    hidden: dict[str, JsonValue] = {
+        name: dict.fromkeys(headers, "(hidden)")
+        for name in HEADER_SETTINGS
+        if isinstance(headers := backend.get(name), dict)
+    }
+    return {**backend, **hidden}
 
 
 def _setting_in_effect(
@@ -111,7 +116,7 @@ def _effective_backend(entry: CatalogEntry, settings: Settings, backend: Backend
     for name, value in backend:
         if name == "url" or name not in BackendConfig.model_fields:
             continue
-        shown = sorted(value) if name == "headers" else value
+        shown = sorted(value) if name in HEADER_SETTINGS else value
         if _non_default_fields(backend).get(name) != own.get(name):
             found[name] = SettingWithSource(shown, "change" if entry.change else "file")
         elif name in own:

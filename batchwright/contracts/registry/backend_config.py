@@ -33,6 +33,8 @@ RESERVED_HEADERS = frozenset(
         "x-request-id",
     }
 )
+# Settings of a backend with headers. Their values may contain secrets.
+HEADER_SETTINGS = ("headers", "batch_headers")
 
 
 class BackendConfig(RegistryEntry):
@@ -85,6 +87,11 @@ class BackendConfig(RegistryEntry):
     headers: dict[str, str] = Field(
         default={}, description="headers added to every request; credentials are rejected here"
     )
+    batch_headers: dict[str, str] = Field(
+        default={},
+        description="headers added to requests of batches, and not to interactive calls: for backends and "
+        "gateways that serve batches after people; they replace `headers` with the same name",
+    )
     in_flight: int | None = Field(
         default=None,
         ge=1,
@@ -101,8 +108,8 @@ class BackendConfig(RegistryEntry):
     )
     send_dispatch_header: bool = Field(
         default=False,
-        description="add the header `BATCHWRIGHT_DISPATCH_HEADER` to every request, so that the backend can "
-        "tell them from direct ones",
+        description="add the header `BATCHWRIGHT_DISPATCH_HEADER` to every request of a batch, so that the "
+        "backend can tell them from direct ones",
     )
     tls_insecure_skip_verify: bool = Field(
         default=False, description="accept any certificate: for tests only"
@@ -123,7 +130,7 @@ class BackendConfig(RegistryEntry):
         _check_address(url)
         return url.rstrip("/").removesuffix("/v1")
 
-    @field_validator("headers")
+    @field_validator(*HEADER_SETTINGS)
     @classmethod
     def _are_headers(cls, headers: dict[str, str]) -> dict[str, str]:
         for name, value in headers.items():

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from batchwright.contracts.registry.backend_config import BackendConfig
+from batchwright.contracts.registry.backend_config import HEADER_SETTINGS, BackendConfig
 from batchwright.contracts.registry.job_config import JobConfig
 from batchwright.contracts.registry.schema import ModelConfig
 
@@ -22,10 +22,13 @@ _BODY_HEADERS = frozenset({"content-encoding", "content-language", "content-rang
 class HeaderConflict(NamedTuple):
     """A configured header that a model cannot use. It occurs twice, or Batchwright itself sends this header.
 
-    `backend` is the index of the header's backend in the model; None for the model's `jobs.callback_header`.
+    Attributes:
+        backend: index of the header's backend in the model; None for the model's `jobs.callback_header`.
+        field: name of the setting with the header, such as `headers`.
     """
 
     backend: int | None
+    field: str
     header: str
     message: str
 
@@ -47,7 +50,7 @@ def find_conflict(model: str, config: ModelConfig, dispatch_header: str) -> Head
             return HeaderConflict(number, *found)
     if reserved := callback and reserved_for(callback, _dispatch_mark_of(config.backends, dispatch_header)):
         message = f"the callback_header {callback!r} of {model!r} would replace {reserved}: choose another"
-        return HeaderConflict(None, callback, message)
+        return HeaderConflict(None, "callback_header", callback, message)
     return None
 
 
@@ -83,15 +86,16 @@ def resolve_conflicts(model: str, config: ModelConfig, dispatch_header: str) -> 
             continue
         backends = [*config.backends]
         backend = backends[found.backend]
-        kept = {name: value for name, value in backend.headers.items() if name != found.header}
-        backends[found.backend] = backend.model_copy(update={"headers": kept})
+        headers = getattr(backend, found.field)
+        kept = {name: value for name, value in headers.items() if name != found.header}
+        backends[found.backend] = backend.model_copy(update={found.field: kept})
         config = config.model_copy(update={"backends": backends})
         problems.append(f"{found.message}; until then it is not sent")
     return ResolvedHeaders(config, problems)
 
 
 def conflict_message(backend: BackendConfig, subject: str, dispatch_header: str) -> str:
-    """Return a message about the first conflict in the backend's `headers`; empty if there is none.
+    """Return a message about the first conflict in the backend's headers; empty if there is none.
 
     Args:
         subject: words that name the backend in the message, such as "of the gateway".
@@ -103,6 +107,7 @@ def conflict_message(backend: BackendConfig, subject: str, dispatch_header: str)
 
 
 class _FoundConflict(NamedTuple):
+    field: str
     header: str
     message: str
 
@@ -118,19 +123,21 @@ def _first_conflict(
             `send_dispatch_header` is on.
         callback_header: header with the URL that backends call; empty if the model uses no callbacks.
     """
-    seen: dict[str, str] = {}
     dispatch_mark = _dispatch_mark_of([backend], dispatch_header)
-    for name in backend.headers:
-        lower = name.lower()
-        if lower in seen:
-            message = f"the header {name!r} {subject} is also given as {seen[lower]!r}: remove one of them"
-            return _FoundConflict(name, message)
-        seen[lower] = name
-        if lower == callback_header.lower():
-            reserved = "the URL to call, which is sent as jobs.callback_header: rename one of the two"
-            return _FoundConflict(name, f"the header {name!r} {subject} would replace {reserved}")
-        if reserved := reserved_for(name, dispatch_mark):
-            return _FoundConflict(name, f"the header {name!r} {subject} would replace {reserved}: remove it")
+    for field in HEADER_SETTINGS:
+        seen: dict[str, str] = {}
+        for name in getattr(backend, field):
+            lower = name.lower()
+            if lower in seen:
+                also = f"is also given as {seen[lower]!r}: remove one of them"
+                return _FoundConflict(field, name, f"the header {name!r} {subject} {also}")
+            seen[lower] = name
+            replaces = f"the header {name!r} {subject} would replace"
+            if lower == callback_header.lower():
+                reserved = "the URL to call, which is sent as jobs.callback_header: rename one of the two"
+                return _FoundConflict(field, name, f"{replaces} {reserved}")
+            if reserved := reserved_for(name, dispatch_mark):
+                return _FoundConflict(field, name, f"{replaces} {reserved}: remove it")
     return None
 
 

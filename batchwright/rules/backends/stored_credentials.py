@@ -4,7 +4,7 @@ Only the registry file decides which host receives a stored key or client certif
 can change where requests go, and must not be able to send a key to another host.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -121,14 +121,18 @@ def _has_secret(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> boo
     BATCHWRIGHT_BACKEND_API_KEY. It is also True if the registry file sets a header for the same URL, because
     the header may contain a credential.
     """
-    headers = backend.headers.items()
-    return any(other.url == backend.url and headers & other.headers.items() for other in trusted) or bool(
+    headers = _headers_of(backend)
+    return any(other.url == backend.url and headers & _headers_of(other) for other in trusted) or bool(
         isinstance(backend, GatewayConfig)
         or backend.api_key_name
         or backend.api_key_file
         or backend.api_key_env
         or backend.tls_client_cert_file
     )
+
+
+def _headers_of(backend: BackendConfig) -> Set[tuple[str, str]]:
+    return backend.headers.items() | backend.batch_headers.items()
 
 
 def _secrets(backend: BackendConfig) -> list[object]:

@@ -176,6 +176,14 @@ async def test_only_a_backend_that_serves_direct_callers_first_can_be_busy_if_th
         assert (await pool.ask(send_dispatch_header=is_marked)).verdict is verdict
 
 
+async def test_requests_of_batches_have_the_headers_of_batches() -> None:
+    server = Backend()
+    async with asking(server.serve) as pool:
+        await pool.ask(headers={"X-Team": "red", "x-lane": "a"}, batch_headers={"X-Lane": "b", "X-More": "c"})
+    values = [server.header_values(name) for name in (b"x-team", b"x-lane", b"x-more")]
+    assert values == [[b"red"], [b"b"], [b"c"]]
+
+
 async def test_a_header_is_sent_once_and_the_batch_mark_overrides_a_registered_one() -> None:
     server = Backend()
     async with asking(server.serve) as pool:

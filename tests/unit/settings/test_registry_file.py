@@ -100,6 +100,9 @@ WRONG = {
         "would replace BATCHWRIGHT_DISPATCH_HEADER, which marks requests to it (send_dispatch_header): "
         "remove it"
     ),
+    "models: {a: {backends: [{url: 'http://x', batch_headers: {X-A: k, x-a: l}}]}}": (
+        "models.a.backends, entry 1: the header 'x-a' of the backend http://x of 'a' is also given as 'X-A'"
+    ),
     "gateway: {url: 'http://x', headers: {Content-Encoding: gzip}}": (
         "gateway, headers: the header 'Content-Encoding' of the gateway would replace the description"
     ),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchwright.contracts.registry.backend_config import BackendConfig
+from batchwright.contracts.registry.backend_config import HEADER_SETTINGS, BackendConfig
 from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
 from batchwright.rules.backends.stored_credentials import find_misuse, without_misuse
 
@@ -96,7 +96,8 @@ def test_the_certificate_of_a_gateway_that_gets_the_global_key_is_checked() -> N
 def test_headers_of_the_file_are_not_sent_without_a_checked_certificate() -> None:
     file = BackendConfig(url="https://headers", headers={"Ocp-Apim-Subscription-Key": "k"})
     lax = {"url": "https://headers", "tls_insecure_skip_verify": True}
-    found = find_misuse(model({**lax, "headers": file.headers}), [file])
-    assert found is not None
-    assert found.field == "tls_insecure_skip_verify"
+    for field in HEADER_SETTINGS:
+        found = find_misuse(model({**lax, field: file.headers}), [file])
+        assert found is not None
+        assert found.field == "tls_insecure_skip_verify"
     assert find_misuse(model({**lax, "headers": {"X-Own": "1"}}), [file]) is None

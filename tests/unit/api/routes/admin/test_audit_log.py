@@ -23,7 +23,8 @@ from batchwright.rules.api_keys import ApiKey, Scope, new_key
 from tests.fakes.api import ApiFixture, error_of, open_api, open_own_api, read
 from tests.fakes.api_keys import create_key
 
-MODEL = {"backends": [{"url": "http://b:1", "headers": {"X-Team": "hush", "X-Other": "hush"}}]}
+HEADERS = {"headers": {"X-Team": "hush", "X-Other": "hush"}, "batch_headers": {"X-Lane": "hush"}}
+MODEL = {"backends": [{"url": "http://b:1", **HEADERS}]}
 
 
 @pytest.fixture
@@ -149,7 +150,9 @@ async def test_no_secret_is_recorded(api: ApiFixture) -> None:
     for hidden in ("hush", "bearer-of-all", created.secret, rotated.secret):
         assert hidden not in text
     model, rotate, delete = map(json.loads, text.splitlines())
-    assert model["after"]["registered"]["backends"][0]["headers"] == {"X-Team": "***", "X-Other": "***"}
+    backend = model["after"]["registered"]["backends"][0]
+    assert backend["headers"] == {"X-Team": "***", "X-Other": "***"}
+    assert backend["batch_headers"] == {"X-Lane": "***"}
     assert (rotate["action"], rotate["before"]["host"]) == ("webhook.rotate", "127.0.0.1")
     assert rotate["after"]["previous_secret_until"] > 0
     assert (delete["action"], delete["after"]) == ("webhook.delete", None)

@@ -119,13 +119,14 @@ async def test_the_effective_settings_are_shown_with_their_origin(api: ApiFixtur
 
 
 async def test_no_secret_is_shown(api: ApiFixture) -> None:
-    headers = {"X-Team": "red-secret"}
-    await patch(api, "llama", {"backends": [{"url": "http://one:8000", "headers": headers}]})
+    headers = {"headers": {"X-Team": "red-secret"}, "batch_headers": {"X-Lane": "secret"}}
+    await patch(api, "llama", {"backends": [{"url": "http://one:8000", **headers}]})
     for path in ("/admin/models", LLAMA, "/admin/model-configs/llama"):
         assert "secret" not in (await api.http.get(path)).text
     change = (await shown(api)).change
     assert change is not None
-    assert change["backends"] == [{"url": "http://one:8000", "headers": {"X-Team": "(hidden)"}}]
+    hidden = {"headers": {"X-Team": "(hidden)"}, "batch_headers": {"X-Lane": "(hidden)"}}
+    assert change["backends"] == [{"url": "http://one:8000", **hidden}]
 
 
 async def test_a_change_of_one_setting_keeps_all_others(api: ApiFixture) -> None:
