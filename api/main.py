@@ -44,7 +44,8 @@ class _CannotListen(Exception):
 class _Server(uvicorn.Server):
     """Server of uvicorn that does not handle signals. This module handles them, so that the exit code is 0.
 
-    When the server stops, it ends the streams that follow a batch. All other requests may finish.
+    When the server stops, it ends the streams that follow a batch. All other requests may finish, for at most
+    the `timeout_graceful_shutdown` of `config`.
     """
 
     def __init__(self, config: uvicorn.Config, stopping: ApiShutdown) -> None:
@@ -52,7 +53,7 @@ class _Server(uvicorn.Server):
         self._stopping = stopping
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._stopping.set()
+        self._stopping.set(self.config.timeout_graceful_shutdown or 0.0)
         await super().shutdown(sockets)
 
     @contextmanager

@@ -1,12 +1,14 @@
-"""Ends of responses that follow a batch: after a maximum duration, or when the process stops."""
+"""Ends of responses that take long: after a maximum duration, or when the process stops."""
 
+import asyncio
 from collections.abc import Callable
 
 LIFETIME_SECONDS = 900.0  # then the client connects again, and its API key is checked again
+_LAST_SECONDS = 1.0  # of the drain time, in which clients receive the ends of responses
 
 
-class ApiShutdown:
-    """Flag that is set once, when the API process begins to stop."""
+class StopSignal:
+    """Signal that is set once, when a step of the process's stop begins."""
 
     def __init__(self) -> None:
         self.is_set = False
@@ -16,7 +18,29 @@ class ApiShutdown:
         """Register a function to call when the flag is set. It is never called if the flag is already set."""
         self._callbacks.append(callback)
 
-    def set(self) -> None:
+    def _set(self) -> None:
         self.is_set = True
         for callback in self._callbacks:
             callback()
+
+
+class ApiShutdown(StopSignal):
+    """Signal that is set when the process begins to stop.
+
+    Attributes:
+        drained: signal that is set shortly before the connections that are still open are cut.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drained = StopSignal()
+
+    def set(self, drain_seconds: float = 0.0) -> None:
+        """Set the signal. Call this in the event loop.
+
+        Args:
+            drain_seconds: seconds until connections are cut.
+        """
+        self._set()
+        left = drain_seconds - min(_LAST_SECONDS, drain_seconds / 4)
+        asyncio.get_running_loop().call_later(left, self.drained._set)

@@ -10,23 +10,28 @@ from typing import Protocol
 from batchwright.contracts.registry.backend_config import BackendConfig
 from batchwright.contracts.temporal_names import inference_queue
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.records import BackendLoad, WorkerHeartbeat
+from batchwright.database.records import BackendLoad, InteractiveRate, WorkerHeartbeat
 from batchwright.inference.limits.send_limits import FleetRate, Rates
 from batchwright.inference.router import ModelRouter
-from batchwright.rules.dispatch.limit_split import share_of, share_of_rate
+from batchwright.rules.dispatch.limit_split import left_to_batches, share_of, share_of_rate
 from batchwright.rules.ids import safe_name
-from batchwright.rules.worker_stats import FRESH_AGE, is_polled, polled_queues, running_models
+from batchwright.rules.worker_stats import (
+    FRESH_AGE,
+    INTERACTIVE_AGE,
+    is_polled,
+    polled_queues,
+    running_models,
+)
 
 # With `FRESH_AGE`, workers divide the limits again within ten seconds after a worker starts or stops.
 _REFRESH_SECONDS = 2.0
-_LOAD_AGE = timedelta(seconds=5)  # API processes report every second
-_BATCH_FRACTION = 0.1  # of a backend's limit, which interactive calls never take from batches
 _JOIN_SECONDS = 0.25  # pause between refreshes until this worker has read its own heartbeat
 
 
 class Heartbeats(Protocol):
     async def heartbeats(self, max_age: timedelta) -> Sequence[WorkerHeartbeat]: ...
     async def interactive_load(self, max_age: timedelta) -> Sequence[BackendLoad]: ...
+    async def interactive_rates(self, max_age: timedelta) -> Sequence[InteractiveRate]: ...
 
 
 class Backends(Protocol):
@@ -44,9 +49,10 @@ class Backends(Protocol):
 class FleetLimits:
     """Divides limits of the whole fleet between the live workers, and sets this worker's parts.
 
-    From a backend's limit on requests in flight, room for interactive requests is subtracted, but at least a
-    tenth is left to batches. The rest is divided between the workers that can send requests to the backend. A
-    model's rates per minute are divided between the workers that send lines of the model.
+    A backend's limit on requests in flight, less the room for interactive calls, is divided between the
+    workers that can send requests to this backend. A model's rates per minute, less what interactive calls
+    use of them, are divided between the workers that run slices of the model. A tenth of each limit and rate
+    is always left to batches.
 
     A worker is live if its last heartbeat is at most `FRESH_AGE` old. Until this worker has read its own
     heartbeat, its parts are 0. While the database is unavailable, the last known workers count as live.
@@ -75,6 +81,7 @@ class FleetLimits:
         self._queue_of, self._set_shares = queue_of, set_shares
         self._live: Sequence[WorkerHeartbeat] = ()
         self._load: dict[str, BackendLoad] = {}  # interactive calls, by backend URL
+        self._interactive_rates: dict[str, InteractiveRate] = {}  # likewise, by model
         self._taken = set[str]()  # URLs of the backends for which `is_taken` returns True
 
     async def run(self) -> None:
@@ -98,7 +105,9 @@ class FleetLimits:
             DatabaseUnavailable: the database does not respond. The last known load stays in effect.
         """
         self._live = await self._workers.heartbeats(FRESH_AGE)
-        self._load = {load.backend: load for load in await self._workers.interactive_load(_LOAD_AGE)}
+        self._load = {load.backend: load for load in await self._workers.interactive_load(INTERACTIVE_AGE)}
+        interactive = await self._workers.interactive_rates(INTERACTIVE_AGE)
+        self._interactive_rates = {each.name: each for each in interactive if not each.of_tenant}
         self.apply()
 
     def apply(self) -> None:
@@ -115,8 +124,7 @@ class FleetLimits:
             workers = [
                 id for id, served in polled.items() if any(is_polled(q, served) for q in queues.get(url, ()))
             ]
-            of_batches = max(limit - self._reserved(url), math.ceil(limit * _BATCH_FRACTION))
-            shares[url] = share_of(of_batches, self._worker_id, workers)
+            shares[url] = share_of(left_to_batches(limit, self._reserved(url)), self._worker_id, workers)
             if not shares[url] and share_of(limit, self._worker_id, workers):
                 self._taken.add(url)
         self._set_shares(shares, self._rates())
@@ -128,21 +136,24 @@ class FleetLimits:
             return {}
         running = {worker.id: {m for _, m in running_models([worker.stats])} for worker in self._live}
 
-        def part(per_minute: int | None, model: str) -> FleetRate | None:
+        def part(per_minute: int | None, interactive: float, model: str) -> FleetRate | None:
             if per_minute is None:
                 return None
             if self._worker_id not in running:
                 return FleetRate(per_minute, 0.0)
             users = [id for id, models in running.items() if model in models]
-            return FleetRate(per_minute, share_of_rate(per_minute, self._worker_id, users, len(running)))
+            left = left_to_batches(per_minute, interactive)
+            return FleetRate(per_minute, share_of_rate(left, self._worker_id, users, len(running)))
 
-        return {
-            router.model: Rates(
-                part(router.limits.requests_per_minute, router.model),
-                part(router.limits.tokens_per_minute, router.model),
+        rates: dict[str, Rates] = {}
+        for router in limited:
+            model, limits = router.model, router.limits
+            used = self._interactive_rates.get(model, InteractiveRate(False, model, 0.0, 0.0))
+            rates[model] = Rates(
+                part(limits.requests_per_minute, used.requests, model),
+                part(limits.tokens_per_minute, used.tokens, model),
             )
-            for router in limited
-        }
+        return rates
 
     def is_taken(self, url: str) -> bool:
         """Return True if this worker may send nothing to a backend because of interactive requests.

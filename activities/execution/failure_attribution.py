@@ -4,7 +4,6 @@ A failure that is the backend's fault costs the line no attempt, and may open th
 The reasons are in decision 0073.
 """
 
-import logging
 import time
 from collections.abc import Callable
 
@@ -12,6 +11,7 @@ from batchwright.activities.execution.earlier_results import SubmittedJob
 from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.result_writer import ResultWriter
 from batchwright.contracts.payloads.execution import SliceRequest
+from batchwright.inference.circuit_reports import report_failure
 from batchwright.inference.outcomes import Outcome, quotable_error
 from batchwright.inference.router import Dispatch
 from batchwright.rules.deadline import Deadline
@@ -26,7 +26,6 @@ from batchwright.rules.dispatch.retry_policy import (
 )
 from batchwright.rules.results.segments import RecordKind, SegmentRecord
 
-logger = logging.getLogger(__name__)
 _PERSISTED_WAIT_SECONDS = 2.0  # shorter waits for capacity are not worth a record
 _MAX_ERROR_CHARACTERS = 200
 
@@ -34,7 +33,7 @@ _MAX_ERROR_CHARACTERS = 200
 class FailureAttribution:
     """Decides for each failure of a slice's lines if the line or the backend is at fault.
 
-    It also reports outcomes to the backends' circuit breakers.
+    It also reports failures to the backends' circuit breakers.
     """
 
     def __init__(self, request: SliceRequest, others_wait: Callable[[], bool]) -> None:
@@ -82,17 +81,6 @@ class FailureAttribution:
         )
         return Budget.CAPACITY if blames_backend else Budget.ATTEMPT
 
-    def record_success(self, dispatch: Dispatch) -> None:
-        """Report a normal response to the backend's circuit breaker. The circuit may close."""
-        _log_if_closed(dispatch, lambda: dispatch.upstream.circuit.record_success(dispatch.attempt))
-
-    def record_probe(self, dispatch: Dispatch) -> None:
-        """Report to the backend's circuit breaker that a probe was answered normally.
-
-        The circuit may close.
-        """
-        _log_if_closed(dispatch, dispatch.upstream.circuit.record_probe_success)
-
     def record_error(self, dispatch: Dispatch, outcome: Outcome) -> None:
         """Store the backend's error message in its circuit breaker.
 
@@ -109,39 +97,11 @@ class FailureAttribution:
             steady: True if the backend answers probes but not lines. An open circuit then allows the next
                 trial request sooner.
         """
-        circuit, blocked = dispatch.upstream.circuit, outcome.verdict.budget is Budget.CREDENTIALS
-        reason = outcome.verdict.category.value if blocked else outcome.message
-        was_open = circuit.is_open
-        circuit.detail = f"{dispatch.upstream.backend.url}: {outcome.operator_message}"
-        self.record_error(dispatch, outcome)
-        pause = outcome.retry_after or 0.0
-        if outcome.verdict is BUSY:
-            circuit.record_busy(dispatch.attempt, reason, pause=pause)
-        else:
-            circuit.record_failure(
-                dispatch.attempt,
-                reason,
-                at_once=blocked,
-                pause=pause,
-                others_wait=self._others_wait(),
-                steady=steady,
-            )
-        if circuit.is_open and not was_open:
-            fields = {"backend": dispatch.upstream.backend.url, "reason": reason, "cause": outcome.cause}
-            logger.warning("circuit breaker opened", extra=fields)
+        report_failure(dispatch, outcome, self._tenant, others_wait=self._others_wait(), steady=steady)
 
 
 def _last_tried_at(line: SliceLine, dispatch: Dispatch) -> float:
     return dispatch.attempt.sent_at if line.tried_at is None else line.tried_at
-
-
-def _log_if_closed(dispatch: Dispatch, report: Callable[[], None]) -> None:
-    circuit = dispatch.upstream.circuit
-    was_open, since = circuit.is_open, circuit.opened_at
-    report()
-    if was_open and not circuit.is_open:
-        fields = {"backend": dispatch.upstream.backend.url, "seconds": circuit.clock() - since}
-        logger.info("circuit breaker closed", extra=fields)
 
 
 class LineAttempts:

@@ -14,6 +14,7 @@ from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_costs import SliceCost
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
 from batchwright.contracts.payloads.execution import SliceRequest
+from batchwright.inference.circuit_reports import report_success
 from batchwright.inference.limits.concurrency_limiter import Permit
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.router import Dispatch
@@ -260,7 +261,7 @@ class LineSettler:
             sent.permit.correct_charge(tokens)
         self.metrics.durations.append(seconds)
         if upstream.circuit.is_open:
-            self.attribution.record_success(sent.dispatch)
+            report_success(sent.dispatch)
         else:
             upstream.circuit.record_success(sent.dispatch.attempt)
         if upstream.model != self._model:
@@ -296,7 +297,7 @@ class LineSettler:
         budget = attribution.charged_budget(line, sent.request.request_id, outcome, dispatch)
         line.tried_at = begun.sent_at
         if budget is Budget.SETTLED:
-            attribution.record_success(dispatch)
+            report_success(dispatch)
         elif budget is Budget.ATTEMPT:
             if line.is_backend_alive and circuit.is_open:  # the next trial is not due at once
                 attribution.record_backend_failure(dispatch, outcome, steady=True)

@@ -14,6 +14,7 @@ from batchwright.activities.execution.task_pool import TaskPool
 from batchwright.activities.services.backend_jobs import forwarded_headers
 from batchwright.contracts.registry.schema import LimitConfig
 from batchwright.contracts.terms import Endpoint
+from batchwright.inference.circuit_reports import report_probe_success
 from batchwright.inference.client import RequestSender
 from batchwright.inference.hooks import HookCall
 from batchwright.inference.limits.concurrency_limiter import Permit
@@ -316,7 +317,7 @@ class RequestExecutor:
         # If the probe has no result, the response proves nothing: it may come from a broken proxy.
         line.is_backend_alive = result is not ProbeResult.NONE and outcome.status > 0
         if result is ProbeResult.NORMAL:
-            attribution.record_probe(dispatch)
+            report_probe_success(dispatch)
 
     # Counting
 

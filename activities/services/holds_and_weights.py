@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from batchwright.contracts.terms import HoldKind
 from batchwright.database.database import Database
 from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.records import InteractiveRate
 from batchwright.database.tables.tenants.quota_records import TenantShare
 from batchwright.inference.limits.send_limits import NO_RATES, FleetRate, Rates, TenantShares
 from batchwright.rules.dispatch.batch_ranking import BatchRanks, BatchSchedule, WaitingBatch
-from batchwright.rules.dispatch.limit_split import share_of, share_of_rate
-from batchwright.rules.worker_stats import FRESH_AGE
+from batchwright.rules.dispatch.limit_split import left_to_batches, share_of, share_of_rate
+from batchwright.rules.worker_stats import FRESH_AGE, INTERACTIVE_AGE
 from batchwright.telemetry.outage_log import OutageLog
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,8 @@ class StoredShares(TenantShares):
     the parts together may exceed the cap for a few seconds.
 
     The rates of a tenant are divided in the same way, but the new worker sends nothing until the other
-    workers know of it.
+    workers know of it. What interactive calls use of a rate is subtracted before, but a tenth of the rate is
+    always left to batches.
     """
 
     def __init__(self, database: Database, worker_id: str) -> None:
@@ -41,6 +43,7 @@ class StoredShares(TenantShares):
                 that store heartbeats.
         """
         self._table, self._fleet, self._holds = database.quotas, database.fleet, database.holds
+        self._workers = database.workers
         self._worker_id = worker_id
         self._schedule = BatchSchedule()
         self.weights: Mapping[str, float] = {}
@@ -72,7 +75,9 @@ class StoredShares(TenantShares):
         self.key_max_in_flight = {
             row.key_id: part_of_cap(row.max_in_flight, row.workers, self._worker_id) for row in keys
         }
-        rates = {row.tenant: self._rates_of(row) for row in rows}
+        interactive = await self._workers.interactive_rates(INTERACTIVE_AGE)
+        used = {each.name: each for each in interactive if each.of_tenant}
+        rates = {row.tenant: self._rates_of(row, used.get(row.tenant)) for row in rows}
         self.rates = {tenant: found for tenant, found in rates.items() if found is not NO_RATES}
         holds = await self._holds.all()
         self.held_tenants = frozenset(hold.name for hold in holds if hold.kind is HoldKind.TENANT)
@@ -95,16 +100,17 @@ class StoredShares(TenantShares):
         paused = {each.batch_id for each in backlogs if each.is_paused or each.held is not None}
         self._schedule.update(batches, now.timestamp(), paused)
 
-    def _rates_of(self, row: TenantShare) -> Rates:
-        def part(per_minute: int | None) -> FleetRate | None:
+    def _rates_of(self, row: TenantShare, interactive: InteractiveRate | None) -> Rates:
+        def part(per_minute: int | None, used: float) -> FleetRate | None:
             if per_minute is None:
                 return None
-            share = share_of_rate(per_minute, self._worker_id, row.workers, row.live_workers)
-            return FleetRate(per_minute, share)
+            left = left_to_batches(per_minute, used)
+            return FleetRate(per_minute, share_of_rate(left, self._worker_id, row.workers, row.live_workers))
 
         if row.requests_per_minute is None and row.tokens_per_minute is None:
             return NO_RATES
-        return Rates(part(row.requests_per_minute), part(row.tokens_per_minute))
+        requests, tokens = (0.0, 0.0) if interactive is None else (interactive.requests, interactive.tokens)
+        return Rates(part(row.requests_per_minute, requests), part(row.tokens_per_minute, tokens))
 
     async def wait_until_read(self) -> None:
         """Wait for the first successful `refresh`. Before that, no cap is known."""

@@ -252,6 +252,24 @@ class BackendLoad(NamedTuple):
     mean: float
 
 
+class InteractiveRate(NamedTuple):
+    """What interactive calls use of the rates of one tenant or model, on average over the last seconds.
+
+    Attributes:
+        of_tenant: True for a tenant, False for a model.
+        name: the tenant or the model.
+        requests: requests per minute.
+        tokens: tokens per minute.
+        processes: number of API processes that send these calls.
+    """
+
+    of_tenant: bool
+    name: str
+    requests: float
+    tokens: float
+    processes: int = 1
+
+
 class TenantRow(Message):
     name: str
     created_at: datetime

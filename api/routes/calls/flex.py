@@ -73,7 +73,7 @@ class FlexCalls:
         with self._held.connections.place(tenant):
             id, has_ended = (await self._calls.submit(call, tenant, caller, key)).id, False
             try:
-                has_ended = await self._held.wait(CallKey(tenant, id), request.is_disconnected)
+                has_ended = await self._held.wait(CallKey(tenant, id), request.receive)
             finally:
                 if not has_ended and key is None:
                     await self._calls.cancel(tenant, id)

@@ -25,14 +25,11 @@ from batchwright.api.openapi import error_responses
 from batchwright.api.routes.calls.call_body import CallBodies, Fields, HeldBytes, flag, model_of, nested
 from batchwright.api.routes.calls.flex import disconnected_response
 from batchwright.api.schemas.json_body import json_body_spec
-from batchwright.api.services.calls.interactive import (
-    BackendAnswer,
-    InteractiveCall,
-    InteractiveCalls,
-    error_of,
-)
+from batchwright.api.services.calls.backend_answer import BackendAnswer, InteractiveCall
+from batchwright.api.services.calls.interactive import InteractiveCalls, error_of
+from batchwright.api.services.calls.watched_connections import WatchedConnections, stopping_error
 from batchwright.contracts.terms import Endpoint
-from batchwright.inference.client import parse_response
+from batchwright.inference.outcomes import Outcome
 from batchwright.inference.transport.base import BackendResponse, ResponseTooLarge
 from batchwright.inference.transport.decoding import decode_content
 from batchwright.rules.call_lines import edit_body
@@ -49,7 +46,6 @@ _EVENTS = "text/event-stream"
 _UNBUFFERED = {"x-accel-buffering": "no"}  # otherwise nginx would hold events back
 _MAX_SEND_SECONDS = 60.0  # a client that does not read for so long counts as disconnected
 _PIECE_BYTES = 64 * 1024  # of a whole answer; the next piece is sent when the client has room for it
-_CHECK_SECONDS = 0.25  # how often it is checked if the client has disconnected
 _RECEIVE_ERRORS = (httpx.TransportError, httpx.DecodingError, TimeoutError, ResponseTooLarge)
 _PAYMENT_REQUIRED = 402  # about the operator's account at the backend
 _Result = TypeVar("_Result")
@@ -72,21 +68,23 @@ class InteractiveForwarder:
     def __init__(self, deps: ApiDependencies, calls: InteractiveCalls) -> None:
         self._settings, self._calls = deps.settings, calls
         self._answers = HeldBytes("answers")
+        self._connections = WatchedConnections(deps.stopping.drained)
 
     async def answer(
         self, request: Request, endpoint: Endpoint, fields: Fields, opened: AsyncExitStack
     ) -> Response:
         """Send a request to a backend and return the answer, which may be a stream of events.
 
-        If the client disconnects, the request to the backend is aborted.
+        If the client disconnects or the drain time of the process ends, the request to the backend is
+        aborted.
 
         Args:
             fields: the fields of the request's body.
             opened: resources of the request, such as counted bytes. They are kept until the response is sent.
 
         Raises:
-            ApiError: as in `InteractiveCalls.answer`. Or the backend's answer cannot be used (502), or there
-                are too many connections or bytes of answers (429).
+            ApiError: as in `InteractiveCalls.answer`, or the backend's answer cannot be used (502), there are
+                too many connections or bytes of answers (429), or the process stops (503).
         """
         tenant = tenant_of(request, self._settings)
         is_stream = flag(fields, "stream")
@@ -101,9 +99,10 @@ class InteractiveForwarder:
         )
         opened.enter_context(self._calls.connections.place(tenant))
         count = opened.enter_context(self._answers.counted(tenant))
+        connection = await opened.enter_async_context(self._connections.watched(request.receive))
         async with AsyncExitStack() as sending:  # a backend is free before its whole answer is passed on
             began = sending.enter_async_context(self._calls.answer(call))
-            answer = await _unless_disconnected(request, began)
+            answer = await _while_open(connection, began)
             if answer is None:
                 return disconnected_response()
             head = answer.response
@@ -113,8 +112,8 @@ class InteractiveForwarder:
             if is_stream and is_plain and head.status == 200 and media_type.startswith(_EVENTS):
                 await opened.enter_async_context(sending.pop_all())
                 relay = partial(self._relay, answer, EventStream(hides_usage=hides_usage), count)
-                return _EventRelay(relay, opened.pop_all())
-            response = await _unless_disconnected(request, self._whole(answer, count))
+                return _EventRelay(relay, connection, opened.pop_all())
+            response = await _while_open(connection, self._whole(answer, count))
         return disconnected_response() if response is None else _HeldResponse(response, opened.pop_all())
 
     async def _whole(self, answer: BackendAnswer, count: Callable[[int], None]) -> Response:
@@ -130,12 +129,16 @@ class InteractiveForwarder:
             body = decode_content(BackendResponse(head.status, head.headers, received), most)
             count(len(body) - len(received))
         except ApiError as error:
-            answer.end(str(error.status), answer.estimate(0))
+            answer.end(str(error.status), answer.sent.estimate(0))
             raise
         except _RECEIVE_ERRORS as error:
             answer.end("cut", NO_TOKENS)
-            raise error_of(answer.failure(error)) from None
-        response = _response_of(answer, body)
+            raise error_of(await answer.fail(error)) from None
+        except asyncio.CancelledError:
+            if self._connections.have_ended:
+                answer.end("503", answer.sent.estimate(0))
+            raise
+        response = _response_of(await answer.read(body), head.status, body)
         tokens = tokens_of(body) if response.status_code == 200 else NO_TOKENS
         answer.end(str(response.status_code), tokens)
         return response
@@ -166,31 +169,44 @@ class InteractiveForwarder:
                 count(len(piece))
                 held += len(piece)
                 if lines := events.feed(piece):
+                    answer.begin()
                     await _pass_on(send, lines)
                     count(events.held_bytes - held)
                     held = events.held_bytes
             last, result = events.finish(), "200"
+            answer.succeed()
         except ApiError as error:
             last, result = _error_event(error), "cut"
         except _RECEIVE_ERRORS as error:
-            last, result = _error_event(error_of(answer.failure(error))), "cut"
+            last, result = _error_event(error_of(await answer.fail(error))), "cut"
         finally:
             # A client that leaves early, or a backend that reports nothing, does not make a call free.
-            tokens = events.usage or answer.estimate(events.events)
-            answer.end("disconnected", tokens)
+            tokens = events.usage or answer.sent.estimate(events.events)
+            answer.end("cut" if self._connections.have_ended else "disconnected", tokens)
         answer.end(result, tokens)
         await _pass_on(send, last, is_last=True)
 
 
 class _EventRelay(Response):
-    """Response that sends the events of a backend. It ends when the answer ends or a connection closes."""
+    """Response that sends the events of a backend until the answer or the connection ends.
 
-    def __init__(self, relay: Callable[[Send], Coroutine[None, None, None]], opened: AsyncExitStack) -> None:
-        """Create the response. `relay` sends the events.
+    If the process stops before the answer ends, the last event is an error.
+    """
 
-        `opened` has resources that are kept until the end.
+    def __init__(
+        self,
+        relay: Callable[[Send], Coroutine[None, None, None]],
+        connection: asyncio.Task[None],
+        opened: AsyncExitStack,
+    ) -> None:
+        """Create the response.
+
+        Args:
+            relay: sends the events.
+            connection: watches the client's connection.
+            opened: what is held until the end.
         """
-        self._relay, self._opened = relay, opened
+        self._relay, self._connection, self._opened = relay, connection, opened
         super().__init__(headers=_UNBUFFERED, media_type=_EVENTS)
         del self.headers["content-length"]
 
@@ -198,18 +214,11 @@ class _EventRelay(Response):
         async with self._opened:
             head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
             await send(head)
-            relay = asyncio.create_task(self._relay(send))
-            connection = asyncio.create_task(_until_disconnect(receive))
-            try:
-                await asyncio.wait([relay, connection], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                is_complete = relay.done()
-                relay.cancel()
-                connection.cancel()
-                await asyncio.gather(relay, connection, return_exceptions=True)
-            if is_complete:
-                with suppress(ClientDisconnect):
-                    relay.result()
+            with suppress(ClientDisconnect):
+                try:
+                    await _while_open(self._connection, self._relay(send))
+                except ApiError as error:
+                    await _pass_on(send, _error_event(error), is_last=True)
 
 
 class _HeldResponse(Response):
@@ -286,10 +295,13 @@ def _with_usage(fields: Fields) -> bytes:
     return edit_body({**fields, "stream_options": msgspec.Raw(asked)})
 
 
-def _response_of(answer: BackendAnswer, body: bytes) -> Response:
-    """Return the response for the client. An answer that only concerns the operator becomes an error."""
-    status, headers = answer.response.status, answer.response.headers
-    outcome = parse_response(status, headers, body, answer.request)
+def _response_of(outcome: Outcome, status: int, body: bytes) -> Response:
+    """Return the response for the client. An answer that only concerns the operator becomes an error.
+
+    Args:
+        status: HTTP status of the backend's answer.
+        body: body of the backend's answer.
+    """
     is_settled = outcome.verdict.budget is Budget.SETTLED
     is_of_client = is_settled and 400 <= outcome.status < 500 and outcome.status != _PAYMENT_REQUIRED
     if outcome.verdict is SUCCESS or (is_of_client and body.lstrip()[:1] == b"{"):
@@ -309,15 +321,20 @@ def _response_of(answer: BackendAnswer, body: bytes) -> Response:
     return error_response(ApiError(shown, message, code=code, headers=retry_after))
 
 
-async def _unless_disconnected(request: Request, work: Coroutine[None, None, _Result]) -> _Result | None:
-    """Wait for `work` and return its result. If the client disconnects first, cancel it and return None."""
+async def _while_open(connection: asyncio.Task[None], work: Coroutine[None, None, _Result]) -> _Result | None:
+    """Return the result of `work`. If the client disconnects first, cancel it and return None.
+
+    Raises:
+        ApiError: the process closes the connection before `work` has ended (503).
+    """
     task = asyncio.create_task(work)
     try:
-        while not task.done():
-            await asyncio.wait([task], timeout=_CHECK_SECONDS)
-            if not task.done() and await request.is_disconnected():
-                return None
-        return task.result()
+        await asyncio.wait([task, connection], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        if connection.cancelled():
+            raise stopping_error()
+        return None
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -329,8 +346,3 @@ async def _pass_on(send: Send, lines: bytes, *, is_last: bool = False) -> None:
             await send({"type": "http.response.body", "body": lines, "more_body": not is_last})
     except TimeoutError:
         raise ClientDisconnect from None
-
-
-async def _until_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -3,12 +3,15 @@
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 
+from starlette.types import Receive
+
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, no_room
+from batchwright.api.errors import ApiError, no_room
 from batchwright.api.services.calls.acceptance import HELD
+from batchwright.api.services.calls.watched_connections import WatchedConnections, stopping_error
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.calls import CallKey
 
@@ -16,7 +19,6 @@ logger = logging.getLogger(__name__)
 MAX_HELD = 1_000
 MAX_HELD_PER_TENANT = 500
 POLL_SECONDS = 0.1
-_CHECK_SECONDS = 1.0  # how often a held connection is checked
 _PAUSE_PER_POLL_TIME = 9  # ratio of pause to poll, so that 10 % of the time is polling
 
 
@@ -58,41 +60,44 @@ class HeldCalls:
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
-        self._calls, self._stopping = deps.database.calls, deps.stopping
+        self._calls = deps.database.calls
         self.connections = HeldConnections()
-        self._ended: dict[CallKey, set[asyncio.Event]] = defaultdict(set)
+        self._watched = WatchedConnections(deps.stopping)
+        self._ended: dict[CallKey, set[asyncio.Future[None]]] = defaultdict(set)
         self._poller: asyncio.Task[None] | None = None
 
-    async def wait(self, key: CallKey, is_disconnected: Callable[[], Awaitable[bool]]) -> bool:
-        """Wait until a call has ended, and return True. Return False if the client disconnects first.
+    async def wait(self, key: CallKey, receive: Receive) -> bool:
+        """Wait until a call has ended, and return True. If the client disconnects first, return False.
 
         True is also returned if the call does not exist.
+
+        Args:
+            receive: ASGI function that returns the next message of the client, after its whole body.
 
         Raises:
             ApiError: the process is stopping (503), or the call has not ended within 15 minutes (429).
         """
-        ended, clock = asyncio.Event(), asyncio.get_running_loop().time
-        until = clock() + HELD.length.total_seconds()
-        self._ended[key].add(ended)
-        try:
-            while not ended.is_set():
+        ended = asyncio.get_running_loop().create_future()
+        async with self._watched.watched(receive) as connection:
+            self._ended[key].add(ended)
+            try:
                 if self._poller is None or self._poller.done():
                     self._poller = asyncio.create_task(self._poll())
-                try:
-                    async with asyncio.timeout(_CHECK_SECONDS):
-                        await ended.wait()
-                except TimeoutError:
-                    if self._stopping.is_set:
-                        raise _stopping_error() from None
-                    if await is_disconnected():
-                        return False
-                    if clock() >= until:
-                        raise late_error() from None
-            return True
-        finally:
-            self._ended[key].discard(ended)
-            if not self._ended[key]:
-                del self._ended[key]
+                    self._poller.add_done_callback(self._report_failure)
+                waiting, longest = (ended, connection), HELD.length.total_seconds()
+                await asyncio.wait(waiting, timeout=longest, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                self._ended[key].discard(ended)
+                if not self._ended[key]:
+                    del self._ended[key]
+            if ended.done():
+                ended.result()
+                return True
+            if connection.cancelled():
+                raise stopping_error()
+            if not connection.done():
+                raise late_error()
+            return False
 
     async def _poll(self) -> None:
         """Query the state of all calls that clients wait for, until no client waits."""
@@ -102,13 +107,23 @@ class HeldCalls:
             try:
                 for key in await self._calls.ended(list(self._ended)):
                     for ended in self._ended.get(key, ()):
-                        ended.set()
+                        if not ended.done():
+                            ended.set_result(None)
                 failing = False
             except DatabaseUnavailable as error:
                 if not failing:
                     logger.warning("held calls cannot be watched", extra={"error": str(error)})
                 failing = True
             await asyncio.sleep(max(POLL_SECONDS, (clock() - began) * _PAUSE_PER_POLL_TIME))
+
+    def _report_failure(self, poller: asyncio.Task[None]) -> None:
+        """If the poller has failed, let all waiting calls fail with its exception."""
+        if poller.cancelled() or (error := poller.exception()) is None:
+            return
+        for waiting in self._ended.values():
+            for ended in waiting:
+                if not ended.done():
+                    ended.set_exception(error)
 
 
 def late_error() -> ApiError:
@@ -118,8 +133,3 @@ def late_error() -> ApiError:
     )
     late.headers["x-should-retry"] = "false"  # the client has waited for long already
     return late
-
-
-def _stopping_error() -> ApiError:
-    message = "This API process is stopping. Send the same request with the same Idempotency-Key again."
-    return ApiError(503, message, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})

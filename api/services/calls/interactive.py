@@ -2,95 +2,45 @@
 
 import asyncio
 import logging
+import math
 import os
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from secrets import token_hex
-from typing import NamedTuple
 
 import httpx
 
 from batchwright.activities.services.backend_jobs import forwarded_headers
 from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.api.dependencies import ApiDependencies, ModelRouters
-from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, budget_used_up, model_not_found
+from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError
+from batchwright.api.services.calls.backend_answer import BackendAnswer, InteractiveCall, SentCall
 from batchwright.api.services.calls.held_calls import MAX_HELD, HeldConnections
+from batchwright.api.services.calls.interactive_admission import InteractiveAdmission
 from batchwright.api.services.calls.interactive_load import InteractiveLoad
-from batchwright.api.services.read_cache import CoalescingCache
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.payloads.batch import Caller
-from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.tables.tenants.quota_records import TenantQuotas
+from batchwright.inference.client import from_status
 from batchwright.inference.hooks import HookCall, PreCallHooks
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.router import Dispatch, ModelRouter
-from batchwright.inference.transport.base import StreamedResponse
 from batchwright.inference.upstream import Upstream
 from batchwright.rules.backends.body_rewriting import INLINE_REWRITE_BYTES, with_model, with_priority
 from batchwright.rules.costs import AMOUNT_PER_UNIT, UnitPrices
-from batchwright.rules.dispatch.retry_policy import HOOK_FAILED, HOOK_REJECTED, NOT_SENT
+from batchwright.rules.dispatch.retry_policy import HOOK_FAILED, HOOK_REJECTED, NOT_SENT, Category
 from batchwright.rules.results.token_usage import Tokens
 from batchwright.settings import Settings
 
 logger = logging.getLogger(__name__)
 REPORT_SECONDS = 1.0
-_BYTES_PER_TOKEN = 4  # of a request, to estimate its prompt tokens
 _REFUSALS = (401, 403, 429, 503)  # statuses of a backend that has not processed the request
 _PRIORITY = 0  # what servers assume for requests without one; the documentation says so to operators
 _SEND_ERRORS = (httpx.TransportError, TimeoutError)
-_ALL = ""  # key of the permissions, which are read for all tenants together
-
-
-class InteractiveCall(NamedTuple):
-    """A request that is sent to a backend at once, without a batch.
-
-    Attributes:
-        model: name of the model in the request. It may be an alias.
-        body: the body as JSON.
-    """
-
-    endpoint: Endpoint
-    model: str
-    body: bytes
-    tenant: str
-    caller: Caller
-    request_id: str
-
-
-@dataclass(eq=False)
-class BackendAnswer:
-    """Answer of a backend to an interactive call. Its body is still arriving.
-
-    Call `end` when the body is complete or has broken off. Without this call, it is assumed that the client
-    has disconnected: only the estimated tokens of the prompt are counted.
-
-    Attributes:
-        request: body of the request that the backend got.
-        failure: function that returns the outcome if receiving the body fails. Its message is for the client.
-        result: how the call ended, for metrics.
-        tokens: tokens that the call has used.
-    """
-
-    response: StreamedResponse
-    request: bytes
-    failure: Callable[[Exception], Outcome]
-    result: str = field(default="disconnected", init=False)
-    tokens: Tokens = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.tokens = self.estimate(0)
-
-    def end(self, result: str, tokens: Tokens) -> None:
-        self.result, self.tokens = result, tokens
-
-    def estimate(self, output_tokens: int) -> Tokens:
-        """Estimate the tokens of the call. Used if the backend reports no tokens."""
-        return _estimate(self.request, output_tokens)
+# Reasons of circuits that are open because a backend does not accept the operator's API key.
+_CREDENTIALS = (Category.AUTHENTICATION, Category.PERMISSION)
 
 
 class InteractiveCalls:
@@ -118,11 +68,11 @@ class InteractiveCalls:
             worker=self._process,
         )
         self._hooks = PreCallHooks(deps.settings)
-        self._permissions = CoalescingCache(self._read_permissions, deps.recent_seconds)
+        self._admission = InteractiveAdmission(deps, routers, self._budgets, self._process)
         self.connections = HeldConnections()
         self._load = InteractiveLoad(deps.metrics)
         self._in_flight = Counter[str]()  # number of calls by model
-        self._is_reported = True  # False while the database has a load of this process
+        self._is_reported = True  # False while the database has a load or rates of this process
 
     async def run(self) -> None:
         """Publish the load and the token usage of this process every second, until the task is cancelled."""
@@ -138,7 +88,7 @@ class InteractiveCalls:
                 failing = True
 
     async def publish(self) -> None:
-        """Write the requests in flight to the database for the workers, and the token usage for the budgets.
+        """Publish the calls in flight and the use of rates, for other processes, and the usage of budgets.
 
         Models that no backend serves are forgotten when they are no longer in use. Clients could invent any
         number of them.
@@ -147,10 +97,12 @@ class InteractiveCalls:
             DatabaseUnavailable: the database does not respond.
         """
         self._routers.retain_unlisted(self._in_flight)
-        load = self._load.report()
-        if load or not self._is_reported:
-            await self._deps.database.workers.report_interactive_load(self._process, load)
-            self._is_reported = not load
+        load, rates = self._load.report(), self._admission.rates.report()
+        workers = self._deps.database.workers
+        if load or rates or not self._is_reported:
+            await workers.report_interactive_load(self._process, load)
+            await workers.report_interactive_rates(self._process, rates)
+            self._is_reported = not (load or rates)
         await self._budgets.publish()
 
     @asynccontextmanager
@@ -161,22 +113,29 @@ class InteractiveCalls:
         The call is then sent to the model's next backend. After a backend has begun to process a call, the
         call is never sent again. If the `with` block ends early, the connection to the backend is closed.
 
+        A backend whose circuit is open gets no call except trials. If the circuits of all backends of the
+        model are open, the call is sent to a fallback model.
+
         Raises:
-            ApiError: the tenant may not use the model or no backend serves it (404). Or a budget is used up
-                (429). Or a hook (the operator's own code) refuses the call (403) or fails (500). Or no
+            ApiError: as in `InteractiveAdmission.admit`, a rate is used up (429), a hook of the operator
+                refuses the call (403) or fails (500), the circuits of all backends are open (503), or no
                 backend can be reached (502, 503, 504).
             DatabaseUnavailable: the permissions cannot be read.
         """
         began, model = time.monotonic(), self._deps.models.canonical(call.model)
-        router = await self._admit(call, model)
+        router = await self._admission.admit(call, model)
         with self._counted(model):
             try:
                 async with self._accepted(call, router) as answer:
                     self._metrics.interactive_seconds.labels(model).observe(time.monotonic() - began)
+                    answering = answer.sent.dispatch.upstream.model
+                    if answering != model and answer.response.status == 200:
+                        self._metrics.fallbacks.labels(model, answering).inc()
                     try:
                         yield answer
                     finally:
                         self._count(call, model, answer.result, answer.tokens)
+                        self._admission.correct(answer.sent.charge, _sum_of(answer.tokens))
             except _NotSent as error:
                 self._metrics.interactive_requests.labels(model, str(error.error.status)).inc()
                 raise error.error from None
@@ -191,28 +150,6 @@ class InteractiveCalls:
             if not self._in_flight[model]:
                 del self._in_flight[model]
 
-    async def _admit(self, call: InteractiveCall, model: str) -> ModelRouter:
-        await self._deps.models.served()  # reads the models if this is the first call of the process
-        own = (await self._permissions.get(_ALL)).get(call.tenant)
-        router = self._routers.router_for(model)
-        if router is None or (own is not None and not own.may_use(model)):
-            raise model_not_found(call.model)
-        prices = self._deps.models.prices_of(model)
-        currency = "" if prices is None else prices.currency
-        budget = self._budgets.exceeded(call.tenant, call.caller.key_id, currency)
-        if budget is not None:
-            self._metrics.quota_refusals.labels(self._metrics.tenants(call.tenant), budget.quota.value).inc()
-            raise budget_used_up(budget.message)
-        if router.upstreams and all(upstream.jobs is not None for upstream in router.upstreams):
-            message = f"The model '{call.model}' runs jobs, which take longer than a connection: use a batch."
-            raise ApiError(400, message, code="invalid_value", param="model")
-        return router
-
-    async def _read_permissions(self, _: str) -> Mapping[str, TenantQuotas]:
-        own = {row.tenant: row.own for row in await self._deps.database.quotas.all()}
-        await self._budgets.refresh(own)
-        return own
-
     @asynccontextmanager
     async def _accepted(self, call: InteractiveCall, router: ModelRouter) -> AsyncGenerator[BackendAnswer]:
         """Context manager that tries the model's backends in turn.
@@ -220,7 +157,8 @@ class InteractiveCalls:
         It yields the answer of the first that accepts.
 
         Raises:
-            _NotSent: a hook refuses the call or fails, or no backend has answered.
+            _NotSent: a hook refuses the call or fails, no backend may get it, or none has answered.
+            ApiError: a rate is used up (429).
         """
         if self._hooks:
             place = (call.tenant, "", call.request_id, router.model, call.endpoint.value)
@@ -228,23 +166,43 @@ class InteractiveCalls:
             if isinstance(checked, Outcome):
                 raise _NotSent(checked)
             call = call._replace(body=checked.body)
-        tried = [upstream for upstream in router.upstreams if upstream.jobs is not None]
-        while (dispatch := router.select(tenant=call.tenant, exclude=tried)) is not None:
-            upstream = dispatch.upstream
-            tried.append(upstream)
-            is_last = len(tried) >= len(router.upstreams)
-            async with AsyncExitStack() as sending:
-                body = await self._send(call, dispatch, sending)
-                if isinstance(body, Outcome):
-                    if body.verdict is not NOT_SENT or is_last:
-                        raise _NotSent(body)
-                elif is_last or body.response.status not in _REFUSALS:
-                    yield body
-                    return
-                else:
-                    refusal = {"backend": upstream.backend.url, "status": body.response.status}
-                    logger.warning("a backend has refused an interactive call", extra=refusal)
-        raise _NotSent(Outcome(NOT_SENT, message="No backend of the model can be reached."))
+        self._admission.check_rates(call.tenant, router)
+        reachable = (upstream for each in (router, *router.fallbacks) for upstream in each.upstreams)
+        tried = [upstream for upstream in reachable if upstream.jobs is not None]
+        following = router.select(tenant=call.tenant, exclude=tried)
+        if following is None:
+            raise _NotSent(_unavailable(router, call.tenant))
+        try:
+            while True:
+                dispatch, following = following, None
+                tried.append(dispatch.upstream)
+                async with AsyncExitStack() as sending:
+                    answer = await self._send(call, dispatch, sending)
+                    refused = await self._refused(answer)
+                    if refused:
+                        following = router.select(tenant=call.tenant, exclude=tried)
+                    if following is None:
+                        if isinstance(answer, Outcome):
+                            raise _NotSent(answer)
+                        yield answer
+                        return
+                    if isinstance(answer, BackendAnswer):
+                        self._admission.correct(answer.sent.charge, 0)
+        finally:
+            if following is not None:
+                following.end()
+
+    async def _refused(self, answer: BackendAnswer | Outcome) -> bool:
+        """Return True if a backend has not processed the call, which may then be sent to another backend."""
+        if isinstance(answer, Outcome):
+            return answer.verdict is NOT_SENT
+        status, upstream = answer.response.status, answer.sent.dispatch.upstream
+        if status not in _REFUSALS:
+            return False
+        await answer.sent.report(from_status(status, answer.response.headers, b""))
+        refusal = {"backend": upstream.backend.url, "status": status}
+        logger.warning("a backend has refused an interactive call", extra=refusal)
+        return True
 
     async def _send(
         self, call: InteractiveCall, dispatch: Dispatch, sending: AsyncExitStack
@@ -257,22 +215,29 @@ class InteractiveCalls:
         sending.callback(dispatch.end)
         sending.enter_context(self._load.counted(backend.url))
         body = await _body_for(upstream, call)
+        model = self._deps.models.canonical(call.model)
+        charge = self._admission.charge(model, call.tenant, len(body))
+        sent = SentCall(call, dispatch, body, charge)
         extra = forwarded_headers(call.endpoint, call.caller)
         try:
             response = await sending.enter_async_context(
                 backend.client.stream(backend.endpoint(call.endpoint), body, call.request_id, extra)
             )
         except _SEND_ERRORS as error:
-            outcome = backend.client.failure(error)
+            outcome = sent.failure(error)
             logger.warning(
                 "interactive call failed", extra={"backend": backend.url, "error": outcome.operator_message}
             )
+            await sent.report(outcome)
+            if outcome.verdict is NOT_SENT:
+                self._admission.correct(charge, 0)
             return outcome
         except asyncio.CancelledError:
-            # The client has left, but the backend may have processed the prompt.
-            self._count(call, upstream.model, "disconnected", _estimate(body, 0))
+            # The client has left or the process stops, but the backend may have processed the prompt.
+            result = "503" if self._deps.stopping.drained.is_set else "disconnected"
+            self._count(call, model, result, sent.estimate(0))
             raise
-        return BackendAnswer(response, body, backend.client.failure)
+        return BackendAnswer(response, sent)
 
     def _count(self, call: InteractiveCall, model: str, result: str, tokens: Tokens) -> None:
         metrics = self._metrics
@@ -283,8 +248,7 @@ class InteractiveCalls:
         if prices is not None and tokens != Tokens():
             cost = UnitPrices.of(prices).cost(tokens)
             metrics.interactive_cost.labels(model, prices.currency).inc(cost / AMOUNT_PER_UNIT)
-        used = tokens.input_tokens + tokens.output_tokens
-        self._budgets.record(call.tenant, call.caller.key_id, used, cost)
+        self._budgets.record(call.tenant, call.caller.key_id, _sum_of(tokens), cost)
 
 
 class _NotSent(Exception):
@@ -302,14 +266,26 @@ def error_of(outcome: Outcome) -> ApiError:
     if outcome.verdict is HOOK_FAILED:
         return ApiError(500, outcome.message, code=outcome.code.value)
     if outcome.verdict is NOT_SENT:
-        headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+        seconds = RETRY_AFTER_SECONDS if outcome.retry_after is None else math.ceil(outcome.retry_after)
+        headers = {"Retry-After": str(seconds)}
         return ApiError(503, outcome.message, code=outcome.code.value, headers=headers)
     status = 504 if outcome.code is LineCode.REQUEST_TIMEOUT else 502
     return ApiError(status, outcome.message, code=outcome.code.value)
 
 
-def _estimate(request: bytes, output_tokens: int) -> Tokens:
-    return Tokens(len(request) // _BYTES_PER_TOKEN, output_tokens=output_tokens)
+def _unavailable(router: ModelRouter, tenant: str) -> Outcome:
+    """Return the outcome of a call that no backend of the model may get now."""
+    if not router.is_open:
+        return Outcome(NOT_SENT, message="No backend of the model can be reached.")
+    reason, wait = router.circuit.reason, max(1.0, router.wait_seconds(tenant))
+    if reason in _CREDENTIALS:
+        reason = "They do not accept the credentials that the operator has configured."
+    message = f"The backends of the model '{router.model}' have failed and get no calls for now. {reason}"
+    return Outcome(NOT_SENT, message=message, retry_after=wait)
+
+
+def _sum_of(tokens: Tokens) -> int:
+    return tokens.input_tokens + tokens.output_tokens
 
 
 def client_settings(settings: Settings) -> Settings:

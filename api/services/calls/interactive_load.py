@@ -1,4 +1,4 @@
-"""Interactive calls in flight at each backend: now, and on average over the last seconds."""
+"""Interactive calls over the last seconds: in flight at each backend, and what they use of rates."""
 
 import math
 import time
@@ -6,11 +6,12 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from batchwright.database.records import BackendLoad
+from batchwright.database.records import BackendLoad, InteractiveRate
 from batchwright.telemetry.metrics import Metrics
 
 _AVERAGE_SECONDS = 5.0
 _NEGLIGIBLE = 0.05  # requests in flight; with fewer on average, a backend counts as idle
+_NEGLIGIBLE_RATE = 0.05  # requests or tokens per minute; with fewer, a rate counts as not used
 
 
 @dataclass(slots=True)
@@ -69,3 +70,50 @@ class InteractiveLoad:
                 del self._uses[url]
                 self._gauge.remove_by_labels({"backend": url})
         return [BackendLoad(url, use.in_flight, use.mean) for url, use in self._uses.items()]
+
+
+@dataclass(slots=True)
+class _RateUse:
+    """Use of the rates of one tenant or model: since the last report, and per minute at the last report."""
+
+    requests: int = 0
+    tokens: int = 0
+    requests_per_minute: float = 0.0
+    tokens_per_minute: float = 0.0
+
+    def average(self, newest: float, seconds: float) -> None:
+        """Update the averages. `newest` is the weight of the last `seconds`."""
+        per_minute = 60 / seconds
+        self.requests_per_minute += newest * (self.requests * per_minute - self.requests_per_minute)
+        self.tokens_per_minute += newest * (self.tokens * per_minute - self.tokens_per_minute)
+        self.requests = self.tokens = 0
+
+
+class InteractiveRates:
+    """Counts the requests and tokens of the interactive calls of this process that rates limit."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._uses: dict[tuple[bool, str], _RateUse] = {}
+        self._reported_at = clock()
+
+    def count(self, tenant: str, model: str, *, requests: int = 0, tokens: int = 0) -> None:
+        """Count requests or tokens of a call for its tenant and its model."""
+        for key in ((True, tenant), (False, model)):
+            use = self._uses.setdefault(key, _RateUse())
+            use.requests += requests
+            use.tokens += tokens
+
+    def report(self) -> list[InteractiveRate]:
+        """Return the use of all rates that are not idle. Call this regularly."""
+        now = self._clock()
+        seconds, self._reported_at = max(now - self._reported_at, 1e-6), now
+        newest = 1 - math.exp(-seconds / _AVERAGE_SECONDS)
+        for key, use in list(self._uses.items()):
+            use.average(newest, seconds)
+            if max(use.requests_per_minute, use.tokens_per_minute) < _NEGLIGIBLE_RATE:
+                del self._uses[key]
+        return [
+            InteractiveRate(*key, use.requests_per_minute, use.tokens_per_minute)
+            for key, use in self._uses.items()
+        ]

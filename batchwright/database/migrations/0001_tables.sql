@@ -772,6 +772,18 @@ CREATE TABLE interactive_load (
     PRIMARY KEY (process, backend)
 ) WITH (fillfactor = 50);
 
+-- What the interactive calls of each API process use of the rates per minute of tenants and models, so that workers
+-- and the other API processes use only the rest.
+CREATE TABLE interactive_rates (
+    process     text        NOT NULL,
+    of_tenant   boolean     NOT NULL,   -- false: of a model
+    name        text        NOT NULL,   -- the tenant or the model
+    requests    float8      NOT NULL,   -- per minute, over the last seconds
+    tokens      float8      NOT NULL,   -- likewise
+    reported_at timestamptz NOT NULL,
+    PRIMARY KEY (process, of_tenant, name)
+) WITH (fillfactor = 50);
+
 
 -- ------------------------------------------------------------------------------------------------------ maintenance
 

@@ -46,3 +46,22 @@ ON CONFLICT (process, backend) DO UPDATE SET
 SELECT backend, sum(in_flight)::int AS in_flight, sum(mean)::float8 AS mean
 FROM interactive_load WHERE reported_at >= now() - $1::interval
 GROUP BY backend ORDER BY backend COLLATE "C"
+
+-- name: report_interactive_rates
+-- Replaces the rates of one process. Rows of processes that ended are deleted here, too.
+WITH reported AS (
+    SELECT * FROM unnest($2::bool[], $3::text[], $4::float8[], $5::float8[]) AS t (of_tenant, name, requests, tokens)
+), gone AS (
+    DELETE FROM interactive_rates
+    WHERE process = $1 AND (of_tenant, name) NOT IN (SELECT of_tenant, name FROM reported)
+       OR process <> $1 AND reported_at < now() - interval '1 minute'
+)
+INSERT INTO interactive_rates (process, of_tenant, name, requests, tokens, reported_at)
+SELECT $1, of_tenant, name, requests, tokens, now() FROM reported
+ON CONFLICT (process, of_tenant, name) DO UPDATE SET
+    requests = excluded.requests, tokens = excluded.tokens, reported_at = excluded.reported_at
+
+-- name: interactive_rates
+SELECT of_tenant, name, sum(requests)::float8 AS requests, sum(tokens)::float8 AS tokens, count(*)::int AS processes
+FROM interactive_rates WHERE reported_at >= now() - $1::interval AND process <> $2
+GROUP BY of_tenant, name ORDER BY of_tenant, name COLLATE "C"

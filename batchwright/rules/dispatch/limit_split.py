@@ -1,6 +1,31 @@
-"""Division of a fleet-wide limit between the workers of the fleet."""
+"""Division of a fleet-wide limit between batches and interactive calls, and between processes."""
 
+import math
 from collections.abc import Collection
+
+_BATCH_FRACTION = 0.1  # of a limit, which interactive calls never take from batches
+
+
+def left_to_batches(limit: int, interactive: float) -> int:
+    """Return how much of a limit batches may use, if interactive calls use `interactive` of it.
+
+    A tenth of the limit, rounded up, is always left to batches.
+    """
+    return max(limit - round(interactive), math.ceil(limit * _BATCH_FRACTION))
+
+
+def interactive_share(per_minute: int, others: float, processes: int) -> float:
+    """Return how much of a rate per minute one API process may use for interactive calls.
+
+    All together may use what is not always left to batches, but at least 1. The process may use what the
+    others leave of that, but at least as much as each would get if all got the same.
+
+    Args:
+        others: what the calls of all other processes use.
+        processes: number of the other processes that use the rate.
+    """
+    most = max(per_minute - math.ceil(per_minute * _BATCH_FRACTION), 1)
+    return max(most - others, most / (processes + 1))
 
 
 def share_of(total: int, worker: str, workers: Collection[str]) -> int:

@@ -55,6 +55,7 @@ class BackendMetrics:
         )
         self.fallbacks = create.counter(
             "fallbacks_total",
-            "Lines answered by another model because all backends of their own model were unavailable",
+            "Lines and interactive calls answered by another model, because all backends of their own model "
+            "were unavailable",
             ["from_model", "to_model"],
         )

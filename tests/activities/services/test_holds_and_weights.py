@@ -8,7 +8,7 @@ import pytest
 from batchwright.activities.services.holds_and_weights import StoredShares, part_of_cap
 from batchwright.contracts.payloads.batch import BatchPolicy, Caller, ModelCounts
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.records import ApiKeyRow
+from batchwright.database.records import ApiKeyRow, InteractiveRate
 from batchwright.inference.limits.send_limits import FleetRate, Rates
 from batchwright.rules.api_keys import Scope, SecretHash
 from batchwright.rules.worker_stats import running_slice_stats
@@ -102,6 +102,18 @@ async def test_workers_find_each_other_even_if_their_clocks_differ_from_the_data
     await shares.refresh()
     assert shares.max_in_flight.get("blue") == 4
     assert shares.rates["blue"] == Rates(FleetRate(600, 300.0))
+
+
+async def test_interactive_calls_use_a_part_of_a_tenants_rates_and_leave_a_tenth_to_batches() -> None:
+    database = MemoryDatabase()
+    shares, limits = StoredShares(database, "own"), {"backend_requests_per_minute": 600}
+    await database.quotas.change("blue", {**limits, "backend_tokens_per_minute": 5}, START)
+    await beat(database, "own")
+    of_model = InteractiveRate(False, "blue", 500.0, 5.0)  # of a model with the same name
+    used = [InteractiveRate(True, "blue", 150.0, 1_000.0), of_model]
+    await database.workers.report_interactive_rates("api:1", used)
+    await shares.refresh()
+    assert shares.rates["blue"] == Rates(FleetRate(600, 450.0), FleetRate(5, 1.0))
 
 
 async def test_workers_that_run_slices_of_a_keys_batches_divide_its_cap() -> None:

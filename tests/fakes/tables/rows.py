@@ -13,6 +13,7 @@ from batchwright.database.records import (
     BudgetGroupRow,
     FileRow,
     IdempotencyClaim,
+    InteractiveRate,
     ModelChange,
     PartRow,
     RateChange,
@@ -84,6 +85,7 @@ class Rows:
         self.dead_letters: dict[str, StoredDeadLetter] = {}  # by id
         self.dead_letter_retries: dict[Key, tuple[str, BatchOrder]] = {}  # the origin's id
         self.interactive: dict[str, tuple[datetime, list[BackendLoad]]] = {}  # by process
+        self.interactive_rates: dict[str, tuple[datetime, list[InteractiveRate]]] = {}  # by process
         self.rates: dict[str, RateChange] = {}
         self.holds: dict[tuple[HoldKind, str], datetime] = {}  # since when
         self.quotas: dict[str, QuotaRow] = {}

@@ -84,6 +84,7 @@ SHARED = {
     "served_models",
     "storage_mark",
     "interactive_load",
+    "interactive_rates",  # of all tenants together, for the division of rates
     "workers",
 }
 _TABLE = re.compile(r"CREATE (?:UNLOGGED )?TABLE (\w+) \((.*?)\n?\);", re.DOTALL)

@@ -10,7 +10,7 @@ from batchwright.contracts.registry.backend_config import BackendConfig
 from batchwright.contracts.registry.schema import GatewayConfig, LimitConfig, ModelConfig
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE, inference_queue
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.records import BackendLoad, WorkerHeartbeat
+from batchwright.database.records import BackendLoad, InteractiveRate, WorkerHeartbeat
 from batchwright.inference.limits.send_limits import FleetRate, Rates
 from batchwright.inference.router import ModelRouter
 from batchwright.rules.worker_stats import (
@@ -235,6 +235,23 @@ async def test_workers_leave_room_for_interactive_calls_of_all_processes() -> No
     assert await workers.read() == {A: 8, B: 10}
     await interactive(workers, 6, 7.0, "api:2")
     assert await workers.read() == {A: 5, B: 10}
+
+
+async def test_interactive_calls_use_a_part_of_a_models_rates_and_leave_a_tenth_to_batches() -> None:
+    workers = fleet(plain([A], limits=LimitConfig(requests_per_minute=600, tokens_per_minute=9_000)))
+    await workers.run_slices("m0", "one:1", "two:1")
+    report = workers.database.workers.report_interactive_rates
+    of_tenant = InteractiveRate(True, "m0", 500.0, 500.0)  # of a tenant with the same name
+    await report("api:1", [InteractiveRate(False, "m0", 90.0, 1_000.0), of_tenant])
+    await report("api:2", [InteractiveRate(False, "m0", 10.0, 0.0)])
+    assert await workers.requests_per_minute("m0") == 250.0
+    assert workers.rates == {"m0": Rates(FleetRate(600, 250.0), FleetRate(9_000, 4_000.0))}
+    await report("api:1", [InteractiveRate(False, "m0", 599.0, 1_000_000.0)])
+    assert await workers.requests_per_minute("m0") == 30.0
+    assert workers.rates == {"m0": Rates(FleetRate(600, 30.0), FleetRate(9_000, 450.0))}
+    workers.now += timedelta(seconds=5.1)
+    await workers.run_slices("m0", "one:1", "two:1")
+    assert await workers.requests_per_minute("m0") == 300.0  # reports of processes that ended do not count
 
 
 @pytest.mark.parametrize(("in_flight", "left"), [(4, 1), (30, 3), (32, 4)])

@@ -9,7 +9,7 @@ from typing import Protocol
 from pydantic import TypeAdapter
 
 from batchwright.database.pool import ConnectionPool
-from batchwright.database.records import BackendLoad, WorkerHeartbeat
+from batchwright.database.records import BackendLoad, InteractiveRate, WorkerHeartbeat
 from batchwright.database.sql import queries
 from batchwright.rules.json_text import storable_json
 from batchwright.rules.worker_stats import UpstreamTraffic
@@ -70,6 +70,17 @@ class WorkersTable(Protocol):
         """
         ...
 
+    async def report_interactive_rates(self, process: str, rates: Sequence[InteractiveRate]) -> None:
+        """Replace what an API process uses of rates. `rates` names each tenant and model at most once."""
+        ...
+
+    async def interactive_rates(self, max_age: timedelta, *, except_for: str = "") -> list[InteractiveRate]:
+        """Return what API processes use of rates, added up over them, models first and sorted by name.
+
+        Reports that are older than `max_age` are ignored, and those of the process `except_for`.
+        """
+        ...
+
 
 _TRAFFIC = TypeAdapter(list[UpstreamTraffic])
 
@@ -82,6 +93,8 @@ class WorkerQueries:
     traffic: str
     report_interactive_load: str
     interactive_load: str
+    report_interactive_rates: str
+    interactive_rates: str
 
 
 class PostgresWorkers(WorkersTable):
@@ -136,3 +149,22 @@ class PostgresWorkers(WorkersTable):
     async def interactive_load(self, max_age: timedelta) -> list[BackendLoad]:
         records = await self._connections.fetch(self._sql.interactive_load, max_age)
         return [BackendLoad(record["backend"], record["in_flight"], record["mean"]) for record in records]
+
+    async def report_interactive_rates(self, process: str, rates: Sequence[InteractiveRate]) -> None:
+        columns = (
+            [each.of_tenant for each in rates],
+            [each.name for each in rates],
+            [each.requests for each in rates],
+            [each.tokens for each in rates],
+        )
+        await self._connections.execute(self._sql.report_interactive_rates, process, *columns)
+
+    async def interactive_rates(self, max_age: timedelta, *, except_for: str = "") -> list[InteractiveRate]:
+        records = await self._connections.fetch(self._sql.interactive_rates, max_age, except_for)
+        return [
+            InteractiveRate(
+                *(record["of_tenant"], record["name"], record["requests"], record["tokens"]),
+                processes=record["processes"],
+            )
+            for record in records
+        ]

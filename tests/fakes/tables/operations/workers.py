@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from batchwright.database.records import BackendLoad, WorkerHeartbeat
+from batchwright.database.records import BackendLoad, InteractiveRate, WorkerHeartbeat
 from batchwright.database.tables.operations.workers import WorkersTable
 from batchwright.rules.worker_stats import UpstreamTraffic
 from tests.fakes.tables.rows import Rows
@@ -68,3 +68,16 @@ class MemoryWorkers(WorkersTable):
                 known = sums.get(backend, BackendLoad(backend, 0, 0.0))
                 sums[backend] = BackendLoad(backend, known.in_flight + in_flight, known.mean + mean)
         return [sums[backend] for backend in sorted(sums)]
+
+    async def report_interactive_rates(self, process: str, rates: Sequence[InteractiveRate]) -> None:
+        self._rows.enter().interactive_rates[process] = self._rows.clock(), list(rates)
+
+    async def interactive_rates(self, max_age: timedelta, *, except_for: str = "") -> list[InteractiveRate]:
+        since, sums = self._rows.clock() - max_age, dict[tuple[bool, str], InteractiveRate]()
+        for process, (reported_at, rates) in self._rows.enter().interactive_rates.items():
+            for each in rates if reported_at >= since and process != except_for else ():
+                key = each.of_tenant, each.name
+                known = sums.get(key, InteractiveRate(*key, 0.0, 0.0, processes=0))
+                requests, tokens = known.requests + each.requests, known.tokens + each.tokens
+                sums[key] = InteractiveRate(*key, requests, tokens, known.processes + 1)
+        return [sums[key] for key in sorted(sums)]

@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 
 from batchwright.database.database import Database
-from batchwright.database.records import BackendLoad, ServedModel
+from batchwright.database.records import BackendLoad, InteractiveRate, ServedModel
 from batchwright.rules.worker_stats import UpstreamTraffic
 from tests.integration.database.rows import START, SetHeartbeatAge, after
 
@@ -127,3 +127,24 @@ async def test_the_interactive_load_is_added_up_over_processes_and_replaced_by_e
     assert await workers.interactive_load(HOUR) == [BackendLoad(TWO, 6, 2.5)]
     await workers.report_interactive_load("api:1", [])
     assert await workers.interactive_load(HOUR) == [BackendLoad(TWO, 4, 1.0)]
+
+
+async def test_what_interactive_calls_use_of_rates_is_added_up_over_processes_and_replaced_by_each(
+    any_database: Database,
+) -> None:
+    workers = any_database.workers
+    blue, red, llama = (True, "blue"), (True, "red"), (False, "llama")
+    of_one = [InteractiveRate(*blue, 60.0, 900.0), InteractiveRate(*llama, 60.0, 900.0)]
+    await workers.report_interactive_rates("api:1", of_one)
+    await workers.report_interactive_rates(
+        "api:2", [InteractiveRate(*red, 6.0, 8.0), InteractiveRate(*llama, 6.0, 0.5)]
+    )
+    assert await workers.interactive_rates(HOUR) == [
+        InteractiveRate(*llama, 66.0, 900.5, processes=2),
+        InteractiveRate(*blue, 60.0, 900.0),
+        InteractiveRate(*red, 6.0, 8.0),
+    ]
+    assert await workers.interactive_rates(HOUR, except_for="api:2") == of_one[::-1]
+    await workers.report_interactive_rates("api:1", [InteractiveRate(*llama, 1.0, 2.0)])
+    await workers.report_interactive_rates("api:2", [])
+    assert await workers.interactive_rates(HOUR) == [InteractiveRate(*llama, 1.0, 2.0)]

@@ -121,7 +121,6 @@ async def test_a_broken_connection_finds_its_call_again_by_its_key(api: ApiFixtu
 async def test_a_call_without_an_answer_is_not_held_for_ever(
     api: ApiFixture, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str] | None, status: str
 ) -> None:
-    monkeypatch.setattr(held_calls, "_CHECK_SECONDS", 0.01)
     monkeypatch.setattr(held_calls, "HELD", CallWindow("15m", timedelta(0)))
     late = await api.http.post(CHAT, json=ASK, headers=headers)
     assert (late.status_code, error_of(late).code) == (429, "resource_unavailable")
@@ -154,10 +153,7 @@ async def test_without_room_for_the_connection_the_client_gets_its_error(
 
 
 @pytest.mark.parametrize(("headers", "status"), [(None, "cancelled"), (KEY, "queued")])
-async def test_a_stopping_process_sends_its_clients_away(
-    monkeypatch: pytest.MonkeyPatch, headers: dict[str, str] | None, status: str
-) -> None:
-    monkeypatch.setattr(held_calls, "_CHECK_SECONDS", 0.01)
+async def test_a_stopping_process_sends_its_clients_away(headers: dict[str, str] | None, status: str) -> None:
     async with open_own_api() as api:
         request = await sent(api, headers=headers)
         api.stopping.set()
@@ -175,7 +171,6 @@ async def test_the_wait_for_a_call_ends_when_its_key_is_revoked(
 ) -> None:
     monkeypatch.setattr(authentication, "RECHECK_SECONDS", 0)
     monkeypatch.setattr(key_cache, "CACHE_SECONDS", 0)
-    monkeypatch.setattr(held_calls, "_CHECK_SECONDS", 0.01)
     async with open_api(auth="api_key") as api:
         key = await create_key(api.database, "blue")
         request = await sent(api, path, body, {"Authorization": f"Bearer {key.text}"})
@@ -206,9 +201,8 @@ async def test_the_bodies_of_held_calls_have_a_limit_for_a_tenant_and_for_all(
 
 @pytest.mark.parametrize(("headers", "status"), [({}, "cancelled"), (KEY, "queued")])
 async def test_a_call_whose_client_is_gone_is_cancelled_if_nobody_can_fetch_it(
-    api: ApiFixture, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], status: str
+    api: ApiFixture, headers: dict[str, str], status: str
 ) -> None:
-    monkeypatch.setattr(held_calls, "_CHECK_SECONDS", 0.01)
     body = json.dumps(ASK).encode()
     received = [{"type": "http.request", "body": body, "more_body": False}, {"type": "http.disconnect"}]
     fields = {"content-type": "application/json", "host": "api", **headers}

@@ -2,208 +2,44 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Collection, MutableMapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import MutableMapping
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 import pytest
-from openai import APIError, AsyncOpenAI, InternalServerError, NotFoundError, RateLimitError
-from openai.types.chat import ChatCompletionMessageParam
+from openai import APIError, InternalServerError, NotFoundError, RateLimitError
 
-from batchwright.api.app import build_app
-from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.routes.calls import call_body
 from batchwright.api.routes.calls import interactive as routes
-from batchwright.api.services.batches.events import BatchEvents
 from batchwright.api.services.calls import held_calls
-from batchwright.api.services.calls.interactive import InteractiveCalls, client_settings
+from batchwright.api.services.calls.interactive import client_settings
 from batchwright.contracts.registry.job_config import JobConfig
 from batchwright.contracts.registry.prices import PriceConfig
-from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
+from batchwright.contracts.registry.schema import BackendConfig
 from batchwright.database.records import BackendLoad
-from batchwright.inference.client import InferenceClient
 from batchwright.inference.client_pool import ClientPool
-from batchwright.inference.hooks import HookCall, Refused
-from batchwright.inference.router import ModelRouter
 from batchwright.inference.transport.base import TargetUrl
 from batchwright.inference.transport.httpx_transport import HttpxTransport
-from batchwright.inference.upstream import Backend
-from batchwright.rules.dispatch.retry_policy import RetryPolicy
-from batchwright.telemetry.metrics import Metrics
-from tests.fakes.api import Served, error_of, open_api
-from tests.fakes.batch_schedules import MemoryBatchSchedules
-from tests.fakes.gateway import MemoryGateway
-from tests.fakes.memory_database import MemoryDatabase
+from tests.fakes.api import error_of, open_api
 from tests.fakes.raw_servers import HEAD, answering, read_request, served
 from tests.fakes.settings import load
-from tests.fakes.storage import MemoryStorage
-from tests.fakes.tables.rows import Rows
-
-CHAT = "/v1/chat/completions"
-A, B = "http://a", "http://b"
-MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi"}]
-ASK = {"model": "llama", "messages": MESSAGES}
-USAGE = {"prompt_tokens": 20, "completion_tokens": 10, "total_tokens": 30}
-ANSWER = {
-    "id": "chatcmpl-1",
-    "object": "chat.completion",
-    "created": 1,
-    "model": "llama",
-    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hello"}}],
-    "usage": USAGE,
-}
-EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
-MINUTE = timedelta(minutes=1)
-SCOPE: dict[str, Any] = {
-    "type": "http",
-    "asgi": {"version": "3.0"},
-    "http_version": "1.1",
-    "method": "POST",
-    "scheme": "http",
-    "path": CHAT,
-    "raw_path": CHAT.encode(),
-    "query_string": b"",
-    "root_path": "",
-    "headers": [(b"content-type", b"application/json"), (b"host", b"api")],
-    "client": ("127.0.0.1", 1),
-    "server": ("api", 80),
-}
-Handle = Callable[[httpx.Request], httpx.Response]
-
-
-def chunk(text: str) -> bytes:
-    choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
-    fields = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "llama"}
-    return b"data: %b\n\n" % json.dumps({**fields, "choices": [choice], "usage": None}).encode()
-
-
-LAST = b"data: %b\n\ndata: [DONE]\n\n" % json.dumps({"choices": [], "usage": USAGE}).encode()
-
-
-class Pieces(httpx.AsyncByteStream):
-    """Body that is sent in pieces. After the last piece, `error` is raised, or the body hangs if asked to."""
-
-    def __init__(self, *pieces: bytes, error: Exception | None = None, hangs: bool = False) -> None:
-        self._pieces, self._error, self._hangs = pieces, error, hangs
-        self.is_closed, self.is_hanging = False, asyncio.Event()
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for piece in self._pieces:
-            yield piece
-        if self._error is not None:
-            raise self._error
-        if self._hangs:
-            self.is_hanging.set()
-            await asyncio.Event().wait()
-
-    async def aclose(self) -> None:
-        self.is_closed = True
-
-
-def answered(_: httpx.Request) -> httpx.Response:
-    return httpx.Response(200, json=ANSWER)
-
-
-def refuses_secrets(call: HookCall) -> None:
-    if b"secret" in call.body:
-        raise Refused("The request holds a secret.")
-    if b"bug" in call.body:
-        raise KeyError("sk-of-the-operator")
-
-
-async def adds_the_tenant(call: HookCall) -> dict[str, object] | None:
-    if b"who" not in call.body:
-        return None
-    assert call.batch_id == ""
-    return {**json.loads(call.body), "user": f"{call.tenant} {call.model} {call.endpoint} {call.custom_id}"}
-
-
-class Fixture:
-    """The API with interactive calls, and a model `llama` whose backends `handlers` imitate."""
-
-    def __init__(self) -> None:
-        hooks = [f"{__name__}:{hook.__name__}" for hook in (refuses_secrets, adds_the_tenant)]
-        self.settings = load(
-            interactive_passthrough=True, max_response_bytes=1024 * 1024, pre_call_hooks=hooks
-        )
-        self.database, self.metrics, self.served = MemoryDatabase(), Metrics(), Served("llama")
-        self._deps = deps = ApiDependencies(
-            self.settings,
-            self.database,
-            MemoryStorage(),
-            MemoryGateway(MemoryBatchSchedules()),
-            self.served,
-            self.metrics,
-            recent_seconds=0,
-            routers=self,
-        )
-        self.calls = InteractiveCalls(deps, self)
-        self.clear()
-        self.app = build_app(deps, BatchEvents(deps), self.calls)
-        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://api")
-        self.openai = AsyncOpenAI(
-            base_url="http://api/v1",
-            api_key="of-the-client",
-            max_retries=0,
-            http_client=self.http,  # pyright: ignore[reportArgumentType] - it takes httpx too, its types do not
-        )
-
-    def clear(self) -> None:
-        """Reset the fakes and the calls to their initial state, for the next test."""
-        self.handlers: dict[str, Handle] = {A: answered}
-        self.requests: list[httpx.Request] = []
-        vars(self.database.rows).update(vars(Rows()))
-        vars(self.calls).update(vars(InteractiveCalls(self._deps, self)))
-        self.served.prices.clear()
-        self.metrics.remove_series("model", "llama")
-        self.router: ModelRouter | None = None
-        self.register(BackendConfig(url=A))
-
-    def register(self, *backends: BackendConfig, **how: object) -> None:
-        config = ModelConfig.model_validate({"backends": list(backends), **how})
-        self.router = ModelRouter("llama", RetryPolicy(), 1)
-        transport = HttpxTransport(httpx.MockTransport(self._handle), connect_seconds=1)
-        clients = [Backend(each.url, InferenceClient(transport, self.settings, each)) for each in backends]
-        self.router.update(config, clients, RetryPolicy())
-
-    def router_for(self, model: str) -> ModelRouter | None:
-        return self.router if model == "llama" else None
-
-    def retain_unlisted(self, awaited: Collection[str]) -> None:
-        self.retained = set(awaited)
-
-    def _handle(self, request: httpx.Request) -> httpx.Response:
-        self.requests.append(request)
-        return self.handlers[f"http://{request.url.host}"](request)
-
-    def counted(self, name: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(f"batchwright_{name}", labels) or 0.0
-
-    async def load(self) -> list[BackendLoad]:
-        await self.calls.publish()
-        return await self.database.workers.interactive_load(MINUTE)
-
-    async def used_tokens(self) -> int:
-        await self.calls.publish()
-        today = datetime.now(UTC).date()
-        return sum(row.tokens for row in await self.database.quotas.usage_of_others("me", today))
-
-
-_FIXTURES = list[Fixture]()  # one, because building the application takes longer than most tests
-
-
-@pytest.fixture
-def api() -> Fixture:
-    if not _FIXTURES:
-        _FIXTURES.append(Fixture())
-    _FIXTURES[0].clear()
-    return _FIXTURES[0]
-
-
-async def streamed(api: Fixture, **how: Any) -> list[str]:
-    stream = await api.openai.chat.completions.create(model="llama", messages=MESSAGES, stream=True, **how)
-    return [choice.delta.content or "" async for each in stream for choice in each.choices]
+from tests.unit.api.routes.calls.interactive_api import (
+    ANSWER,
+    ASK,
+    CHAT,
+    EVENTS,
+    LAST,
+    MESSAGES,
+    SCOPE,
+    A,
+    B,
+    Fixture,
+    Pieces,
+    answered,
+    chunk,
+    streamed,
+)
 
 
 async def test_the_answer_of_the_backend_is_passed_on_and_counted(api: Fixture) -> None:
@@ -330,9 +166,8 @@ async def test_an_answer_that_is_too_large_ends(api: Fixture, is_stream: bool) -
 @pytest.mark.parametrize("is_answered", [False, True])
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_the_call_to_the_backend_ends_with_its_client(
-    api: Fixture, monkeypatch: pytest.MonkeyPatch, is_stream: bool, is_answered: bool
+    api: Fixture, is_stream: bool, is_answered: bool
 ) -> None:
-    monkeypatch.setattr(routes, "_CHECK_SECONDS", 0.01)
     body, is_cancelled = Pieces(chunk("He"), hangs=True), asyncio.Event()
 
     class Waiting(httpx.AsyncBaseTransport):
@@ -552,7 +387,6 @@ async def test_the_answers_that_a_process_holds_have_a_common_limit(
     api.handlers[A] = lambda _: httpx.Response(200, headers=headers, stream=next(backends))
     limit = "MAX_HELD_BYTES" if of_all else "MAX_HELD_BYTES_PER_TENANT"
     monkeypatch.setattr(call_body, limit, len(content) * 2 - 1)
-    monkeypatch.setattr(routes, "_CHECK_SECONDS", 0.01)
     received = [{"type": "http.request", "body": json.dumps({**ASK, "stream": is_stream}).encode()}]
 
     async def receive() -> MutableMapping[str, Any]:

@@ -1,10 +1,11 @@
-"""Interactive calls in flight at each backend, as an API process reports them."""
+"""Interactive calls in flight at each backend, and their use of rates, as an API process reports them."""
 
 import pytest
 
-from batchwright.api.services.calls.interactive_load import InteractiveLoad
+from batchwright.api.services.calls.interactive_load import InteractiveLoad, InteractiveRates
 from batchwright.database.records import BackendLoad
 from batchwright.telemetry.metrics import Metrics
+from tests.fakes.routing import Clock
 
 A = "http://a"
 
@@ -61,3 +62,20 @@ def test_a_backend_that_is_idle_for_long_is_forgotten() -> None:
         fixture.report_after(10)
     assert fixture.report_after(60) == []
     assert fixture.gauge() is None
+
+
+def test_the_use_of_rates_is_an_average_per_minute_and_ends_with_the_calls() -> None:
+    clock = Clock()
+    rates = InteractiveRates(clock)
+    found = rates.report()
+    assert found == []
+    for _ in range(60):
+        rates.count("blue", "llama", requests=2)
+        rates.count("blue", "llama", tokens=100)
+        clock.now += 1
+        found = rates.report()
+    assert [each[:2] for each in found] == [(True, "blue"), (False, "llama")]
+    expected = pytest.approx((120.0, 6_000.0), rel=0.001)  # pyright: ignore[reportUnknownMemberType]
+    assert [(each.requests, each.tokens) for each in found] == [expected] * 2
+    clock.now += 600
+    assert rates.report() == []

@@ -1,0 +1,131 @@
+"""An interactive call at one backend: its request, its answer, and its report to the circuit breaker."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from batchwright.contracts.payloads.batch import Caller
+from batchwright.contracts.terms import Endpoint
+from batchwright.inference.circuit_reports import report_failure, report_probe_success, report_success
+from batchwright.inference.client import parse_response
+from batchwright.inference.limits.send_limits import Charge
+from batchwright.inference.outcomes import Outcome
+from batchwright.inference.probes import ProbeResult
+from batchwright.inference.router import Dispatch
+from batchwright.inference.transport.base import StreamedResponse
+from batchwright.rules.dispatch.retry_policy import DEFERRED, Budget
+from batchwright.rules.results.token_usage import Tokens
+
+_BYTES_PER_TOKEN = 4  # of a request, to estimate its prompt tokens
+
+
+class InteractiveCall(NamedTuple):
+    """A request that is sent to a backend at once, without a batch.
+
+    Attributes:
+        model: name of the model in the request. It may be an alias.
+        body: the body as JSON.
+    """
+
+    endpoint: Endpoint
+    model: str
+    body: bytes
+    tenant: str
+    caller: Caller
+    request_id: str
+
+
+@dataclass(eq=False)
+class SentCall:
+    """An interactive call that is sent to one backend.
+
+    Attributes:
+        body: body of the request as the backend gets it.
+        charge: what the request has taken from rates; None if no rate applies.
+    """
+
+    call: InteractiveCall
+    dispatch: Dispatch
+    body: bytes
+    charge: Charge | None = None
+
+    def estimate(self, output_tokens: int) -> Tokens:
+        """Estimate the tokens of the call. Used if the backend reports no tokens."""
+        return Tokens(len(self.body) // _BYTES_PER_TOKEN, output_tokens=output_tokens)
+
+    def failure(self, error: Exception) -> Outcome:
+        """Return the outcome if the request or its answer has failed. Its message is for the client."""
+        return self.dispatch.upstream.backend.client.failure(error)
+
+    async def report(self, outcome: Outcome) -> None:
+        """Report the end of the request to the backend's circuit breaker. Only the first report counts.
+
+        If several calls have failed and none has succeeded since, a probe shows if the backend is at fault.
+        """
+        dispatch, attempt = self.dispatch, self.dispatch.attempt
+        circuit, budget = dispatch.upstream.circuit, outcome.verdict.budget
+        if attempt.is_recorded:
+            return
+        if budget is Budget.SETTLED:
+            report_success(dispatch)
+            return
+        is_alive = False
+        if budget not in DEFERRED:
+            id = f"{self.call.request_id} {attempt.sent_at}"  # clients may repeat their request ids
+            if not circuit.needs_evidence(attempt, id, since=attempt.sent_at, proved=False):
+                return
+            result = await dispatch.upstream.probe(self.call.endpoint)
+            if result is ProbeResult.NORMAL:
+                report_probe_success(dispatch)
+            if circuit.succeeded_since(attempt.sent_at):
+                return
+            is_alive = result is not ProbeResult.NONE and outcome.status > 0
+        report_failure(dispatch, outcome, self.call.tenant, steady=is_alive)
+
+
+@dataclass(eq=False)
+class BackendAnswer:
+    """Answer of a backend to an interactive call. Its body is still arriving.
+
+    Call `end` when the body is complete or has broken off. Without this call, it is assumed that the client
+    has disconnected: only the estimated tokens of the prompt are counted.
+
+    Attributes:
+        result: how the call ended, for metrics.
+        tokens: tokens that the call has used.
+    """
+
+    response: StreamedResponse
+    sent: SentCall
+    result: str = field(default="disconnected", init=False)
+    tokens: Tokens = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tokens = self.sent.estimate(0)
+
+    def end(self, result: str, tokens: Tokens) -> None:
+        self.result, self.tokens = result, tokens
+
+    async def read(self, body: bytes) -> Outcome:
+        """Return the outcome of the answer with this body, and report it to the circuit breaker."""
+        outcome = parse_response(self.response.status, self.response.headers, body, self.sent.body)
+        await self.sent.report(outcome)
+        return outcome
+
+    async def fail(self, error: Exception) -> Outcome:
+        """Return the outcome of an answer that has broken off, and report it to the circuit breaker."""
+        outcome = self.sent.failure(error)
+        await self.sent.report(outcome)
+        return outcome
+
+    def succeed(self) -> None:
+        """Report to the circuit breaker that a stream has arrived completely."""
+        if not self.sent.dispatch.attempt.is_recorded:
+            report_success(self.sent.dispatch)
+
+    def begin(self) -> None:
+        """Report to the circuit breaker that a stream has begun, if it waits for that.
+
+        A trial shows at its first event that the backend works again. The stream may take minutes.
+        """
+        if self.sent.dispatch.attempt.is_trial:
+            self.succeed()

@@ -1,0 +1,164 @@
+"""Decides if interactive calls may be sent: permissions, budgets, holds and rates of tenants and models."""
+
+import time
+from collections.abc import Mapping
+
+from batchwright.activities.services.daily_budgets import DailyBudgets
+from batchwright.api.dependencies import ApiDependencies, ModelRouters
+from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, budget_used_up, model_not_found
+from batchwright.api.services.calls.backend_answer import InteractiveCall
+from batchwright.api.services.calls.interactive_load import InteractiveRates
+from batchwright.api.services.read_cache import CoalescingCache
+from batchwright.contracts.terms import HoldKind
+from batchwright.database.records import InteractiveRate
+from batchwright.database.tables.tenants.quota_records import TenantQuotas
+from batchwright.inference.limits.send_limits import (
+    NO_RATES,
+    BatchWeights,
+    Charge,
+    FleetRate,
+    Limit,
+    Rates,
+    SendLimits,
+)
+from batchwright.inference.router import ModelRouter
+from batchwright.rules.dispatch.limit_split import interactive_share
+from batchwright.rules.worker_stats import INTERACTIVE_AGE
+
+_ALL = ""  # key of the permissions, which are read for all tenants together
+_HOLD_MESSAGES = {
+    Limit.TENANT_HOLD: "An operator holds your tenant: its calls are not sent until the hold is released.",
+    Limit.MODEL_HOLD: "An operator holds the model '{model}': its calls are not sent until the hold is "
+    "released.",
+}
+_RATE_RETRY_SECONDS = 1  # a rate allows the next call after a moment
+
+
+class InteractiveAdmission:
+    """Permissions, budgets, holds and rates, as they apply to the interactive calls of this process.
+
+    They are read from the database at most once a second.
+
+    Attributes:
+        rates: counts what the calls use of rates.
+    """
+
+    def __init__(
+        self, deps: ApiDependencies, routers: ModelRouters, budgets: DailyBudgets, process: str
+    ) -> None:
+        """Create the admission of one process.
+
+        Args:
+            process: name with which the process reports what it uses of rates.
+        """
+        self._deps, self._routers, self._budgets, self._process = deps, routers, budgets, process
+        self._permissions = CoalescingCache(self._read_permissions, deps.recent_seconds)
+        self.rates = InteractiveRates()
+        self._others: dict[tuple[bool, str], InteractiveRate] = {}  # used by other processes
+        self._shares, self._model_rates = BatchWeights(), dict[str, Rates]()
+        self._limits = SendLimits(self._shares)
+        self._limits.model_rates = self._model_rates
+
+    async def admit(self, call: InteractiveCall, model: str) -> ModelRouter:
+        """Check that a call may be sent, and return the router of its model. Rates are not checked.
+
+        Raises:
+            ApiError: the tenant may not use the model or no backend serves it (404), the model runs jobs
+                (400), a budget is used up (429), or an operator holds the tenant or the model (503).
+            DatabaseUnavailable: the permissions cannot be read.
+        """
+        await self._deps.models.served()  # reads the models if this is the first call of the process
+        own = (await self._permissions.get(_ALL)).get(call.tenant)
+        router = self._routers.router_for(model)
+        if router is None or (own is not None and not own.may_use(model)):
+            raise model_not_found(call.model)
+        prices, metrics = self._deps.models.prices_of(model), self._deps.metrics
+        currency = "" if prices is None else prices.currency
+        budget = self._budgets.exceeded(call.tenant, call.caller.key_id, currency)
+        if budget is not None:
+            metrics.quota_refusals.labels(metrics.tenants(call.tenant), budget.quota.value).inc()
+            raise budget_used_up(budget.message)
+        if router.upstreams and all(upstream.jobs is not None for upstream in router.upstreams):
+            message = f"The model '{call.model}' runs jobs, which take longer than a connection: use a batch."
+            raise ApiError(400, message, code="invalid_value", param="model")
+        if call.tenant in self._shares.held_tenants:
+            raise _hold_error(Limit.TENANT_HOLD, call.model)
+        if model in self._shares.held_models:
+            raise _hold_error(Limit.MODEL_HOLD, call.model)
+        return router
+
+    def check_rates(self, tenant: str, router: ModelRouter) -> None:
+        """Check that the rates per minute of the tenant and the model allow one more request now.
+
+        Raises:
+            ApiError: a rate is used up (429).
+        """
+        model, now = router.model, time.monotonic()
+        limits = router.limits
+        rates = self._part(False, model, limits.requests_per_minute, limits.tokens_per_minute)
+        if rates is NO_RATES:
+            self._model_rates.pop(model, None)
+        else:
+            self._model_rates[model] = rates
+        limit = self._limits.model_limit(model, now) or self._limits.tenant_rate(tenant, now)
+        if limit is None:
+            return
+        if limit.is_hold:  # it began while hooks checked the call
+            raise _hold_error(limit, model)
+        message = f"The call is {self._limits.reason(limit, model, tenant)}. Try again in a moment."
+        headers = {"Retry-After": str(_RATE_RETRY_SECONDS)}
+        raise ApiError(429, message, code="rate_limit_exceeded", headers=headers)
+
+    def charge(self, model: str, tenant: str, request_bytes: int) -> Charge | None:
+        """Take a request that is sent from the rates. Return None if no rate applies."""
+        charge = self._limits.charge(model, tenant, request_bytes, time.monotonic())
+        if charge is not None:
+            self.rates.count(tenant, model, requests=1)
+        return charge
+
+    def correct(self, charge: Charge | None, used_tokens: int) -> None:
+        """Replace the estimated tokens of a charge by those that the request has used."""
+        if charge is not None:
+            self._limits.correct(charge, used_tokens)
+            self.rates.count(charge.tenant, charge.model, tokens=used_tokens)
+
+    async def _read_permissions(self, _: str) -> Mapping[str, TenantQuotas]:
+        own = {row.tenant: row.own for row in await self._deps.database.quotas.all()}
+        holds = await self._deps.database.holds.all()
+        self._shares.held_tenants = {hold.name for hold in holds if hold.kind is HoldKind.TENANT}
+        self._shares.held_models = {hold.name for hold in holds if hold.kind is HoldKind.MODEL}
+        others = await self._deps.database.workers.interactive_rates(
+            INTERACTIVE_AGE, except_for=self._process
+        )
+        self._others = {(each.of_tenant, each.name): each for each in others}
+        rates = {
+            tenant: self._part(
+                True, tenant, quotas.backend_requests_per_minute, quotas.backend_tokens_per_minute
+            )
+            for tenant, quotas in own.items()
+        }
+        self._shares.rates = {tenant: each for tenant, each in rates.items() if each is not NO_RATES}
+        await self._budgets.refresh(own)
+        return own
+
+    def _part(self, of_tenant: bool, name: str, requests: int | None, tokens: int | None) -> Rates:
+        """Return the parts of the rates of one tenant or model that this process may use.
+
+        `requests` and `tokens` are the rates per minute of the whole installation. None means no limit.
+        """
+        if requests is None and tokens is None:
+            return NO_RATES
+        used = self._others.get((of_tenant, name), InteractiveRate(of_tenant, name, 0.0, 0.0, processes=0))
+
+        def part(per_minute: int | None, others: float) -> FleetRate | None:
+            if per_minute is None:
+                return None
+            return FleetRate(per_minute, interactive_share(per_minute, others, used.processes))
+
+        return Rates(part(requests, used.requests), part(tokens, used.tokens))
+
+
+def _hold_error(hold: Limit, model: str) -> ApiError:
+    message = _HOLD_MESSAGES[hold].format(model=model)
+    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+    return ApiError(503, message, code=hold.value, headers=headers)

@@ -1,0 +1,64 @@
+"""Connections of clients that wait for answers: they end when the client disconnects or the process stops."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from starlette.types import Receive
+
+from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError
+from batchwright.api.streams import StopSignal
+
+
+class WatchedConnections:
+    """The connections of clients whose calls end early if a client disconnects, or if the process stops."""
+
+    def __init__(self, stopping: StopSignal) -> None:
+        """Create an empty set of connections. All of them end when `stopping` is set."""
+        self._stopping = stopping
+        self._watches = set[asyncio.Task[None]]()
+        stopping.on_set(self._end_all)
+
+    @property
+    def have_ended(self) -> bool:
+        """True if the process stops, so that no call may continue."""
+        return self._stopping.is_set
+
+    @asynccontextmanager
+    async def watched(self, receive: Receive) -> AsyncGenerator[asyncio.Task[None]]:
+        """Context manager that yields a task that ends when the client disconnects.
+
+        The task is cancelled if the process stops.
+
+        Args:
+            receive: ASGI function that returns the next message of the client, after its whole body.
+
+        Raises:
+            ApiError: the process stops already (503).
+        """
+        if self.have_ended:
+            raise stopping_error()
+        watch = asyncio.create_task(_until_disconnect(receive))
+        self._watches.add(watch)
+        try:
+            yield watch
+        finally:
+            self._watches.discard(watch)
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+
+    def _end_all(self) -> None:
+        for watch in self._watches:
+            watch.cancel()
+
+
+def stopping_error() -> ApiError:
+    message = (
+        "This API process is stopping. Send the same request again, with the same Idempotency-Key if any."
+    )
+    return ApiError(503, message, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
+
+
+async def _until_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

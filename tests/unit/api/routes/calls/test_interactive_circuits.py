@@ -1,0 +1,220 @@
+"""Circuit breakers of backends that interactive calls use, and fallback models."""
+
+import asyncio
+import json
+import math
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from batchwright.contracts.registry.job_config import JobConfig
+from batchwright.contracts.registry.schema import BackendConfig
+from batchwright.inference.transport.httpx_transport import HttpxTransport
+from tests.fakes.api import error_of
+from tests.unit.api.routes.calls.interactive_api import (
+    ANSWER,
+    ASK,
+    CHAT,
+    EVENTS,
+    LAST,
+    A,
+    B,
+    Fixture,
+    Pieces,
+    answered,
+    chunk,
+    streamed,
+)
+
+STREAM: dict[str, object] = {**ASK, "stream": True}
+
+
+def unreachable(_: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("refused")
+
+
+def hung(_: httpx.Request) -> httpx.Response:
+    raise TimeoutError
+
+
+def cut(_: httpx.Request) -> httpx.Response:
+    error = httpx.RemoteProtocolError("peer closed connection without sending complete message body")
+    return httpx.Response(200, headers=EVENTS, stream=Pieces(chunk("He"), error=error))
+
+
+def page(_: httpx.Request) -> httpx.Response:
+    return httpx.Response(200, content=b"<html>")
+
+
+def events(_: httpx.Request) -> httpx.Response:
+    return httpx.Response(200, headers=EVENTS, stream=Pieces(chunk("Hello"), LAST))
+
+
+def status(code: int) -> Callable[[httpx.Request], httpx.Response]:
+    return lambda _: httpx.Response(code, json={"error": {"message": "no"}})
+
+
+def is_probe(request: httpx.Request) -> bool:
+    return b"ping" in request.content or request.method == "GET"
+
+
+def calls_to(api: Fixture, url: str) -> int:
+    return sum(f"http://{each.url.host}" == url and not is_probe(each) for each in api.requests)
+
+
+async def opened(api: Fixture, *backends: str, body: object = ASK) -> None:
+    """Send calls until the circuits of the backends are open."""
+    assert api.router is not None
+    for _ in range(40):
+        await api.http.post(CHAT, json=body)
+        if all(each.circuit.is_open for each in api.router.upstreams if each.backend.url in backends):
+            return
+    raise AssertionError("the circuits stay closed")
+
+
+@pytest.mark.parametrize(
+    ("failing", "body"),
+    [
+        (status(500), ASK),
+        (status(502), ASK),
+        (status(429), ASK),
+        (status(401), ASK),
+        (unreachable, ASK),
+        (hung, ASK),
+        (page, ASK),
+        (cut, STREAM),
+        (status(500), STREAM),
+    ],
+)
+async def test_a_backend_that_fails_gets_no_more_calls_while_another_one_works(
+    api: Fixture, failing: Callable[[httpx.Request], httpx.Response], body: object
+) -> None:
+    api.register(BackendConfig(url=A), BackendConfig(url=B))
+    api.handlers |= {A: failing, B: answered if body is ASK else events}
+    await opened(api, A, body=body)
+    before = calls_to(api, A)
+    for _ in range(10):
+        answer = await api.http.post(CHAT, json=body)
+        assert answer.status_code == 200
+        assert b"Hello" in answer.content
+    assert calls_to(api, A) == before
+    assert api.router is not None
+    assert [each.outstanding for each in api.router.upstreams] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("failing", "reason"),
+    [
+        (status(500), "The backend answered 500."),
+        (unreachable, "could not be reached"),
+        (status(401), "credentials that the operator has configured"),
+    ],
+)
+@pytest.mark.parametrize("body", [ASK, STREAM])
+async def test_if_all_circuits_are_open_the_answer_says_when_to_try_again(
+    api: Fixture, failing: Callable[[httpx.Request], httpx.Response], reason: str, body: object
+) -> None:
+    api.register(BackendConfig(url=A), BackendConfig(url=B))
+    api.handlers |= {A: failing, B: failing}
+    await opened(api, A, B, body=body)
+    api.requests.clear()
+    answer = await api.http.post(CHAT, json=body)
+    error = error_of(answer)
+    assert (answer.status_code, error.type) == (503, "server_error")
+    assert reason in error.message
+    assert api.router is not None
+    wait = api.router.wait_seconds()
+    assert wait > 0
+    assert int(answer.headers["retry-after"]) == math.ceil(wait)
+    assert api.requests == []
+
+
+async def test_one_call_at_a_time_tries_a_backend_whose_circuit_is_open(api: Fixture) -> None:
+    api.handlers[A] = status(500)
+    await opened(api, A)
+    assert api.router is not None
+    arrived, answers = asyncio.Event(), asyncio.Event()
+
+    async def later(_: httpx.Request) -> httpx.Response:
+        arrived.set()
+        await answers.wait()
+        return httpx.Response(200, json=ANSWER)
+
+    backend = api.router.upstreams[0].backend
+    backend.client.set_transport(HttpxTransport(httpx.MockTransport(later), connect_seconds=1))
+    api.clock.now += 2
+    trial = asyncio.create_task(api.http.post(CHAT, json=ASK))
+    await arrived.wait()
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 503
+    answers.set()
+    assert (await trial).status_code == 200
+    assert not api.router.is_open
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 200
+
+
+async def test_a_failed_trial_keeps_the_circuit_open_for_longer(api: Fixture) -> None:
+    api.handlers[A] = unreachable
+    await opened(api, A)
+    assert api.router is not None
+    first = api.router.wait_seconds()
+    api.clock.now += first
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 503
+    assert api.router.wait_seconds() > first
+
+
+async def test_the_first_event_of_a_stream_closes_the_circuit(api: Fixture) -> None:
+    api.handlers[A] = unreachable
+    await opened(api, A)
+    api.clock.now += 2
+    begun = Pieces(chunk("He"), hangs=True)
+    api.handlers[A] = lambda _: httpx.Response(200, headers=EVENTS, stream=begun)
+    streaming = asyncio.create_task(streamed(api))
+    await begun.is_hanging.wait()
+    api.handlers[A] = answered
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 200
+    streaming.cancel()
+    await asyncio.gather(streaming, return_exceptions=True)
+
+
+async def test_calls_that_crash_only_themselves_do_not_stop_the_calls_of_others(api: Fixture) -> None:
+    def crashes(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(500) if b"poison" in request.content else answered(request)
+
+    api.handlers[A] = crashes
+    poison = {**ASK, "user": "poison"}
+    same_id = {"X-Request-Id": "always-the-same"}
+    assert [(await api.http.post(CHAT, json=poison, headers=same_id)).status_code for _ in range(30)] == [
+        500
+    ] * 30
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 200
+
+
+async def test_errors_of_the_client_do_not_open_a_circuit(api: Fixture) -> None:
+    api.handlers[A] = status(400)
+    assert {(await api.http.post(CHAT, json=ASK)).status_code for _ in range(20)} == {400}
+    api.handlers[A] = answered
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 200
+
+
+async def test_a_fallback_model_answers_while_all_circuits_of_the_model_are_open(api: Fixture) -> None:
+    assert api.router is not None
+    api.router.fallbacks = [api.router_to("qwen", BackendConfig(url=B, model="org/qwen"))]
+    api.handlers |= {A: unreachable, B: answered}
+    await opened(api, A)
+    assert (await api.http.post(CHAT, json=ASK)).json() == ANSWER
+    assert json.loads(api.requests[-1].content) == {**ASK, "model": "org/qwen"}
+    answers = calls_to(api, B)
+    assert answers == 2  # also to the call whose failure has opened the circuit
+    assert api.counted("fallbacks_total", from_model="llama", to_model="qwen") == answers
+    assert await api.used_tokens() == 30 * answers
+
+
+async def test_a_fallback_model_that_runs_jobs_gets_no_calls(api: Fixture) -> None:
+    assert api.router is not None
+    jobs = JobConfig(poll_endpoint_template="/status/{id}")
+    api.router.fallbacks = [api.router_to("video", BackendConfig(url=B), kind="poll", jobs=jobs)]
+    api.handlers |= {A: unreachable, B: answered}
+    await opened(api, A)
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 503
+    assert calls_to(api, B) == 0

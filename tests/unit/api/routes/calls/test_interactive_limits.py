@@ -1,0 +1,142 @@
+"""Holds and rates, as they apply to interactive calls."""
+
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from openai import InternalServerError, RateLimitError
+
+from batchwright.api.services.calls import interactive_admission
+from batchwright.contracts.registry.schema import BackendConfig
+from batchwright.contracts.terms import HoldKind
+from batchwright.database.records import InteractiveRate
+from tests.fakes.api import error_of
+from tests.fakes.routing import Clock
+from tests.unit.api.routes.calls.interactive_api import (
+    ANSWER,
+    ASK,
+    CHAT,
+    MESSAGES,
+    MINUTE,
+    NOW,
+    A,
+    Fixture,
+)
+
+STREAM = {**ASK, "stream": True}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code", "text"),
+    [
+        (HoldKind.TENANT, "default", "tenant_hold", "An operator holds your tenant"),
+        (HoldKind.MODEL, "llama", "model_hold", "An operator holds the model 'llama'"),
+    ],
+)
+async def test_a_hold_stops_interactive_calls_until_it_is_released(
+    api: Fixture, kind: HoldKind, name: str, code: str, text: str
+) -> None:
+    await api.database.holds.put(kind, name, NOW)
+    with pytest.raises(InternalServerError, match=text) as held:
+        await api.openai.chat.completions.create(model="llama", messages=MESSAGES)
+    assert (held.value.status_code, held.value.code) == (503, code)
+    assert int(held.value.response.headers["retry-after"]) > 0
+    assert (await api.http.post(CHAT, json=STREAM)).status_code == 503
+    assert api.requests == []
+    other = await api.http.post(CHAT, json=ASK, headers={"X-Tenant": "other"})
+    assert other.status_code == (200 if kind is HoldKind.TENANT else 503)
+    await api.database.holds.remove(kind, name)
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 200
+
+
+@pytest.fixture
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(interactive_admission, "time", SimpleNamespace(monotonic=clock))
+    return clock
+
+
+async def test_a_tenants_rate_of_requests_bounds_its_interactive_calls(
+    api: Fixture, stopped_clock: Clock
+) -> None:
+    await api.database.quotas.change("default", {"backend_requests_per_minute": 60}, NOW)
+    for _ in range(3):
+        assert [(await api.http.post(CHAT, json=ASK)).status_code for _ in range(3)] == [200, 429, 429]
+        stopped_clock.now += 1.2
+    assert len(api.requests) == 3
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 200
+    with pytest.raises(RateLimitError, match="the tenant's rate of 60 requests per minute") as limited:
+        await api.openai.chat.completions.create(model="llama", messages=MESSAGES)
+    assert (limited.value.code, limited.value.response.headers["retry-after"]) == ("rate_limit_exceeded", "1")
+    other = await api.http.post(CHAT, json=ASK, headers={"X-Tenant": "other"})
+    assert other.status_code == 200
+    await api.database.quotas.change("default", {"backend_requests_per_minute": None}, NOW)
+    assert {(await api.http.post(CHAT, json=ASK)).status_code for _ in range(10)} == {200}
+
+
+async def test_a_models_rate_of_tokens_counts_what_answers_have_used(api: Fixture) -> None:
+    used = {**ANSWER, "usage": {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}}
+    api.handlers[A] = lambda _: httpx.Response(200, json=used)
+    api.register(BackendConfig(url=A), limits={"tokens_per_minute": 1_000_000})
+    assert {(await api.http.post(CHAT, json=ASK)).status_code for _ in range(20)} == {200}
+    used["usage"] = {"prompt_tokens": 1_000_000, "completion_tokens": 0, "total_tokens": 1_000_000}
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 200
+    limited = await api.http.post(CHAT, json=STREAM, headers={"X-Tenant": "other"})
+    assert limited.status_code == 429
+    assert "the model's rate of 1,000,000 tokens per minute" in error_of(limited).message
+
+
+async def test_a_call_that_no_backend_has_processed_uses_no_tokens_of_a_rate(api: Fixture) -> None:
+    api.register(BackendConfig(url=A), limits={"tokens_per_minute": 1_000})
+
+    def refused(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(429)
+
+    api.handlers[A] = refused
+    large = {**ASK, "user": "u" * 100_000}
+    assert error_of(await api.http.post(CHAT, json=large)).message == "The backend answered 429."
+    api.handlers[A] = lambda _: httpx.Response(200, json=ANSWER)
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 200
+
+
+async def test_the_backend_gets_no_header_of_batches(api: Fixture) -> None:
+    api.register(
+        BackendConfig(
+            url=A,
+            headers={"X-Team": "red", "X-Lane": "people", "X-Source": "batch"},
+            batch_headers={"X-Priority": "batch", "x-lane": "batches"},
+        )
+    )
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 200
+    [sent] = api.requests
+    assert (sent.headers["x-team"], sent.headers.get_list("x-lane")) == ("red", ["people"])
+    assert "x-priority" not in sent.headers
+    assert "x-source" not in sent.headers
+
+
+async def accepted(api: Fixture, tenant: str) -> int:
+    """Return how many of ten calls of a tenant its rate allows at once."""
+    await api.database.quotas.change(tenant, {"backend_requests_per_minute": 1_200}, NOW)
+    answers = [await api.http.post(CHAT, json=ASK, headers={"X-Tenant": tenant}) for _ in range(10)]
+    return [answer.status_code for answer in answers].count(200)
+
+
+@pytest.mark.usefixtures("stopped_clock")
+async def test_the_processes_of_the_api_share_a_rate_and_leave_a_tenth_to_batches(api: Fixture) -> None:
+    report = api.database.workers.report_interactive_rates
+    api.database.rows.clock = lambda: NOW
+    assert await accepted(api, "blue") == 9  # half a second of 1,080 requests per minute
+    await report("api:2", [InteractiveRate(True, "red", 360.0, 0.0)])
+    assert await accepted(api, "red") == 6
+    await report("api:2", [InteractiveRate(True, "green", 1_080.0, 0.0)])
+    assert await accepted(api, "green") == 5  # half of what both may use
+
+
+async def test_a_process_reports_what_its_calls_use_of_rates(api: Fixture) -> None:
+    assert await accepted(api, "blue") > 0
+    await api.calls.publish()
+    reported = await api.database.workers.interactive_rates(MINUTE)
+    assert [(each.of_tenant, each.name) for each in reported] == [(False, "llama"), (True, "blue")]
+    for each in reported:
+        assert each.requests > 0
+        assert each.tokens == pytest.approx(30 * each.requests)  # pyright: ignore[reportUnknownMemberType]
