@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from batchwright.starter.tables.errors import TableError
+from batchwright.starter.tables.errors import RowError, TableError
 from batchwright.starter.tables.reading import Row, Table, in_chunks, readable
 
 try:
@@ -68,11 +68,12 @@ class ParquetTable:
 
 
 def _texts_of(schema: pa.Schema) -> list[str]:
-    """Return the names of the columns with text. They are read as dictionaries, to save memory.
+    """Return the names of the columns with text or bytes. They are read as dictionaries, to save memory.
 
-    In a dictionary, a text that millions of rows repeat is in memory only once.
+    In a dictionary, a value that millions of rows repeat is in memory only once.
     """
-    return [field.name for field in schema if pa.types.is_string(field.type)]
+    kinds = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    return [field.name for field in schema if field.type in kinds]
 
 
 def _values_of(column: pa.Array) -> Sequence[object]:
@@ -133,12 +134,41 @@ def _schema_of(table: Table) -> pa.Schema:
     columns = table.columns()
     empty = pa.schema([pa.field(name, pa.null()) for name in columns])
     try:
-        return pa.unify_schemas([empty, *_schemas(table.rows(), columns)], promote_options="permissive")
+        return pa.unify_schemas([empty, *_schemas(table, columns)], promote_options="permissive")
     except pa.ArrowException as error:
         why = "its values do not fit into one type for each column"
         raise TableError(f"{table.path} cannot be written as Parquet: {why} ({error}).") from None
 
 
-def _schemas(rows: Iterator[Row], columns: list[str]) -> Iterator[pa.Schema]:
-    for chunk in in_chunks(rows, _ROWS_AT_ONCE):
-        yield pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in chunk]).schema
+def _schemas(table: Table, columns: list[str]) -> Iterator[pa.Schema]:
+    number = 1  # of the first row of the chunk
+    for chunk in in_chunks(table.rows(), _ROWS_AT_ONCE):
+        try:
+            yield pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in chunk]).schema
+        except OverflowError:
+            _check_integers(table, number, chunk)
+            raise
+        number += len(chunk)
+
+
+def _check_integers(table: Table, number: int, rows: Sequence[Row]) -> None:
+    """Check that all integers in the rows fit into 64 bits, as those of Parquet do.
+
+    Args:
+        number: number of the first of these rows.
+
+    Raises:
+        RowError: an integer is too large.
+    """
+    for at, row in enumerate(rows, number):
+        for name, value in row.items():
+            try:
+                pa.array([value])
+            except OverflowError:
+                why = (
+                    f"column {name!r} has an integer that does not fit into 64 bits, so it cannot be written "
+                    "as Parquet; make it a text, or choose an --output with .csv or .jsonl."
+                )
+                raise RowError(table.path, at, why) from None
+            except pa.ArrowException:
+                continue  # its values have different types, which is reported for the table

@@ -142,8 +142,9 @@ class JsonlTable:
     def _decoded(self, decode: Callable[[bytes], Row], line: bytes, number: int) -> Row:
         try:
             return decode(line)
-        except msgspec.ValidationError:
-            raise RowError(self.path, number, "it is not a JSON object.") from None
+        except msgspec.ValidationError as error:
+            why = f"a value cannot be read: {error}." if line.startswith(b"{") else "it is not a JSON object."
+            raise RowError(self.path, number, why) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise RowError(self.path, number, f"it is not valid JSON: {error}.") from None
 

@@ -24,6 +24,12 @@ def type_of(path: Path, column: str) -> str:
     return str(pq.read_schema(path).field(column).type)
 
 
+def write_repeated_as(kind: str, path: Path, text: str, rows: int) -> None:
+    """Write a file with the text in each row of the column `a`, whose type has the name `kind`."""
+    values = pa.array([text] * rows, pa.string()).cast(pa.type_for_alias(kind))
+    pq.write_table(pa.table({"a": values}), path)
+
+
 def write_repeated(path: Path, text: str, rows: int) -> None:
     """Write a file with the text in each row of the column `a`, and nulls in the column `b`."""
     repeated = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([text]))

@@ -111,6 +111,21 @@ def test_rows_of_a_jsonl_table_may_have_different_columns(cli: Cli, tmp_path: Pa
         assert [row["b"] for row in read(output)] == expected
 
 
+@pytest.mark.parametrize("value", ["18446744073709551616", '{"b": [-9223372036854775809]}'])
+def test_an_integer_that_parquet_does_not_have_is_named_with_its_row_and_column(
+    cli: Cli, tmp_path: Path, value: str
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"a": 1}\n' * 1_200 + f'{{"a": 1, "n": {value}}}\n')
+    batch_id = ended(cli, tmp_path, chat("row-1", "one"), None)
+    refused = cli.run("collect", batch_id, str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.parquet"))
+    assert refused.exit_code == 3
+    assert "row 1,201: column 'n' has an integer that does not fit into 64 bits" in refused.stderr
+    assert not (tmp_path / "out.parquet").exists()
+    kept = cli.run("collect", batch_id, str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl"))
+    assert kept.exit_code == 1
+    assert read(tmp_path / "out.jsonl")[-1]["n"] == json.loads(value)
+
+
 def test_a_batch_that_runs_is_not_collected(cli: Cli, table: Path) -> None:
     batch_id = cli.submitted(table.parent).order.batch_id
     output = table.with_name("out.csv")

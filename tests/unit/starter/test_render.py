@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from batchwright.starter.__main__ import app
 from batchwright.starter.tables import templates
 from batchwright.starter.tables.reading import open_table
-from tests.unit.starter.parquet_files import Rows, write_parquet, write_repeated
+from tests.unit.starter.parquet_files import Rows, write_parquet, write_repeated, write_repeated_as
 
 ROWS: Rows = [{"id": "p", "city": "Paris", "n": "1"}, {"id": "r", "city": 'The "Rome"', "n": "007"}]
 TEMPLATE = {
@@ -154,6 +154,7 @@ def test_a_wrong_template_is_refused(tmp_path: Path, template: object, message: 
         ("t.csv", b"a\n\xff\n", "is not UTF-8 text", 3),
         ("t.jsonl", b'{"a": 1}\n\n{"a": \n', "row 2: it is not valid JSON", 1),
         ("t.jsonl", b"[1]\n", "row 1: it is not a JSON object.", 1),
+        ("t.jsonl", b'{"a": 1%s}\n' % (b"0" * 5_000), "row 1: a value cannot be read: Integer value out", 1),
         ("t.parquet", b"PAR1", "is not a readable Parquet file", 3),
         ("t.xlsx", b"PK", "its name must end with .csv, .jsonl or .parquet.", 3),
     ],
@@ -248,3 +249,16 @@ def test_a_small_parquet_file_that_repeats_a_long_text_needs_little_memory(tmp_p
         tracemalloc.stop()
     assert (len(rows), len(str(rows[-1]["a"])), rows[-1]["b"]) == (1_000, 1_000_000, None)
     assert peak < 100_000_000
+
+
+@pytest.mark.parametrize("kind", ["large_string", "binary", "large_binary"])
+def test_a_repeated_value_of_any_type_of_text_is_in_memory_once(tmp_path: Path, kind: str) -> None:
+    write_repeated_as(kind, tmp_path / "table.parquet", "x" * 100_000, rows=100)
+    tracemalloc.start()
+    try:
+        rows = list(open_table(tmp_path / "table.parquet").rows())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert rows == [{"a": "x" * 100_000 if kind == "large_string" else b"x" * 100_000}] * 100
+    assert peak < 5_000_000
