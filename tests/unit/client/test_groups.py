@@ -112,6 +112,11 @@ def test_a_key_makes_a_group_once(cli: Cli, client: OpenAI) -> None:
     assert group_of(client, "keyed").id != group_of(client, "keyed").id
 
 
+def test_the_id_of_a_group_depends_on_the_given_arguments_only(client: OpenAI) -> None:
+    """A new argument does not change this id, so that a newer client finds the groups of an older one."""
+    assert group_of(client, "fixed", key="fixed-key").id == "group_1a419dd0a90dfc9d6c452853b6fa7946"
+
+
 def test_a_group_that_is_unknown_or_incomplete_is_an_error(client: OpenAI) -> None:
     with pytest.raises(LookupError, match="There is no group group_1"):
         Batches(client).job("group_1")

@@ -78,6 +78,26 @@ def test_an_input_that_is_too_large_becomes_a_group(small: Cli, file: Path) -> N
     }
 
 
+@pytest.mark.parametrize(
+    ("options", "group"),
+    [
+        ((), "group_5ad3334a248b4dd9ef2c13a7665a28ee"),
+        (
+            ("--window", "2h", "--metadata", "team=red", "--priority", "4"),
+            "group_b34efe76b82264496c5cfe888cf04d99",
+        ),
+    ],
+    ids=["no options", "options"],
+)
+def test_the_id_of_a_group_depends_on_the_given_options_only(
+    small: Cli, tmp_path: Path, options: tuple[str, ...], group: str
+) -> None:
+    """A new option does not change these ids, so that a newer command finds the groups of an older one."""
+    path = tmp_path / "input.jsonl"
+    path.write_text("".join(LINE.replace('"a"', f'"fixed-{number}"') for number in range(5)))
+    assert submitted(small, path, *options) == group
+
+
 def test_the_limits_of_a_batch_are_those_of_the_api(cli: Cli) -> None:
     with Client(cli.url) as client:
         assert client.part_limits() == PartLimits(lines=50_000, file_bytes=200 * 1024 * 1024)
