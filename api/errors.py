@@ -145,6 +145,12 @@ def expanded_file_too_large(limit: int) -> ApiError:
     return ApiError(413, message, code="expanded_file_too_large", param="file")
 
 
+def estimate_too_slow(seconds: float) -> ApiError:
+    """Return a 503 error for an input that is not read in time. Its headers tell clients not to retry."""
+    message = f"The input was not read within {seconds:g} s. Create the batch without an estimate."
+    return ApiError(503, message, code="estimate_too_slow", param="input_file_id", headers=_FINAL)
+
+
 def file_not_found(file_id: str) -> ApiError:
     return ApiError(404, f"No such File object: {file_id}", param="id")
 

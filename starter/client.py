@@ -122,9 +122,10 @@ class Client:
         headers: dict[str, str] | None = None,
         idempotency_key: str | None = None,
     ) -> BatchObject:
-        """Create a batch from an uploaded file, and return it.
+        """Create a batch, and return it.
 
         Args:
+            file_id: id of an uploaded file, or URL `s3://bucket/key` of an object that the API may read.
             window: completion window, the time after which the batch expires, such as `24h`.
             deduplicate: True to send identical requests only once. With False, the API's own setting decides.
             priority: 1 to 5, where 5 is the most urgent; None for the default of the API.
@@ -157,9 +158,10 @@ class Client:
         return self.call("POST", "/v1/batches", BatchObject, body | extension, sent)
 
     def estimate(self, file_id: str, endpoint: str) -> EstimateObject:
-        """Return the estimated lines, tokens and cost of a batch with this input file.
+        """Return the estimated lines, tokens and cost of a batch with this input. No batch is created.
 
-        No batch is created.
+        Args:
+            file_id: id of an uploaded file, or URL `s3://bucket/key` of an object that the API may read.
         """
         body = {"input_file_id": file_id, "endpoint": endpoint}
         return self.call("POST", "/v1/batches/x/estimate", EstimateObject, body)

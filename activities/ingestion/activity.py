@@ -26,7 +26,7 @@ from batchwright.activities.concurrency import run_both
 from batchwright.activities.errors import translated
 from batchwright.activities.heartbeat import heartbeating
 from batchwright.activities.ingestion.call_input import write_calls
-from batchwright.activities.ingestion.input_copy import InputCopy, InputRefused
+from batchwright.activities.ingestion.input_copy import InputCopy
 from batchwright.activities.ingestion.input_spool import InputSpool
 from batchwright.activities.ingestion.publisher import Publisher, settled_counts
 from batchwright.activities.ingestion.resumption import SourceBatchGone, resumed_results
@@ -51,6 +51,7 @@ from batchwright.rules.quotas import EnqueuedWork, QuotaExcess
 from batchwright.rules.results.error_tally import ErrorTally
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectMissing, Storage, StorageError
+from batchwright.storage.referenced_input import InputRefused
 from batchwright.telemetry import tracing
 from batchwright.telemetry.metrics import Metrics
 

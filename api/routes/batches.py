@@ -118,7 +118,7 @@ class BatchRoutes:
             methods=["POST"],
             response_model=EstimateObject,
             openapi_extra=json_body_spec(EstimateBody),
-            responses=error_responses(404, 429),
+            responses=error_responses(403, 404, 409, 413, 429),
         )
         router.add_api_route(one, self.get, response_model=BatchObject, responses=error_responses(404))
         router.add_api_route(

@@ -221,7 +221,7 @@ def parse_batch_create(fields: Mapping[str, object], settings: Settings) -> Batc
         if name not in fields:
             raise missing_parameter(name)
     file_id = required_text(fields, "input_file_id")
-    is_location = file_id.startswith(SCHEME) and settings.profile is Profile.RELAXED
+    is_location = _is_location(file_id, settings)
     max_characters = MAX_URL_CHARACTERS if is_location else _MAX_ID_CHARACTERS
     if len(file_id) > max_characters:
         raise invalid_value("input_file_id", f"'input_file_id' has over {max_characters} characters.")
@@ -244,12 +244,24 @@ class EstimateBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    input_file_id: str = Field(max_length=_MAX_ID_CHARACTERS, pattern=NO_NUL)
+    input_file_id: str = Field(
+        max_length=MAX_URL_CHARACTERS,
+        pattern=NO_NUL,
+        description="id of an uploaded file, or `s3://bucket/key` of an object that you may read",
+    )
     endpoint: Endpoint
 
 
-def parse_estimate(fields: Mapping[str, object], settings: Settings) -> tuple[str, Endpoint]:
-    """Validate the body of a request for an estimate. Return the id of the input file, and the endpoint.
+class EstimateRequest(NamedTuple):
+    """A validated request for an estimate. Either `input_file_id` or `input_location` is empty."""
+
+    input_file_id: str
+    input_location: str
+    endpoint: Endpoint
+
+
+def parse_estimate(fields: Mapping[str, object], settings: Settings) -> EstimateRequest:
+    """Return the input and the endpoint of a batch whose cost is to be estimated.
 
     Raises:
         ApiError: a field is missing, unknown or not valid.
@@ -259,7 +271,14 @@ def parse_estimate(fields: Mapping[str, object], settings: Settings) -> tuple[st
         if name not in fields:
             raise missing_parameter(name)
     endpoint = _endpoint(required_text(fields, "endpoint"), settings.profile)
-    return required_text(fields, "input_file_id"), endpoint
+    named = required_text(fields, "input_file_id")
+    if _is_location(named, settings):
+        return EstimateRequest("", named, endpoint)
+    return EstimateRequest(named, "", endpoint)
+
+
+def _is_location(file_id: str, settings: Settings) -> bool:
+    return file_id.startswith(SCHEME) and settings.profile is Profile.RELAXED
 
 
 def _endpoint(text: str, profile: Profile) -> Endpoint:

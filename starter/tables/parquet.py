@@ -163,7 +163,7 @@ def _check_integers(table: Table, number: int, rows: Sequence[Row]) -> None:
     for at, row in enumerate(rows, number):
         for name, value in row.items():
             try:
-                pa.array([value])
+                pa.Table.from_pylist([{name: value}])
             except OverflowError:
                 why = (
                     f"column {name!r} has an integer that does not fit into 64 bits, so it cannot be written "

@@ -25,6 +25,25 @@ from batchwright.temporal.errors import TemporalUnavailable
 logger = logging.getLogger(__name__)
 
 
+def check_input_location(settings: Settings, url: str, tenant: str) -> None:
+    """Check that the tenant may read an object. The object itself is not read.
+
+    Raises:
+        ApiError: the URL is not valid, or the operator has not allowed it (403). The error does not say
+            whether the object exists.
+    """
+    try:
+        location = parse_object(url)
+    except ValueError as error:
+        raise invalid_value("input_file_id", f"Invalid 'input_file_id': {error}.") from None
+    if not settings.may_read(tenant, location):
+        message = (
+            f"Tenant '{tenant}' may not read from '{url}'. Upload the file, or ask the operator to add "
+            "it to BATCHWRIGHT_DATA_LOCATIONS."
+        )
+        raise ApiError(403, message, code="location_not_allowed", param="input_file_id")
+
+
 def check_output_location(settings: Settings, url: str, tenant: str, place: str = "") -> None:
     """Check that the tenant may write to this output location. The URL must be valid. Nothing is written now.
 
@@ -163,7 +182,7 @@ class BatchCreator:
         if creation.webhook is not None:
             await self._webhooks.check_url(creation.webhook.url, "x_batchwright.webhook.url", tenant)
         if creation.input_location is not None:
-            self._check_location(creation.input_location, tenant)
+            check_input_location(self._deps.settings, creation.input_location, tenant)
         if creation.output_location is not None:
             check_output_location(self._deps.settings, creation.output_location, tenant)
         file_id = creation.input_file_id
@@ -176,26 +195,6 @@ class BatchCreator:
         order = await self.build_order(creation, tenant)
         await QuotaChecks(self._deps, tenant).admit_batch(order.batch_id)
         return order
-
-    def _check_location(self, url: str, tenant: str) -> None:
-        """Check that the tenant may read the object at this URL.
-
-        The object itself is read later, by a worker.
-
-        Raises:
-            ApiError: the URL is not valid, or the operator has not allowed it (403). The error does not say
-                whether the object exists.
-        """
-        try:
-            location = parse_object(url)
-        except ValueError as error:
-            raise invalid_value("input_file_id", f"Invalid 'input_file_id': {error}.") from None
-        if not self._deps.settings.may_read(tenant, location):
-            message = (
-                f"Tenant '{tenant}' may not read from '{url}'. Upload the file, or ask the operator to add "
-                "it to BATCHWRIGHT_DATA_LOCATIONS."
-            )
-            raise ApiError(403, message, code="location_not_allowed", param="input_file_id")
 
     async def _create_webhook(self, creation: BatchCreate, order: BatchOrder) -> BatchWebhook | None:
         """Create the webhook endpoint of the batch, and return it. Return None if the client requested none.

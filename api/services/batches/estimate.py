@@ -1,24 +1,38 @@
-"""Estimate the tokens and the cost of a batch from its input file, without creating the batch."""
+"""Estimate the tokens and the cost of a batch from its input, without creating the batch."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, closing
+from functools import partial
 
+from batchwright.activities.spilled_bytes import SpillSpace
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.errors import ApiError, file_not_found, invalid_value
-from batchwright.api.schemas.batch_create import parse_estimate
+from batchwright.api.errors import ApiError, estimate_too_slow, file_not_found, invalid_value
+from batchwright.api.schemas.batch_create import EstimateRequest, parse_estimate
+from batchwright.api.services.batches.creation import check_input_location
+from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.api.services.task_limiter import TaskLimiter
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.objects.openai import EstimatedTime, EstimateObject
-from batchwright.database.records import FileRow
 from batchwright.rules.dispatch.start_forecast import start_time
 from batchwright.rules.dispatch.work_ahead import UnsettledWork
 from batchwright.rules.ids import is_file_id
+from batchwright.rules.input.errors import ValidationCode
 from batchwright.rules.input.line_checks import InputLimits
+from batchwright.rules.input.validation import InputValidator
 from batchwright.rules.planning.estimate import InputEstimator, estimate_object
 from batchwright.storage.base import ObjectMissing
+from batchwright.storage.files import run_in_thread
+from batchwright.storage.referenced_input import InputRefused, ReferencedInput, StoredBytes
 
 _AT_ONCE = 4  # an estimate takes about a second of CPU time for 50,000 lines
 _WAIT_SECONDS = 20.0
+_MAX_SECONDS = 600.0  # for one input, so that a slow bucket does not keep a place for ever
+_STATUSES = {  # of the responses; all others are 400
+    ValidationCode.INPUT_NOT_FOUND: 404,
+    ValidationCode.INPUT_CHANGED: 409,
+    ValidationCode.INPUT_TOO_LARGE: 413,
+}
 _DEFAULT_WEIGHT = 1.0
 
 
@@ -28,25 +42,18 @@ class BatchEstimates:
         self._limiter = TaskLimiter(_AT_ONCE, _WAIT_SECONDS, work="estimates are being made")
 
     async def estimate(self, tenant: str, fields: Mapping[str, object]) -> EstimateObject:
-        """Read a batch's input file, and estimate the lines, tokens and cost. No batch is created.
+        """Read the input of a batch, and return the estimated lines, tokens and cost of the batch.
 
         Args:
             fields: body of the request.
 
         Raises:
-            ApiError: a field is not valid, the file does not exist (404) or is too large, or too many other
-                estimates are running (429).
+            ApiError: a field is not valid, the input cannot be read or is too large, reading it takes too
+                long (503), or too many other estimates are running (429).
         """
         settings = self._deps.settings
-        file_id, endpoint = parse_estimate(fields, settings)
-        file = await self._deps.database.files.get(tenant, file_id) if is_file_id(file_id) else None
-        if file is None:
-            raise file_not_found(file_id)
-        if file.bytes > settings.max_batch_file_bytes:
-            message = (
-                f"The file has {file.bytes} bytes; a batch takes at most {settings.max_batch_file_bytes}."
-            )
-            raise invalid_value("input_file_id", message)
+        request = parse_estimate(fields, settings)
+        content = await self._content(tenant, request)
         served = await self._deps.models.served_now()
         limits = InputLimits(
             max_lines=settings.max_lines,
@@ -54,11 +61,13 @@ class BatchEstimates:
             max_embedding_inputs=settings.max_embedding_inputs,
             one_model=settings.one_model_per_batch,
         )
-        estimator = InputEstimator(
-            endpoint, settings.profile, limits, self._canonical, settings.max_models_per_batch
-        )
-        async with self._limiter.slot(tenant, file_id):
-            await self._read(file, estimator)
+        async with self._limiter.slot(tenant, request.input_file_id or request.input_location):
+            with closing(SpillSpace(settings.spool_dir, "An estimate", lambda: None)) as space:
+                validator = InputValidator(request.endpoint, settings.profile, limits, space.new_bytes)
+                estimator = InputEstimator(
+                    request.endpoint, validator, self._canonical, settings.max_models_per_batch
+                )
+                await self._read(content, estimator)
         models, own = estimator.models.keys(), await self._deps.database.quotas.get(tenant)
         refused: dict[str, str] = {}
         for model in models:
@@ -68,7 +77,7 @@ class BatchEstimates:
                 refused[model] = LineCode.MODEL_NOT_FOUND
         found = ((model, self._deps.models.prices_of(model)) for model in models)
         prices = {model: price for model, price in found if price is not None}
-        history = await self._deps.database.batch_list.output_history(tenant, endpoint, list(models))
+        history = await self._deps.database.batch_list.output_history(tenant, request.endpoint, list(models))
         found = estimate_object(estimator, prices, history, refused)
         lines = {each.model: each.lines for each in found.models if each.error is None}
         forecast = await self._forecast(tenant, lines, weight=own.weight or _DEFAULT_WEIGHT)
@@ -100,15 +109,53 @@ class BatchEstimates:
             lines_ahead=round(expected.lines_ahead),
         )
 
-    async def _read(self, file: FileRow, estimator: InputEstimator) -> None:
-        """Pass the file to the estimator in pieces, with only one piece in memory at a time."""
+    async def _content(self, tenant: str, request: EstimateRequest) -> AsyncGenerator[bytes]:
+        """Check that the tenant may read the input, and return its content in pieces.
+
+        Raises:
+            ApiError: the location is not allowed (403), or the file does not exist (404) or is too large.
+        """
+        settings = self._deps.settings
+        if url := request.input_location:
+            check_input_location(settings, url, tenant)
+            quota, used = await QuotaChecks(self._deps, tenant).storage_quota()
+            return ReferencedInput(settings, url, StoredBytes(used, quota)).pieces()
+        file_id = request.input_file_id
+        file = await self._deps.database.files.get(tenant, file_id) if is_file_id(file_id) else None
+        if file is None:
+            raise file_not_found(file_id)
+        if file.bytes > settings.max_batch_file_bytes:
+            message = (
+                f"The file has {file.bytes} bytes; a batch takes at most {settings.max_batch_file_bytes}."
+            )
+            raise invalid_value("input_file_id", message)
+        return self._stored_content(file.id, file.storage_key)
+
+    async def _stored_content(self, file_id: str, key: str) -> AsyncGenerator[bytes]:
         try:
-            async for piece in self._deps.storage.read(file.storage_key):
-                await asyncio.to_thread(estimator.feed, piece)
+            async for piece in self._deps.storage.read(key):
+                yield piece
         except ObjectMissing:
-            message = f"The content of file '{file.id}' is missing."
+            message = f"The content of file '{file_id}' is missing."
             raise ApiError(500, message, code="content_missing") from None
-        await asyncio.to_thread(estimator.finish)
+
+    async def _read(self, content: AsyncGenerator[bytes], estimator: InputEstimator) -> None:
+        """Read the input in pieces, with only one piece in memory at a time.
+
+        Raises:
+            ApiError: the input cannot be read, or reading it takes too long.
+        """
+        try:
+            async with asyncio.timeout(_MAX_SECONDS), aclosing(content):
+                async for piece in content:
+                    await run_in_thread(partial(estimator.feed, piece))
+                await run_in_thread(estimator.finish)
+        except TimeoutError:
+            raise estimate_too_slow(_MAX_SECONDS) from None
+        except InputRefused as refused:
+            code = ValidationCode(refused.error.code)
+            status = _STATUSES.get(code, 400)
+            raise ApiError(status, str(refused), code=code, param=refused.error.param) from None
 
     def _canonical(self, name: str | None) -> str:
         return self._deps.models.canonical(name or self._deps.settings.default_model)

@@ -97,13 +97,17 @@ class InputValidator:
 
 
 def validate(
-    pieces: Iterable[bytes], endpoint: Endpoint, limits: InputLimits, profile: Profile
+    pieces: Iterable[bytes],
+    endpoint: Endpoint,
+    limits: InputLimits,
+    profile: Profile,
+    new_bytes: NewBytes = GrowingBytes,
 ) -> ValidationReport:
     """Validate a whole input, given in pieces, and return a report.
 
     Checks that need the registered backends, for example whether a model exists, are not made here.
     """
-    validation = InputValidator(endpoint, profile, limits)
+    validation = InputValidator(endpoint, profile, limits, new_bytes)
     models: dict[str, int] = {}
 
     def count(accepted: Iterable[CheckedLine]) -> None:

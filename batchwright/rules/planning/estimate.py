@@ -13,10 +13,10 @@ from batchwright.contracts.objects.openai import (
     ModelEstimateObject,
 )
 from batchwright.contracts.registry.prices import PriceConfig
-from batchwright.contracts.terms import Endpoint, Profile
+from batchwright.contracts.terms import Endpoint
 from batchwright.rules.costs import UnitPrices, amount_text
 from batchwright.rules.input.errors import ValidationCode
-from batchwright.rules.input.line_checks import InputLimits, RejectedRequest
+from batchwright.rules.input.line_checks import RejectedRequest
 from batchwright.rules.input.validation import CheckedLine, InputValidator
 from batchwright.rules.planning.request_cost import answers, estimate_tokens, output_limit, prompt_bytes
 from batchwright.rules.results.token_usage import Tokens
@@ -53,6 +53,7 @@ class InputEstimator:
     """Counts the lines and tokens of each model in an input, and validates the input. It is not thread-safe.
 
     Args:
+        validator: validates the input. It has not read anything yet.
         canonical: returns the registered model for the name in a line. If the line names no model, its
             argument is None.
         most_models: maximum number of models. More models are an error of the input.
@@ -61,13 +62,12 @@ class InputEstimator:
     def __init__(
         self,
         endpoint: Endpoint,
-        profile: Profile,
-        limits: InputLimits,
+        validator: InputValidator,
         canonical: Callable[[str | None], str],
         most_models: int,
     ) -> None:
-        self._validator = InputValidator(endpoint, profile, limits)
-        self.errors = self._validator.errors
+        self._validator = validator
+        self.errors = validator.errors
         self._has_output = endpoint not in _WITHOUT_OUTPUT
         self._canonical, self._most_models = canonical, most_models
         self.models: dict[str, ModelLoad] = {}

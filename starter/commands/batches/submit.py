@@ -17,6 +17,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from batchwright.contracts.objects.openai import BatchObject, FileObject
 from batchwright.contracts.payloads.batch import MAX_PRIORITY, MIN_PRIORITY
 from batchwright.rules.input.parts import group_id
+from batchwright.rules.locations import SCHEME
 from batchwright.starter.batch_groups import batches_exit_code, print_batches
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.commands.batches.submit_group import (
@@ -103,8 +104,12 @@ _IdempotencyKey = Annotated[
 
 def submit(
     file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="Requests, one JSON object per line.", show_default=False),
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="Requests, one JSON object per line; or s3://bucket/key that the API may read.",
+            show_default=False,
+        ),
     ],
     endpoint: Endpoint = "/v1/chat/completions",
     window: Window = "24h",
@@ -131,7 +136,7 @@ def submit(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Upload FILE and create a batch from it."""
+    """Upload FILE and create a batch from it. An object s3://bucket/key is not uploaded."""
     pairs, headers = key_value_pairs(metadata, "--metadata"), key_value_pairs(header, "--header")
     if estimate:
         return _show_estimate(file, endpoint, json, url, tenant)
@@ -148,18 +153,24 @@ def submit(
             start_at=int(start_at) if start_at and start_at.isdecimal() else start_at,
             headers=headers,
         )
-        with _input_file(file) as content:
-            parts = divided_input(client, file, content.file, max_cost)
-            if len(parts) > 1:
-                # Options that are not given are left out: a new option does not change the ids of groups.
-                given = {name: value for name, value in create.keywords.items() if value is not None}
-                group = group_id(content.file, [given, pairs], idempotency_key or "")
-                submission = GroupSubmission(client, file, content.file, parts, group)
-                batches = submission.run(create, pairs, may_have_ended=idempotency_key is not None)
-                if wait:
-                    batches = follow_all(client, batches, interval=interval, silent=json)
-                return _print_group(group, batches, wait, json)
-            batch = _create_one(client, file, content, partial(create, metadata=pairs), idempotency_key)
+        if file.startswith(SCHEME):
+            key = idempotency_key or f"submit-{uuid4().hex}"
+            with _explain_how_to_repeat(key):
+                batch = create(file_id=file, metadata=pairs, idempotency_key=key)
+        else:
+            path = Path(file)
+            with _input_file(path) as content:
+                parts = divided_input(client, path, content.file, max_cost)
+                if len(parts) > 1:
+                    # Options that are not given are left out: a new option does not change the ids of groups.
+                    given = {name: value for name, value in create.keywords.items() if value is not None}
+                    group = group_id(content.file, [given, pairs], idempotency_key or "")
+                    submission = GroupSubmission(client, path, content.file, parts, group)
+                    batches = submission.run(create, pairs, may_have_ended=idempotency_key is not None)
+                    if wait:
+                        batches = follow_all(client, batches, interval=interval, silent=json)
+                    return _print_group(group, batches, wait, json)
+                batch = _create_one(client, path, content, partial(create, metadata=pairs), idempotency_key)
         if not json:
             print_webhook_secret(batch)
         if wait:
@@ -208,14 +219,17 @@ def _print_group(group: str, batches: Sequence[BatchObject], wait: bool, json: b
         raise typer.Exit(int(batches_exit_code(batches)))
 
 
-def _show_estimate(file: Path, endpoint: str, json: bool, url: str | None, tenant: str | None) -> None:
-    """Upload the file, show an estimate of its batch, and delete the uploaded file."""
+def _show_estimate(file: str, endpoint: str, json: bool, url: str | None, tenant: str | None) -> None:
+    """Show the estimate of a batch with this input. A file is uploaded for it, and deleted afterwards."""
     with api_client(url, tenant) as client:
-        uploaded = upload_input(client, file, f"estimate-{uuid4().hex}")
-        try:
-            found = client.estimate(uploaded.id, endpoint)
-        finally:
-            client.delete_file(uploaded.id)
+        if file.startswith(SCHEME):
+            found = client.estimate(file, endpoint)
+        else:
+            uploaded = upload_input(client, Path(file), f"estimate-{uuid4().hex}")
+            try:
+                found = client.estimate(uploaded.id, endpoint)
+            finally:
+                client.delete_file(uploaded.id)
     if json:
         print_json(found)
     else:

@@ -1,31 +1,39 @@
 """`batchwright validate`: checks an input file as the API's ingestion does, without uploading it."""
 
+import asyncio
 import json as jsonlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from batchwright.activities.spilled_bytes import SpillSpace
 from batchwright.contracts.objects.openai import EstimateObject
 from batchwright.contracts.registry.schema import prices_of
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.input.line_checks import InputLimits
-from batchwright.rules.input.validation import ValidationReport
+from batchwright.rules.input.validation import InputValidator, ValidationReport
 from batchwright.rules.input.validation import validate as validate_pieces
+from batchwright.rules.locations import SCHEME, parse_object
 from batchwright.rules.planning.estimate import InputEstimator, estimate_object
 from batchwright.settings import Settings, load_registry
 from batchwright.starter.input_format import format_problem
 from batchwright.starter.options import settings_or_stop
 from batchwright.starter.output import ExitCode, estimate_table, stderr, stdout, stop
+from batchwright.storage.base import StorageError
+from batchwright.storage.referenced_input import InputRefused, ReferencedInput, StoredBytes
 
 _PIECE_BYTES = 1024 * 1024
 
 
 def validate(
     file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="Requests, one JSON object per line.", show_default=False),
+        str,
+        typer.Argument(
+            metavar="FILE", help="Requests, one JSON object per line; or s3://bucket/key.", show_default=False
+        ),
     ],
     endpoint: Annotated[
         Endpoint, typer.Option(metavar="<str>", help="Endpoint of the requests.")
@@ -39,7 +47,7 @@ def validate(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Check FILE as the input of a batch, offline.
+    """Check FILE as the input of a batch, offline. An object in S3 is read with your own credentials.
 
     Exits with 0 if the file is valid, and with 1 if it is not.
     """
@@ -51,12 +59,23 @@ def validate(
         one_model=settings.one_model_per_batch,
     )
     profile, estimated = profile or settings.profile, None
+    is_object, why = file.startswith(SCHEME), ""
     try:
-        if estimate:
-            report, estimated = _estimate_file(file, endpoint, limits, profile, settings)
-        else:
-            report = validate_file(file, endpoint, limits, profile)
-        why = "" if report.valid or json else format_problem(file)
+        with (
+            closing(_object_pieces(file, settings) if is_object else _pieces(Path(file))) as pieces,
+            closing(SpillSpace(settings.spool_dir, "The check", lambda: None)) as space,
+        ):
+            if estimate:
+                validator = InputValidator(endpoint, profile, limits, space.new_bytes)
+                report, estimated = _estimate(pieces, validator, endpoint, settings)
+            else:
+                report = validate_pieces(pieces, endpoint, limits, profile, space.new_bytes)
+        if not (is_object or report.valid or json):
+            why = format_problem(Path(file))
+    except InputRefused as refused:
+        report = ValidationReport(0, [refused.error], 1, {})
+    except StorageError as error:
+        stop(str(error))
     except OSError as error:
         stop(f"{file} cannot be read: {error.strerror or error}.")
     if json:
@@ -79,23 +98,10 @@ def validate(
         raise typer.Exit(int(ExitCode.FAILED))
 
 
-def validate_file(path: Path, endpoint: Endpoint, limits: InputLimits, profile: Profile) -> ValidationReport:
-    """Check if the file is a valid input of a batch. Return a report with all its errors.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    return validate_pieces(_pieces(path), endpoint, limits, profile)
-
-
-def _estimate_file(
-    path: Path, endpoint: Endpoint, limits: InputLimits, profile: Profile, settings: Settings
+def _estimate(
+    pieces: Iterable[bytes], validator: InputValidator, endpoint: Endpoint, settings: Settings
 ) -> tuple[ValidationReport, EstimateObject]:
-    """Check if the file is a valid input of a batch. Return a report, and an estimate of the batch's cost.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Check an input. Return a report, and an estimate of the cost of its batch."""
     registry = load_registry(settings)
     models = registry.models if registry else {}
     aliases = {alias: name for name, model in models.items() for alias in model.aliases}
@@ -104,8 +110,8 @@ def _estimate_file(
         named = name or settings.default_model
         return aliases.get(named, named)
 
-    estimator = InputEstimator(endpoint, profile, limits, canonical, settings.max_models_per_batch)
-    for piece in _pieces(path):
+    estimator = InputEstimator(endpoint, validator, canonical, settings.max_models_per_batch)
+    for piece in pieces:
         estimator.feed(piece)
     estimator.finish()
     counts = {model: load.lines for model, load in estimator.models.items()}
@@ -118,13 +124,37 @@ def _estimate_file(
     return report, estimate_object(estimator, prices, {}, {})
 
 
-def _pieces(path: Path) -> Iterator[bytes]:
+def _pieces(path: Path) -> Generator[bytes]:
     with path.open("rb") as file:
         while piece := file.read(_PIECE_BYTES):
             yield piece
 
 
-def _as_text(file: Path, report: ValidationReport) -> str:
+def _object_pieces(url: str, settings: Settings) -> Generator[bytes]:
+    """Yield the input in an object in pieces, expanded if it is compressed.
+
+    Raises:
+        InputRefused: the object cannot be the input of a batch.
+        StorageError: S3 does not respond.
+    """
+    try:
+        parse_object(url)
+    except ValueError as error:
+        stop(f"{url} is not the URL of an object: {error}.")
+    content = ReferencedInput(settings, url, StoredBytes()).pieces()
+
+    async def next_piece() -> bytes:
+        return await anext(content, b"")
+
+    with asyncio.Runner() as runner:
+        try:
+            while piece := runner.run(next_piece()):
+                yield piece
+        finally:
+            runner.run(content.aclose())
+
+
+def _as_text(file: str, report: ValidationReport) -> str:
     lines = [
         f"{f'line {error.line}: ' if error.line is not None else ''}{error.message} ({error.code})"
         for error in report.errors

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import accumulate
-from pathlib import Path
 from random import Random
 
 import msgspec
@@ -26,12 +25,12 @@ from batchwright.rules import growing_bytes
 from batchwright.rules.dispatch.rate_limits import Pacing
 from batchwright.rules.ids import request_id
 from batchwright.rules.input import line_ids
+from batchwright.rules.input.validation import validate
 from batchwright.rules.planning.dispatch_order import ModelLines, PlanLine, ReadLine
 from batchwright.rules.planning.plan_format import PlanEntry, SliceRecord
 from batchwright.rules.results.output_lines import error_line
 from batchwright.rules.results.segments import RecordKind, SegmentRecord
 from batchwright.settings import load
-from batchwright.starter.commands.batches.validate import validate_file
 from batchwright.storage.base import ObjectWriter
 from tests.activities.ingestion.fresh_batch import (
     BATCH_ID,
@@ -353,10 +352,9 @@ async def test_more_lines_than_allowed_fail_the_batch() -> None:
     assert [error.code for error in (await batch.row()).errors] == ["too_many_tasks"]
 
 
-def test_a_file_can_be_validated_without_a_batch(tmp_path: Path) -> None:
-    path = tmp_path / "input.jsonl"
-    path.write_bytes(a_line("1") + b"\n{}\n")
-    report = validate_file(path, Endpoint.CHAT_COMPLETIONS, line_limits(load()), Profile.RELAXED)
+def test_an_input_can_be_validated_without_a_batch() -> None:
+    content = [a_line("1") + b"\n", b"{}\n"]
+    report = validate(content, Endpoint.CHAT_COMPLETIONS, line_limits(load()), Profile.RELAXED)
     assert (report.lines, report.models, report.valid) == (2, {"a": 1}, False)
     assert [(error.param, error.line) for error in report.errors] == [("custom_id", 2), ("body", 2)]
 

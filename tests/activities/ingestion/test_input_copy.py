@@ -5,17 +5,16 @@ import gzip
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from secrets import token_hex
 
 import pytest
-from botocore.session import get_session
 
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.input.compression import zstd
 from batchwright.storage.base import ObjectWriter, StorageUnavailable
 from tests.activities.ingestion.fresh_batch import FILE_ID, TENANT, FreshBatch, a_line
+from tests.fakes.data_bucket import DataBucket, data_bucket
 from tests.fakes.s3 import S3Server
-from tests.fakes.s3_proxy import S3Proxy, Seen, proxied
+from tests.fakes.s3_proxy import Seen
 
 pytestmark = pytest.mark.integration
 
@@ -23,37 +22,20 @@ LINES = b"\n".join([a_line("1"), a_line("2"), a_line("3")]) + b"\n"
 MIB = 1024 * 1024
 
 
-class Source:
-    """A bucket with objects of the tenant, behind a proxy."""
-
-    def __init__(self, server: S3Server, proxy: S3Proxy) -> None:
-        self._server, self.proxy = server, proxy
-        self._session = get_session()
-        self._folder = f"test-{token_hex(8)}"
-        self.location = f"s3://{server.bucket}/{self._folder}/"
-
-    def put(self, name: str, data: bytes) -> str:
-        """Write an object and return its URL."""
-        client = self._session.create_client("s3", endpoint_url=self._server.url, region_name="us-east-1")
-        client.put_object(  # pyright: ignore
-            Bucket=self._server.bucket, Key=f"{self._folder}/{name}", Body=data
-        )
-        return self.location + name
+class Source(DataBucket):
+    """A bucket with objects of the tenant, and the batches that name them."""
 
     def batch(self, url: str, **settings: object) -> FreshBatch:
         """Return a batch that names the object `url` as its input. It is ingested with these settings."""
-        settings = {"data_locations": {TENANT: {"read": [self.location]}}, **settings}
-        address = {"s3_endpoint_url": self.proxy.url, "s3_path_style": True}
-        batch = FreshBatch(**address, **settings)  # pyright: ignore[reportArgumentType]
+        batch = FreshBatch(**self.settings(TENANT) | settings)  # pyright: ignore[reportArgumentType]
         batch.order = batch.order.model_copy(update={"input_location": url})
         return batch
 
 
 @pytest.fixture
 async def source(moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Source]:
-    moto.lend_keys(monkeypatch)
-    async with proxied(moto.url) as proxy:
-        yield Source(moto, proxy)
+    async with data_bucket(moto, monkeypatch) as bucket:
+        yield Source(moto, bucket.proxy)
 
 
 async def refused(batch: FreshBatch) -> tuple[str, str]:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 Rows = list[dict[str, object]]
+_TEXT_TYPES = {"large_string": pa.large_string(), "binary": pa.binary(), "large_binary": pa.large_binary()}
 
 
 def write_parquet(path: Path, rows: Sequence[dict[str, object]], rows_in_group: int = 1_000) -> None:
@@ -25,8 +26,8 @@ def type_of(path: Path, column: str) -> str:
 
 
 def write_repeated_as(kind: str, path: Path, text: str, rows: int) -> None:
-    """Write a file with the text in each row of the column `a`, whose type has the name `kind`."""
-    values = pa.array([text] * rows, pa.string()).cast(pa.type_for_alias(kind))
+    """Write a file with the text in each row of the column `a`, whose type is `kind`."""
+    values = pa.array([text] * rows, pa.string()).cast(_TEXT_TYPES[kind])
     pq.write_table(pa.table({"a": values}), path)
 
 

@@ -11,7 +11,10 @@ from batchwright.contracts.payloads.batch import ModelCounts
 from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.contracts.terms import Usage
 from batchwright.database.records import SliceProgress
+from batchwright.rules.locations import ObjectLocation
+from batchwright.settings import Settings
 from batchwright.starter.output import money_text
+from tests.fakes.small_memory import small_memory
 from tests.unit.starter.cli import LATER, Cli, run_now, served
 
 PRICES = {"llama": PriceConfig(currency="EUR", input="0.5", output="2", request="1")}
@@ -124,3 +127,37 @@ def test_validate_estimates_offline_by_the_prices_of_the_gateway(cli: Cli, tmp_p
 )
 def test_amounts_are_rounded_for_reading(amount: str, text: str) -> None:
     assert money_text(amount) == text
+
+
+def test_validate_keeps_the_ids_of_lines_beyond_a_million_on_disk(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, spool = tmp_path / "input.jsonl", tmp_path / "spool"
+    path.write_text("".join(LINE.replace('"a"', f'"{number % 180}"') for number in range(200)))
+    for options in ([], ["--estimate"]):
+        files = small_memory(monkeypatch)
+        checked = cli.run("validate", str(path), "--json", *options, BATCHWRIGHT_SPOOL_DIR=str(spool))
+        assert json.loads(checked.stdout)["error_count"] == 20
+        assert [(file.directory, file.file.closed) for file in files] == [(spool, True)]
+
+
+def test_submit_names_an_object_without_an_upload(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, files = "s3://data/blue/in.jsonl", len(cli.api.database.rows.files)
+    for option in ("--estimate", "--json"):
+        refused = cli.run("submit", url, option)
+        assert (refused.exit_code, "may not read from 's3://data/blue/in.jsonl'" in refused.stderr) == (
+            3,
+            True,
+        )
+
+    def may_read(settings: Settings, tenant: str, location: ObjectLocation) -> bool:
+        return (tenant, location) == ("default", ObjectLocation("data", "blue/in.jsonl"))
+
+    monkeypatch.setattr(Settings, "may_read", may_read)
+    batch_id = cli.run("submit", url, "--window", "2h", "--idempotency-key", "one").stdout.strip()
+    assert cli.run("submit", url, "--window", "2h", "--idempotency-key", "one").stdout.strip() == batch_id
+    order = cli.row(batch_id).order
+    assert (order.input_location, order.completion_window) == (url, "2h")
+    assert len(cli.api.database.rows.files) == files

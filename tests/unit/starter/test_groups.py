@@ -96,6 +96,8 @@ def test_the_id_of_a_group_depends_on_the_given_options_only(
     path = tmp_path / "input.jsonl"
     path.write_text("".join(LINE.replace('"a"', f'"fixed-{number}"') for number in range(5)))
     assert submitted(small, path, *options) == group
+    for row in rows(small, group):
+        small.end(row.order.batch_id)
 
 
 def test_the_limits_of_a_batch_are_those_of_the_api(cli: Cli) -> None:

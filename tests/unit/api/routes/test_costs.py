@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import httpx
 import pytest
@@ -16,6 +17,7 @@ from batchwright.database.tables.batches.batch_snapshots import BatchKey
 from batchwright.rules.costs import amount_of
 from batchwright.rules.dispatch.queue_forecast import ModelSpeed
 from tests.fakes.api import ApiFixture, error_of, open_api, read
+from tests.fakes.small_memory import small_memory
 
 PRICES = {"llama": PriceConfig(currency="EUR", input="2", request="0.01")}
 NOW = datetime.now(UTC)
@@ -174,6 +176,18 @@ async def test_an_estimate_lists_the_errors_of_the_input(api: ApiFixture) -> Non
     found = await estimate(api, a_line("a"), {"custom_id": "a", "body": {}})
     assert found.errors is not None
     assert "duplicate_custom_id" in {error.code for error in found.errors.data}
+
+
+async def test_the_ids_of_an_input_beyond_a_million_lines_are_on_disk_during_its_estimate(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    files = small_memory(monkeypatch)
+    lines = [a_line(f"line-{number}") for number in range(200)]
+    async with open_api(spool_dir=str(tmp_path)) as api:
+        found = await estimate(api, *lines, a_line("line-150"))
+    assert found.errors is not None
+    assert [(error.code, error.line) for error in found.errors.data] == [("duplicate_custom_id", 201)]
+    assert [(file.directory, file.file.closed) for file in files] == [(tmp_path, True)]
 
 
 @pytest.mark.parametrize(

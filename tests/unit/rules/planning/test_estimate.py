@@ -8,6 +8,7 @@ from batchwright.contracts.objects.openai import EstimateObject
 from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.input.line_checks import InputLimits
+from batchwright.rules.input.validation import InputValidator
 from batchwright.rules.planning.estimate import InputEstimator, OutputHistory, estimate_object
 
 PRICES = {"a": PriceConfig(input="1", output="2", request="0.5")}
@@ -33,9 +34,8 @@ def estimate(
     refused: dict[str, str] | None = None,
     endpoint: Endpoint = Endpoint.CHAT_COMPLETIONS,
 ) -> EstimateObject:
-    estimator = InputEstimator(
-        endpoint, Profile.RELAXED, InputLimits(max_lines=5), lambda name: name or "", 2
-    )
+    validator = InputValidator(endpoint, Profile.RELAXED, InputLimits(max_lines=5))
+    estimator = InputEstimator(endpoint, validator, lambda name: name or "", 2)
     for line in lines:
         estimator.feed(line)
     estimator.finish()

@@ -1,0 +1,129 @@
+"""Reads the object that a batch names as its input, expanded if it is compressed."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from importlib import import_module
+from typing import NamedTuple
+
+from batchwright.contracts.terms import ValidationError
+from batchwright.rules.input.compression import DamagedArchive, expanded_name
+from batchwright.rules.input.errors import ValidationCode
+from batchwright.rules.input.expanded_content import ExpandedContent
+from batchwright.rules.locations import parse_object
+from batchwright.settings import Settings
+from batchwright.storage.base import ObjectChanged, ObjectMissing, ObjectRefused
+
+
+class InputRefused(Exception):
+    """An object cannot be the input of a batch. `error` is shown to the client."""
+
+    def __init__(self, code: ValidationCode, message: str) -> None:
+        super().__init__(message)
+        self.error = ValidationError(code=code.value, message=message, param="input_file_id")
+
+
+class StoredBytes(NamedTuple):
+    """Bytes that a tenant has stored, and its quota of them. A quota of 0 means no quota."""
+
+    used: int = 0
+    quota: int = 0
+
+    def check(self, size: int) -> None:
+        """Check that the tenant may store an input of at least `size` bytes.
+
+        Raises:
+            InputRefused: the quota does not allow so many more bytes.
+        """
+        if self.quota and self.used + size > self.quota:
+            raise self.refused(size)
+
+    def refused(self, size: int) -> InputRefused:
+        message = (
+            f"The input has at least {size} bytes. With the tenant's other files, that is more than the "
+            f"{self.quota} bytes that it may store. Delete files, or let them expire."
+        )
+        return InputRefused(ValidationCode.STORAGE_QUOTA_EXCEEDED, message)
+
+
+class ReferencedInput:
+    """An object with the input of a batch, which is read once. One piece of it is in memory at a time.
+
+    Args:
+        url: URL of the object. The caller has checked its form, and that the tenant may read it.
+        stored: usage and quota of the tenant's storage, to which the input would be copied.
+
+    Attributes:
+        bytes: number of bytes that were read so far, after expansion.
+    """
+
+    def __init__(self, settings: Settings, url: str, stored: StoredBytes) -> None:
+        self._settings, self._url, self._stored = settings, url, stored
+        self._location = parse_object(url)
+        self._content = ExpandedContent(expands=True)
+        self.bytes = 0
+
+    @property
+    def filename(self) -> str:
+        """Name of the input file. It is known once all pieces were read."""
+        name = self._location.name
+        return expanded_name(name) if self._content.is_expanded else name
+
+    async def pieces(self) -> AsyncGenerator[bytes]:
+        """Yield the bytes of the input in pieces, all of one version of the object.
+
+        Raises:
+            InputRefused: the object does not exist, was replaced while it was read, is damaged or too large,
+                or S3 refuses to return it.
+            StorageUnavailable: S3 does not respond, even after retries.
+        """
+        try:
+            async with aclosing(self._pieces()) as pieces:
+                async for piece in pieces:
+                    yield piece
+        except ObjectMissing:
+            message = f"There is no object '{self._url}'. Correct the URL, or write the object first."
+            raise InputRefused(ValidationCode.INPUT_NOT_FOUND, message) from None
+        except ObjectChanged:
+            message = (
+                f"The object '{self._url}' was replaced while it was read. Try again once it is complete."
+            )
+            raise InputRefused(ValidationCode.INPUT_CHANGED, message) from None
+        except ObjectRefused as error:
+            raise InputRefused(ValidationCode.INPUT_UNREADABLE, str(error)) from None
+        except DamagedArchive as error:
+            raise InputRefused(ValidationCode.DAMAGED_ARCHIVE, str(error)) from None
+
+    async def _pieces(self) -> AsyncGenerator[bytes]:
+        # Imported only if needed, and in a thread: it takes a second and 40 MB.
+        await asyncio.to_thread(import_module, "batchwright.storage.s3.object_reader")
+        from batchwright.storage.s3.object_reader import read_object
+
+        async with aclosing(read_object(self._settings, self._location, self._check_size)) as received:
+            async for piece in received:
+                async for part in self._checked(self._content.feed(piece)):
+                    yield part
+        async for part in self._checked(self._content.finish()):
+            yield part
+
+    async def _checked(self, parts: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+        async for part in parts:
+            self.bytes += len(part)
+            self._check_size(self.bytes)
+            yield part
+
+    def _check_size(self, size: int) -> None:
+        """Check the size of an input while it is read.
+
+        Args:
+            size: number of bytes that are known so far. The whole input may be larger.
+
+        Raises:
+            InputRefused: `size` is more than a batch allows, or than the tenant's quota of stored bytes
+                allows.
+        """
+        limit = self._settings.max_batch_file_bytes
+        if size > limit:
+            message = f"The input is too large: a batch takes at most {limit} bytes. Split it into several."
+            raise InputRefused(ValidationCode.INPUT_TOO_LARGE, message)
+        self._stored.check(size)

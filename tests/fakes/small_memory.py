@@ -1,0 +1,24 @@
+"""Limits of memory after which the checks of an input use the disk, so small that a few lines reach them."""
+
+from pathlib import Path
+
+import pytest
+
+from batchwright.activities import spilled_bytes
+from batchwright.activities.scratch_file import ScratchFile
+from batchwright.rules.input import line_ids
+
+
+def small_memory(environment: pytest.MonkeyPatch) -> list[ScratchFile]:
+    """Limit the memory for `custom_id`s to ten lines. Return a list to which the files on disk are added."""
+    files = list[ScratchFile]()
+
+    def recorded(directory: Path | None, purpose: str) -> ScratchFile:
+        files.append(ScratchFile(directory, purpose))
+        return files[-1]
+
+    environment.setattr(spilled_bytes, "ScratchFile", recorded)
+    environment.setattr(spilled_bytes, "_MEMORY_BYTES", 0)
+    environment.setattr(spilled_bytes, "_CHUNK_BYTES", 1_000)
+    environment.setattr(line_ids, "_MAX_IN_TABLE", 10)
+    return files
