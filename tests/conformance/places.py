@@ -32,13 +32,27 @@ TIGHT = {
     **with_constants(max_part_bytes=PART_BYTES),
 }
 ISSUER_PORT = free_port()  # the check of tokens runs an issuer there
+S3_PORT = free_port()  # the check of data in place runs an S3 server there
+DATA = "s3://batchwright-test/data/"
+_IN_PLACE = {
+    "BATCHWRIGHT_S3_ENDPOINT_URL": f"http://127.0.0.1:{S3_PORT}",
+    "BATCHWRIGHT_S3_PATH_STYLE": "true",
+    "BATCHWRIGHT_DATA_LOCATIONS": f'{{"{Profile.RELAXED}": {{"read": ["{DATA}"], "write": ["{DATA}"]}}}}',
+    "AWS_ACCESS_KEY_ID": "test-key",
+    "AWS_SECRET_ACCESS_KEY": "test-secret",
+    "AWS_REGION": "us-east-1",
+}
 _KEYS = {
     "BATCHWRIGHT_AUTH": "api_key",
     "BATCHWRIGHT_OIDC_ISSUER": f"http://127.0.0.1:{ISSUER_PORT}",
     "BATCHWRIGHT_OIDC_AUDIENCE": "batches",
 }
 # The fuzzer waits until a stream has ended, also if it has paused the batch. Receivers of webhooks run here.
-_ORDINARY = {**with_constants(stream_seconds=2), "BATCHWRIGHT_WEBHOOK_ALLOWED_NETWORKS": '["127.0.0.0/8"]'}
+_ORDINARY = {
+    **with_constants(stream_seconds=2),
+    "BATCHWRIGHT_WEBHOOK_ALLOWED_NETWORKS": '["127.0.0.0/8"]',
+    **_IN_PLACE,
+}
 
 
 class Places:

@@ -9,6 +9,7 @@ from tests.conformance import (
     batches,
     bounds,
     calls,
+    data_in_place,
     edges,
     endpoints,
     files,
@@ -40,7 +41,7 @@ Checks of limits and policies run with small limits, and checks of keys with `BA
 
 def checks() -> dict[Row, Check]:
     """Return the checks with the Python client, by row."""
-    ours = (surroundings, operation, tenants, bounds, keys, webhooks)
+    ours = (surroundings, operation, tenants, bounds, keys, webhooks, data_in_place)
     modules = (files, uploads, batches, endpoints, edges, results, calls, *ours)
     tables = [module.TABLE for module in modules]
     tables += [messages.TABLE, messages.TIGHT_TABLE, messages.KEYS_TABLE, calls.TIGHT_TABLE]

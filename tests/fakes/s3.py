@@ -107,16 +107,19 @@ def real_server() -> S3Server | None:
 
 
 @contextmanager
-def moto_server() -> Generator[S3Server]:
+def moto_server(port: int = 0) -> Generator[S3Server]:
     """Run moto's S3 server in a thread, and yield it.
 
     It checks no signatures and keeps all objects in memory.
+
+    Args:
+        port: port on which it listens; 0 for a free one.
     """
     from moto.server import ThreadedMotoServer  # another
 
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     os.environ["MOTO_S3_DEFAULT_MAX_KEYS"] = str(_MOTO_PAGE)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
     server.start()
     try:
         host, port = server.get_host_and_port()
