@@ -9,7 +9,7 @@ UV_WANTED := 'uv>=0.9,<1'
 PY_SPY_WANTED := 'py-spy>=0.4,<1'
 export UV_HTTP_TIMEOUT ?= 120
 
-.PHONY: help install demo dev test test-fast test-slow test-observability test-cluster chromium conformance fuzz lint format docs site sbom audit release screenshots chaos outage timing compatibility reruns soak large bench bench-compare profile clean
+.PHONY: help install demo dev test test-fast test-slow test-observability test-cluster chromium conformance fuzz lint format docs site sbom audit release screenshots chaos outage timing compatibility reruns soak large collect bench bench-compare profile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ \
@@ -132,6 +132,9 @@ soak: install ## one batch of LINES (1,000,000) small lines: memory, history, ti
 
 large: install ## memory and time a line, of a million lines and of LINES (2,000,000)
 	$(RUN)python -m bench.large --lines $(or $(LINES),2000000)
+
+collect: install ## memory and time of `batchwright collect`, with a million rows and with ROWS (5,000,000)
+	$(RUN)python -m bench.collect --rows $(or $(ROWS),5000000) --suffix .csv --suffix .parquet
 
 bench: install $(TOOLS)/peers/.installed $(TOOLS)/py-spy/.installed ## every target beside its yardstick, 48 minutes (BENCH="--quick --only whole")
 	$(RUN)python -m bench $(BENCH)

@@ -28,6 +28,8 @@ _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 _FOLLOW_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
 # After the last byte of a large upload, the API may need a long time to store and check the file.
 _UPLOAD_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
+# The API reads a large input for minutes, at most ten, and may wait for a place before.
+_ESTIMATE_TIMEOUT = httpx.Timeout(660.0, connect=5.0)
 _EVENTS = "/x/events"
 _EVENT_DATA = "data: "
 _EVENTS_TIMEOUT = httpx.Timeout(35.0, connect=5.0)  # the API sends something at least every 15 s
@@ -164,7 +166,9 @@ class Client:
             file_id: id of an uploaded file, or URL `s3://bucket/key` of an object that the API may read.
         """
         body = {"input_file_id": file_id, "endpoint": endpoint}
-        return self.call("POST", "/v1/batches/x/estimate", EstimateObject, body)
+        with self._translated_errors():
+            response = self._http.post("/v1/batches/x/estimate", json=body, timeout=_ESTIMATE_TIMEOUT)
+        return self._read(response, EstimateObject)
 
     def change_max_cost(self, batch_id: str, max_cost: str | None) -> BatchObject:
         """Change the maximum cost of a batch in progress, and return the batch. None removes the limit."""
