@@ -5,6 +5,9 @@ from collections.abc import Mapping
 import orjson
 from fastapi import Response
 
+from batchwright.contracts.terms import ValidationError
+from batchwright.rules.input.errors import ValidationCode
+
 RETRY_AFTER_SECONDS = 5
 _FINAL = {"x-should-retry": "false"}
 NO_HINTS: Mapping[str, str] = {}
@@ -143,6 +146,17 @@ def damaged_archive(error: Exception) -> ApiError:
 def expanded_file_too_large(limit: int) -> ApiError:
     message = f"The file is compressed, and too large when expanded: at most {limit} bytes are allowed."
     return ApiError(413, message, code="expanded_file_too_large", param="file")
+
+
+def input_refused(error: ValidationError) -> ApiError:
+    """Return the error for an object that cannot be the input of a batch, with the code of such a batch."""
+    statuses: dict[str, int] = {
+        ValidationCode.INPUT_NOT_FOUND: 404,
+        ValidationCode.INPUT_CHANGED: 409,
+        ValidationCode.INPUT_TOO_LARGE: 413,
+    }
+    status = statuses.get(error.code, 400)
+    return ApiError(status, error.message, code=error.code, param=error.param, headers=_FINAL)
 
 
 def estimate_too_slow(seconds: float) -> ApiError:

@@ -7,7 +7,13 @@ from functools import partial
 
 from batchwright.activities.spilled_bytes import SpillSpace
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.errors import ApiError, estimate_too_slow, file_not_found, invalid_value
+from batchwright.api.errors import (
+    ApiError,
+    estimate_too_slow,
+    file_not_found,
+    input_refused,
+    invalid_value,
+)
 from batchwright.api.schemas.batch_create import EstimateRequest, parse_estimate
 from batchwright.api.services.batches.creation import check_input_location
 from batchwright.api.services.quota_checks import QuotaChecks
@@ -17,7 +23,6 @@ from batchwright.contracts.objects.openai import EstimatedTime, EstimateObject
 from batchwright.rules.dispatch.start_forecast import start_time
 from batchwright.rules.dispatch.work_ahead import UnsettledWork
 from batchwright.rules.ids import is_file_id
-from batchwright.rules.input.errors import ValidationCode
 from batchwright.rules.input.line_checks import InputLimits
 from batchwright.rules.input.validation import InputValidator
 from batchwright.rules.planning.estimate import InputEstimator, estimate_object
@@ -28,11 +33,6 @@ from batchwright.storage.referenced_input import InputRefused, ReferencedInput, 
 _AT_ONCE = 4  # an estimate takes about a second of CPU time for 50,000 lines
 _WAIT_SECONDS = 20.0
 _MAX_SECONDS = 600.0  # for one input, so that a slow bucket does not keep a place for ever
-_STATUSES = {  # of the responses; all others are 400
-    ValidationCode.INPUT_NOT_FOUND: 404,
-    ValidationCode.INPUT_CHANGED: 409,
-    ValidationCode.INPUT_TOO_LARGE: 413,
-}
 _DEFAULT_WEIGHT = 1.0
 
 
@@ -153,9 +153,7 @@ class BatchEstimates:
         except TimeoutError:
             raise estimate_too_slow(_MAX_SECONDS) from None
         except InputRefused as refused:
-            code = ValidationCode(refused.error.code)
-            status = _STATUSES.get(code, 400)
-            raise ApiError(status, str(refused), code=code, param=refused.error.param) from None
+            raise input_refused(refused.error) from None
 
     def _canonical(self, name: str | None) -> str:
         return self._deps.models.canonical(name or self._deps.settings.default_model)
