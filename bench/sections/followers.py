@@ -1,0 +1,93 @@
+"""Section: rate of a batch while clients follow its results, compared with its rate alone."""
+
+import asyncio
+from urllib.parse import urlsplit
+
+from batchwright.starter.client import Client
+from bench import batches
+from bench.inputs import write_input
+from bench.results import Figure, Target
+from bench.section import Section, SectionOptions
+from bench.stack import RunningStack, Simulator, running_stack, simulator, wait_until_quiet
+
+_FOLLOWERS = 8  # the most that a tenant may have at one API process
+_IN_FLIGHT, _LATENCY_MS = 64, 100
+_LINES = 5_000
+_SECONDS, _ROUNDS = 80.0, 4
+
+
+def measure(options: SectionOptions) -> list[Figure]:
+    count = options.size(_LINES, 500)
+    path = options.folder / "followers.jsonl"
+    write_input(path, count)
+    alone, followed = list[float](), list[float]()
+    with (
+        simulator("--latency-ms", str(_LATENCY_MS)) as backend,
+        running_stack(options.folder / "followers", backend.url, in_flight=_IN_FLIGHT) as stack,
+        Client(stack.api) as client,
+    ):
+        file_id = batches.upload(client, path)
+        for number in options.turns(_SECONDS, _ROUNDS):
+            # Each comes first in every second round, so that what changes with time affects both.
+            for followers in (0, _FOLLOWERS) if number % 2 else (_FOLLOWERS, 0):
+                rate = asyncio.run(_rate(stack, backend, file_id, count, followers))
+                (followed if followers else alone).append(rate)
+            options.report(f"round {number}: {alone[-1]:.0f} lines/s alone, {followed[-1]:.0f} followed")
+    ratios = [one / other for one, other in zip(followed, alone, strict=True)]
+    what = f"rate with {_FOLLOWERS} followers, as a share of the rate without"
+    return [
+        Figure("followers.rate_alone", "rate without followers", alone, "lines/s"),
+        Figure("followers.rate_followed", f"rate with {_FOLLOWERS} followers", followed, "lines/s"),
+        Figure("followers.ratio", what, ratios, "", Target(0.97, "at least")),
+    ]
+
+
+async def _rate(stack: RunningStack, backend: Simulator, file_id: str, count: int, followers: int) -> float:
+    """Run a batch of the file, followed by clients. Return its lines per second, while lines were sent.
+
+    Raises:
+        SystemExit: a follower did not receive all lines, or the batch did not complete them.
+    """
+    await asyncio.to_thread(wait_until_quiet, stack)
+    backend.reset()
+    with Client(stack.api) as client:
+        batch = batches.create(client, file_id)
+        following = [asyncio.create_task(_follow(stack, batch.id)) for _ in range(followers)]
+        await asyncio.to_thread(batches.wait, client, batch.id, count)
+        received = await asyncio.gather(*following)
+    if any(lines != count for lines in received):
+        raise SystemExit(f"the followers received {received} lines of {count}")
+    return count / backend.ledger().send_seconds
+
+
+async def _follow(stack: RunningStack, batch_id: str) -> int:
+    """Follow the results of a batch until its end. Return the number of lines.
+
+    The request is one of HTTP/1.0, whose response has no chunks: each newline of the body ends a line.
+    """
+    place = urlsplit(stack.api)
+    reader, writer = await asyncio.open_connection(place.hostname, place.port)
+    try:
+        target = f"/v1/batches/{batch_id}/x/results?follow=true"
+        writer.write(f"GET {target} HTTP/1.0\r\nHost: {place.netloc}\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b" 200 " not in head.partition(b"\r\n")[0]:
+            raise SystemExit(f"the API refuses a follower: {head!r}")
+        lines = 0
+        while piece := await reader.read(65_536):
+            lines += piece.count(b"\n")
+        return lines
+    finally:
+        writer.close()
+
+
+SECTION = Section(
+    "followers",
+    "A batch whose results are followed",
+    f"{_LINES:,} lines of 1 KB, every answer after {_LATENCY_MS} ms, {_IN_FLIGHT} in flight; the rate while "
+    f"lines are sent. In turns without followers, and with {_FOLLOWERS} clients that stream the results "
+    "of the batch until its end.",
+    2.0,
+    measure,
+    on_the_page=False,
+)
