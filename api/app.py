@@ -108,7 +108,7 @@ def build_app(
 
 
 def _add_routes(
-    app: DocumentedApp, deps: ApiDependencies, events: BatchEvents, interactive: InteractiveCalls | None
+    app: FastAPI, deps: ApiDependencies, events: BatchEvents, interactive: InteractiveCalls | None
 ) -> list[APIRouter]:
     """Add the routes for tenants and operators to the application. Return their routers."""
     settings = deps.settings
@@ -140,7 +140,6 @@ def _add_routes(
     operator_routers = [routes(deps).router() for routes in _OPERATOR_ROUTES]
     for router in operator_routers:
         app.include_router(router, dependencies=keys, responses=denials)
-    app.add_route("/docs", app.page, include_in_schema=False)
     return [*tenant_routers, *operator_routers]
 
 
@@ -156,8 +155,7 @@ def _add_middleware(
         app.add_middleware(
             AuthenticationMiddleware, authenticator=authenticator, metrics=deps.metrics, denials=denials
         )
-    if settings.ui:
-        app.add_middleware(UiMiddleware, deps=deps, authenticator=authenticator)
+    app.add_middleware(UiMiddleware, deps=deps, authenticator=authenticator)
     if settings.auth != "api_key":
         app.add_middleware(
             BrowserGuardMiddleware, origins=settings.api_cors_origins, hosts=settings.api_hosts

@@ -6,10 +6,9 @@ error messages. The parameter schemas are only documentation.
 
 from collections.abc import Mapping
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI
 from pydantic import TypeAdapter, WithJsonSchema
 
-from batchwright.api.docs_page import render_page
 from batchwright.contracts.objects.anthropic import MessageErrorObject
 from batchwright.contracts.objects.openai import ErrorObject
 from batchwright.rules.batch_filters import LAST_TIME
@@ -137,18 +136,10 @@ class DocumentedApp(FastAPI):
     FastAPI alone would describe a 422 response for invalid requests, but this API returns 400.
     """
 
-    _page: Response | None = None
-
     def openapi(self) -> dict[str, object]:
         if self.openapi_schema is None:
             self.openapi_schema = _with_error_schema(_without_members(super().openapi(), set()))
         return self.openapi_schema
-
-    async def page(self, _: Request) -> Response:
-        """Return the OpenAPI description as an HTML page."""
-        if self._page is None:
-            self._page = render_page(self.openapi())
-        return self._page
 
 
 def _with_error_schema(description: dict[str, object]) -> dict[str, object]:

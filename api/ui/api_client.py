@@ -1,7 +1,7 @@
 """Client of the API's own routes, in the same process."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager
 from http import HTTPStatus
 from typing import NamedTuple, TypeVar
@@ -10,7 +10,8 @@ from urllib.parse import quote, urlencode
 import orjson
 from anyio import create_memory_object_stream
 from pydantic import BaseModel, ValidationError
-from starlette.datastructures import Headers
+from starlette import datastructures
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batchwright.api.auth.caller import SCOPE_SESSION_KEY, SessionKey
@@ -20,14 +21,13 @@ from batchwright.contracts.objects.openai import ErrorObject
 
 # Headers that are about the browser's request, or would authenticate it in another way than its session.
 _OWN_HEADERS = frozenset(
-    {
-        *("accept-encoding", "content-encoding", "content-length", "content-type", "transfer-encoding"),
-        *("if-match", "if-none-match", "if-range", "range", "idempotency-key", "last-event-id"),
-        *("authorization", "api-key", "x-api-key", "cookie"),
-    }
+    b"accept-encoding content-encoding content-length content-type transfer-encoding if-match if-none-match "
+    b"if-range range idempotency-key last-event-id authorization api-key x-api-key cookie".split()
 )
+_OF_THE_PAGE = ("route", "endpoint", "path_params")
 Query = Mapping[str, str | None]
-_NO_QUERY: Query = {}
+Headers = Mapping[str, str]
+_NONE: Headers = {}
 _T = TypeVar("_T", bound=BaseModel)
 
 
@@ -57,35 +57,37 @@ class ApiClient:
         """
         self._app, self._visit, self._session = app, visit, session
 
-    async def get(self, path: str, kind: type[_T], query: Query = _NO_QUERY) -> _T:
-        return kind.model_validate_json(await self._call("GET", path, query))
+    async def get(self, path: str, kind: type[_T], query: Query = _NONE) -> _T:
+        return kind.model_validate_json(await self.send("GET", path, query))
 
-    async def post(
-        self, path: str, kind: type[_T], body: object = None, headers: Mapping[str, str] | None = None
-    ) -> _T:
+    async def post(self, path: str, kind: type[_T], body: object, headers: Headers = _NONE) -> _T:
+        return kind.model_validate_json(await self.send("POST", path, body=body, headers=headers))
+
+    async def send(
+        self, method: str, path: str, query: Query = _NONE, body: object = None, headers: Headers = _NONE
+    ) -> bytes:
+        """Send a request, whose body is an object of JSON or None, and return the body of the response."""
         content = b"" if body is None else orjson.dumps(body)
-        sent = {"content-type": "application/json", **(headers or {})}
-        return kind.model_validate_json(await self._call("POST", path, headers=sent, content=content))
+        sent = {"content-type": "application/json", **headers}
+        async with self._responding(self._scope(method, path, query, sent), _receive(content)) as response:
+            return await _checked(response)
 
-    async def act(self, method: str, path: str, query: Query = _NO_QUERY) -> None:
-        """Send a request without a body. Ignore the body of the response."""
-        await self._call(method, path, query)
+    def forwarded(self, path: str, names: Collection[str]) -> Response:
+        """Return the API's own response to a GET with those headers of the browser that have these names."""
+        sent = datastructures.Headers(scope=self._visit)
+        headers = {name: sent[name] for name in names if name in sent}
+        return _Forwarded(self._app, self._scope("GET", path, headers=headers))
 
-    async def forward(self, path: str, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
-        """Let the API send its response to a GET directly to the browser. `headers` are those of the GET."""
-        await self._app(self._scope("GET", path, headers=headers), receive, send)
-
-    async def upload(
-        self, receive: Receive, content_type: str, kind: type[_T], observer: ContentObserver | None
-    ) -> _T:
+    async def upload(self, receive: Receive, kind: type[_T], observer: ContentObserver | None) -> _T:
         """Pass the file upload of a browser to the API. `observer` is called with the content of the file."""
-        scope = self._scope("POST", "/v1/files", headers={"content-type": content_type})
-        async with self._responding({**scope, SCOPE_OBSERVER: observer}, receive) as response:
+        form = {"content-type": datastructures.Headers(scope=self._visit).get("content-type", "")}
+        scope = {**self._scope("POST", "/v1/files", headers=form), SCOPE_OBSERVER: observer}
+        async with self._responding(scope, receive) as response:
             return kind.model_validate_json(await _checked(response))
 
     @asynccontextmanager
     async def open(
-        self, path: str, query: Query = _NO_QUERY, headers: Mapping[str, str] | None = None
+        self, path: str, query: Query = _NONE, headers: Headers = _NONE
     ) -> AsyncGenerator[ApiResponse]:
         """Context manager that sends a GET and yields the response.
 
@@ -99,19 +101,12 @@ class ApiClient:
                 await _checked(response)
             yield response
 
-    def _scope(
-        self, method: str, path: str, query: Query = _NO_QUERY, headers: Mapping[str, str] | None = None
-    ) -> Scope:
+    def _scope(self, method: str, path: str, query: Query = _NONE, headers: Headers = _NONE) -> Scope:
         """Return the ASGI scope for a request to the API. Query parameters that are empty are left out."""
-        kept = [
-            (name, value)
-            for name, value in self._visit["headers"]
-            if name.decode("latin-1") not in _OWN_HEADERS
-        ]
-        own = [(name.encode(), value.encode("latin-1")) for name, value in (headers or {}).items()]
-        dropped = ("route", "endpoint", "path_params")
+        kept = [(name, value) for name, value in self._visit["headers"] if name not in _OWN_HEADERS]
+        own = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
         return {
-            **{name: value for name, value in self._visit.items() if name not in dropped},
+            **{name: value for name, value in self._visit.items() if name not in _OF_THE_PAGE},
             "method": method,
             "path": path,
             "raw_path": quote(path).encode(),
@@ -119,18 +114,6 @@ class ApiClient:
             "headers": [*kept, *own],
             SCOPE_SESSION_KEY: self._session,
         }
-
-    async def _call(
-        self,
-        method: str,
-        path: str,
-        query: Query = _NO_QUERY,
-        headers: Mapping[str, str] | None = None,
-        content: bytes = b"",
-    ) -> bytes:
-        scope = self._scope(method, path, query, headers)
-        async with self._responding(scope, _receive(content)) as response:
-            return await _checked(response)
 
     @asynccontextmanager
     async def _responding(self, scope: Scope, receive: Receive) -> AsyncGenerator[ApiResponse]:
@@ -157,11 +140,20 @@ class ApiClient:
                 await call
                 raise RuntimeError("the API has sent no response")
             async with aclosing(pieces()) as body:
-                yield ApiResponse(start["status"], Headers(raw=start["headers"]), body)
+                yield ApiResponse(start["status"], datastructures.Headers(raw=start["headers"]), body)
         finally:
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
             incoming.close()
+
+
+class _Forwarded(Response):
+    def __init__(self, app: ASGIApp, request: Scope) -> None:
+        super().__init__()
+        self._app, self._request = app, request
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(self._request, receive, send)
 
 
 def _receive(content: bytes) -> Receive:

@@ -16,14 +16,8 @@ _REMEDIES = (
     ("no worker polls", "Start a worker that serves this queue. `batchwright workers` lists those that run."),
     ("no backend serves", "Check the model's name, or ask the operator to add a backend that serves it."),
     ("rejects Batchwright's API key", "The operator has to correct the API key of the backend."),
-    (
-        "forbids Batchwright's API key",
-        "The operator has to give the API key of the backend access to the model.",
-    ),
-    (
-        "accepts no requests now",
-        "Nothing to do: it is tried again until it answers. The operator sees the cause.",
-    ),
+    ("forbids Batchwright's API key", "The operator has to give the backend's key access to the model."),
+    ("accepts no requests now", "Nothing to do: it is tried again until it answers."),
     ("next attempt", "Nothing to do: these lines are sent again when their delay is over."),
     ("max_in_flight", "Wait, or ask the operator to raise the cap on requests in flight."),
     ("is divided between the workers", "Wait, or the operator raises `in_flight` or runs fewer workers."),
@@ -33,9 +27,7 @@ _REMEDIES = (
     ("no response recently", "Nothing to do: slices of a dead worker continue elsewhere."),
     ("enqueued", "Wait until other batches have ended, or ask the operator to raise the quota."),
 )
-_DEFAULT_REMEDY = (
-    "Nothing to do: it is tried again. If it lasts, the operator finds the cause in the workers' log."
-)
+_DEFAULT_REMEDY = "Nothing to do: it is tried again. If it lasts, the operator finds the cause in the log."
 
 
 class Step(NamedTuple):
@@ -77,6 +69,13 @@ class ThroughputChart(NamedTuple):
     average: float
     start: int
     end: int
+
+
+def is_live(batch: BatchObject) -> bool:
+    """Return True if the batch can still change: it has not ended, or its files or copies are not written."""
+    copy, has_files = batch.x_batchwright.output_location, batch.output_file_id or batch.error_file_id
+    is_copied = not has_files or copy is None or copy.state != "pending"
+    return not batch.status.is_terminal or batch.x_batchwright.files_pending or not is_copied
 
 
 def timeline(batch: BatchObject) -> list[Step]:

@@ -1,18 +1,15 @@
 """Pages of a batch's lines: requests beside their responses, and the search by `custom_id`."""
 
 import json
-import re
-from collections.abc import AsyncIterator, Collection, Iterable
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Collection, Mapping
 
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
 from batchwright.api.errors import ApiError
 from batchwright.api.ui.api_client import ApiClient, Query
-from batchwright.api.ui.batch_pages import Page
-from batchwright.api.ui.rendering import Renderer, link
-from batchwright.api.ui.visit import Visit
+from batchwright.api.ui.rendering import link
+from batchwright.api.ui.visit import Page, Visit, whole_number
 from batchwright.contracts.objects.openai import BatchObject
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter
 from batchwright.rules.json_text import replace_lone_surrogates
@@ -21,52 +18,36 @@ _PER_PAGE = 20
 _MAX_LINE_BYTES = 16 * 1024 * 1024
 _MAX_PAGE_BYTES = 4 * 1024 * 1024  # a page has fewer lines if they are large
 _MAX_SEARCHED_BYTES = 64 * 1024 * 1024
-_POSITION = re.compile("[0-9]{1,18}")
 _OBJECT = TypeAdapter(dict[str, object])
 
 
-class _Line(NamedTuple):
-    """A line of the output or error file, and the body of its request.
+async def lines(visit: Visit) -> Response:
+    """Show lines of a batch with their results, or only the line with a `custom_id`.
 
-    The body is None if it was not found.
+    The parameter `at` is a position in the input file. The requests of this page come after it.
     """
+    api, path = visit.api, f"/v1/batches/{visit.path('id')}"
+    batch = await api.get(path, BatchObject)
+    status = "failed" if visit.argument("status") == "failed" else "completed"
+    custom_id = visit.argument("custom_id")
+    start = 0 if custom_id else whole_number(visit.argument("at"), "at") or 0
+    results, more = list[dict[str, object]](), False
+    for each in ("completed", "failed") if custom_id else (status,):
+        query = {"status": each, "custom_id": custom_id, "after": visit.argument("after")}
+        found, more = await _results(api, f"{path}/x/results", query)
+        results += found
+    wanted = [str(result.get("custom_id")) for result in results]
+    requests, end = await _requests(api, batch.input_file_id, wanted, start)
+    following = None
+    if more and results:
+        query = {"status": status, "custom_id": custom_id, "after": results[-1].get("id"), "at": end}
+        following = link(f"/batches/{batch.id}/lines", **query)
+    context = {"lines": [(result, requests.get(id)) for result, id in zip(results, wanted, strict=True)]}
+    context |= {"batch": batch, "status": status, "custom_id": custom_id, "following": following}
+    return visit.page("lines.html", title=f"Lines of {batch.id}", **context)
 
-    result: dict[str, object]
-    request: object
 
-
-class LinePages:
-    def __init__(self, renderer: Renderer) -> None:
-        self._renderer = renderer
-
-    def table(self) -> dict[str, Page]:
-        return {"GET /batches/{batch_id}/lines": self.lines}
-
-    async def lines(self, visit: Visit) -> Response:
-        """Show lines of a batch with their results, or only the line with a `custom_id`.
-
-        The parameter `at` is a position in the input file. The requests of this page come after it.
-        """
-        api, path = visit.api, f"/v1/batches/{visit.path('batch_id')}"
-        batch = await api.get(path, BatchObject)
-        status = "failed" if visit.argument("status") == "failed" else "completed"
-        custom_id, at = visit.argument("custom_id"), visit.argument("at")
-        start = int(at) if _POSITION.fullmatch(at) and not custom_id else 0
-        statuses = ("completed", "failed") if custom_id else (status,)
-        results, more = list[dict[str, object]](), False
-        for each in statuses:
-            query = {"status": each, "custom_id": custom_id, "after": visit.argument("after")}
-            found, more = await _results(api, f"{path}/x/results", query)
-            results += found
-        wanted = [str(result.get("custom_id")) for result in results]
-        requests, end = await _requests(api, batch.input_file_id, wanted, start)
-        lines = [_Line(result, requests.get(str(result.get("custom_id")))) for result in results]
-        following = None
-        if more and lines:
-            query = {"status": status, "custom_id": custom_id, "after": lines[-1].result.get("id"), "at": end}
-            following = link(f"/batches/{batch.id}/lines", **query)
-        context = {"lines": lines, "status": status, "custom_id": custom_id, "following": following}
-        return self._renderer.page(visit, "lines.html", {"batch": batch, **context})
+LINE_PAGES: Mapping[str, Page] = {"GET /batches/{id}/lines": lines}
 
 
 async def _results(api: ApiClient, path: str, query: Query) -> tuple[list[dict[str, object]], bool]:
@@ -96,7 +77,9 @@ async def _requests(
     found, at = dict[str, object](), start
     if not custom_ids:
         return found, at
-    texts = {form for each in custom_ids for form in _encoded(each)}
+    # The forms that a custom id usually has in JSON, to skip other lines without parsing them.
+    forms = [json.dumps(each, ensure_ascii=ascii_only) for each in custom_ids for ascii_only in (True, False)]
+    texts = {form.encode(errors="surrogatepass") for form in forms}
     try:
         headers = {"range": f"bytes={start}-{start + _MAX_SEARCHED_BYTES}"}
         async with api.open(f"/v1/files/{file_id}/content", headers=headers) as response:
@@ -112,12 +95,6 @@ async def _requests(
         if error.status not in (404, 416):  # the input was deleted, or its end is reached
             raise
     return found, at
-
-
-def _encoded(custom_id: str) -> Iterable[bytes]:
-    """Return how a custom id usually looks in JSON. Lines without these bytes need not be parsed."""
-    for ascii_only in (True, False):
-        yield json.dumps(custom_id, ensure_ascii=ascii_only).encode(errors="surrogatepass")
 
 
 async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[InputLine]:

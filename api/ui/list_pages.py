@@ -1,20 +1,17 @@
-"""Pages of lists and acts on their items: files, and what operators see of all tenants.
+"""Pages of lists, such as files and what operators see of all tenants, and forms that do one act.
 
 Each list is one or more objects of the API and a template, and each act is one call of the API.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
 from pydantic import BaseModel
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
-from batchwright.api.errors import ApiError
-from batchwright.api.ui.batch_pages import Page
-from batchwright.api.ui.rendering import Renderer, link
-from batchwright.api.ui.visit import Visit
+from batchwright.api.ui.visit import Page, Visit, see_other, whole_number
 from batchwright.contracts.objects import operator as shown
 from batchwright.contracts.objects.audit_log import AuditLogPage
 from batchwright.contracts.objects.keys import CreatedKey, KeyList
@@ -23,7 +20,7 @@ from batchwright.contracts.objects.workers import WorkerList
 from batchwright.rules.api_keys import Scope
 
 _PER_PAGE = "50"
-_MAX_DIGITS = 6  # of the days until a key expires
+Form = Mapping[str, str]
 
 
 class _Source(NamedTuple):
@@ -61,69 +58,101 @@ _LISTS: Mapping[str, Mapping[str, _Source]] = {
     "/operator/dead-letters": {"page": _Source("/admin/dlq", shown.DeadLetterPage, ("tenant", "batch_id"))},
     "/operator/audit-log": {"page": _Source("/admin/audit-log", AuditLogPage, _LOG)},
 }
-# Forms that do one act: the API's route of the act, and the page to which they return.
+_OPERATOR = "/operator/"
+_TABS = [path.removeprefix(_OPERATOR) for path in _LISTS if path.startswith(_OPERATOR) and "{" not in path]
+
+
+class _Changed(BaseModel):
+    id: str = ""
+
+
+class _Act(NamedTuple):
+    """What a form does: a call of the API, after which the browser shows a page.
+
+    In the path of the page, `{id}` is the id of the object with which the API has responded.
+
+    Attributes:
+        body: returns the body of the call; None if it has none.
+        query: fields of the form that are query parameters of the call.
+    """
+
+    route: str
+    page: str
+    body: Callable[[Form], object] | None = None
+    query: tuple[str, ...] = ()
+
+
+def _code(form: Form) -> object:
+    return {"codes": [form["code"]]} if form.get("code") else {}
+
+
+def _max_cost(form: Form) -> object:
+    return {"max_cost": form.get("max_cost") or None}
+
+
+def _priority(form: Form) -> object:
+    return {"priority": whole_number(form.get("priority", ""), "priority")}
+
+
+_BATCH = "/batches/{id}"
 _ACTS = {
-    "/batches/{id}/cancel": ("POST /v1/batches/{id}/cancel", "/batches/{id}"),
-    "/batches/{id}/pause": ("POST /v1/batches/{id}/x/pause", "/batches/{id}"),
-    "/files/{id}/delete": ("DELETE /v1/files/{id}", "/files"),
-    "/operator/batches/{id}/{action}": ("POST /admin/batches/{id}/{action}", "/operator/batches"),
-    "/operator/keys/{id}/revoke": ("POST /admin/keys/{id}/revoke", "/operator/keys"),
-    "/operator/dead-letters/{id}/retry": ("POST /admin/dlq/{id}/retry", "/operator/dead-letters"),
-    "/operator/dead-letters/{id}/delete": ("DELETE /admin/dlq/{id}", "/operator/dead-letters"),
+    "/batches/{id}/cancel": _Act("POST /v1/batches/{id}/cancel", _BATCH),
+    "/batches/{id}/pause": _Act("POST /v1/batches/{id}/x/pause", _BATCH),
+    "/batches/{id}/resume": _Act("POST /v1/batches/{id}/x/resume", _BATCH),
+    "/batches/{id}/retry": _Act("POST /v1/batches/{id}/x/retry", _BATCH, _code),
+    "/batches/{id}/max_cost": _Act("POST /v1/batches/{id}/x/max_cost", _BATCH, _max_cost),
+    "/batches/{id}/priority": _Act("POST /admin/batches/{id}/priority", _BATCH, _priority),
+    "/batches/{id}/delete": _Act("DELETE /v1/batches/{id}", "/batches", query=("keep_files",)),
+    "/files/{id}/delete": _Act("DELETE /v1/files/{id}", "/files"),
+    "/operator/batches/{id}/{action}": _Act("POST /admin/batches/{id}/{action}", "/operator/batches"),
+    "/operator/keys/{id}/revoke": _Act("POST /admin/keys/{id}/revoke", "/operator/keys"),
+    "/operator/dead-letters/{id}/retry": _Act("POST /admin/dlq/{id}/retry", "/operator/dead-letters"),
+    "/operator/dead-letters/{id}/delete": _Act("DELETE /admin/dlq/{id}", "/operator/dead-letters"),
 }
 
 
-class ListPages:
-    def __init__(self, renderer: Renderer) -> None:
-        self._renderer = renderer
+def list_pages() -> dict[str, Page]:
+    """Return the pages by method and path, such as `GET /files`."""
+    acts = {f"POST {form}": partial(_act, act=act) for form, act in _ACTS.items()}
+    lists = {f"GET {path}": partial(_show, path=path) for path in _LISTS}
+    return {**lists, **acts, "POST /operator/keys": _create_key}
 
-    def table(self) -> dict[str, Page]:
-        acts = {f"POST {form}": partial(self._act, form=form) for form in _ACTS}
-        lists = {f"GET {path}": partial(self._show, path=path) for path in _LISTS}
-        return {**lists, **acts, "POST /operator/keys": self._create_key}
 
-    async def _show(self, visit: Visit, *, path: str, created: CreatedKey | None = None) -> Response:
-        sources, filters = _LISTS[path], dict[str, str]()
-        for source in sources.values():
-            filters |= {key: visit.argument(key) for key in source.filters}
-        paging = {"after": visit.argument("after"), "limit": _PER_PAGE}
-        found = await asyncio.gather(
-            *(
-                visit.api.get(
-                    source.path.format_map(visit.request.path_params),
-                    source.kind,
-                    {key: filters[key] for key in source.filters}
-                    | (paging | dict(source.fixed) if name == "page" else {}),
-                )
-                for name, source in sources.items()
-            )
-        )
-        folder, _, name = path.rpartition("/")
-        context: dict[str, object] = {"path": path, "name": name, "filters": filters, "created": created}
-        tabs = [each.removeprefix("/operator/") for each in _LISTS if each.startswith("/operator/")]
-        context["tabs"] = [each for each in tabs if "/" not in each]
-        template = "operator.html" if folder else f"{name}.html"
-        context |= dict(zip(sources, found, strict=True))
-        return self._renderer.page(visit, template, {**context, "scopes": list(Scope)})
+async def _show(visit: Visit, *, path: str, created: CreatedKey | None = None) -> Response:
+    sources, names = _LISTS[path], [name for source in _LISTS[path].values() for name in source.filters]
+    filters = {name: visit.argument(name) for name in names}
+    paging = {"after": visit.argument("after"), "limit": _PER_PAGE}
 
-    async def _act(self, visit: Visit, *, form: str) -> Response:
-        await visit.form()
-        route, page = _ACTS[form]
-        method, path = route.format_map(visit.request.path_params).split(" ")
-        await visit.api.act(method, path)
-        return RedirectResponse(link(page.format_map(visit.request.path_params)), 303)
+    async def found(name: str, source: _Source) -> BaseModel:
+        query = {key: filters[key] for key in source.filters}
+        query |= {**paging, **source.fixed} if name == "page" else {}
+        return await visit.api.get(source.path.format_map(visit.request.path_params), source.kind, query)
 
-    async def _create_key(self, visit: Visit) -> Response:
-        """Create an API key, and show it on the page of keys. It is shown only this one time."""
-        form = await visit.form()
-        days = form.get("expires_in_days", "")
-        if days and not (days.isdecimal() and len(days) <= _MAX_DIGITS):
-            raise ApiError(400, "The number of days has to be a number.", param="expires_in_days")
-        body = {
-            "tenant": form.get("tenant", ""),
-            "label": form.get("label", ""),
-            "scopes": [scope for scope in Scope if f"scope_{scope}" in form],
-            "expires_in_days": int(days) if days else None,
-        }
-        created = await visit.api.post("/admin/keys", CreatedKey, body)
-        return await self._show(visit, path="/operator/keys", created=created)
+    objects = await asyncio.gather(*(found(name, source) for name, source in sources.items()))
+    folder, _, name = path.rpartition("/")
+    context: dict[str, object] = {"path": path, "name": name, "filters": filters, "created": created}
+    context |= {"title": name.replace("-", " ").capitalize(), "tabs": _TABS, "scopes": list(Scope)}
+    template = "operator.html" if folder else f"{name}.html"
+    return visit.page(template, **context, **dict(zip(sources, objects, strict=True)))
+
+
+async def _act(visit: Visit, *, act: _Act) -> Response:
+    form = await visit.form()
+    method, _, path = act.route.format_map(visit.request.path_params).partition(" ")
+    query, body = {name: form.get(name) for name in act.query}, act.body(form) if act.body else None
+    response = await visit.api.send(method, path, query, body)
+    changed = _Changed.model_validate_json(response or b"{}")
+    return see_other(act.page.format(id=changed.id))
+
+
+async def _create_key(visit: Visit) -> Response:
+    """Create an API key, and show it on the page of keys. It is shown only this one time."""
+    form = await visit.form()
+    body = {
+        "tenant": form.get("tenant", ""),
+        "label": form.get("label", ""),
+        "scopes": [scope for scope in Scope if f"scope_{scope}" in form],
+        "expires_in_days": whole_number(form.get("expires_in_days", ""), "expires_in_days"),
+    }
+    created = await visit.api.post("/admin/keys", CreatedKey, body)
+    return await _show(visit, path="/operator/keys", created=created)

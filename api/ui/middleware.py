@@ -1,16 +1,15 @@
-"""Serve the pages. All other paths pass to the API."""
+"""Serve the pages and `/docs`. All other paths pass to the API."""
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, RedirectResponse, Response
-from starlette.routing import BaseRoute, Route, Router
+from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from batchwright.api.auth.authenticators import DEFAULT_SCOPES, ApiKeyAuthenticator, Authenticator
@@ -19,14 +18,15 @@ from batchwright.api.auth.sessions import Sessions, new_token
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
 from batchwright.api.ui.api_client import ApiClient
-from batchwright.api.ui.batch_pages import BatchPages, Page
+from batchwright.api.ui.batch_pages import BatchPages
+from batchwright.api.ui.docs_page import docs_page
 from batchwright.api.ui.file_pages import FilePages
-from batchwright.api.ui.line_pages import LinePages
-from batchwright.api.ui.list_pages import ListPages
+from batchwright.api.ui.line_pages import LINE_PAGES
+from batchwright.api.ui.list_pages import list_pages
 from batchwright.api.ui.live import LiveFragments
 from batchwright.api.ui.rendering import Renderer
 from batchwright.api.ui.session_pages import SessionPages
-from batchwright.api.ui.visit import COOKIE, PREFIX, Visit, set_cookie
+from batchwright.api.ui.visit import COOKIE, PREFIX, Page, Visit, see_other, set_cookie
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules.api_keys import Scope as ApiScope
 
@@ -40,7 +40,10 @@ _NO_DATABASE = "The database does not answer. Try again later."
 
 
 class UiMiddleware:
-    """Serves the pages below `/ui`, and passes all other requests to the API. The pages call the API, too."""
+    """Serves `/docs` and the pages below `/ui`, and passes all other requests to the API.
+
+    The pages call the API, too.
+    """
 
     def __init__(self, app: ASGIApp, deps: ApiDependencies, authenticator: Authenticator | None) -> None:
         """Create the middleware.
@@ -53,44 +56,45 @@ class UiMiddleware:
         self._sessions = Sessions(deps.database.sessions, deps.clock)
         keys = authenticator if isinstance(authenticator, ApiKeyAuthenticator) else None
         self._digests = {path.name: sha256(path.read_bytes()).hexdigest()[:16] for path in _STATIC.iterdir()}
-        self._renderer = Renderer(self._digests, deps.clock)
+        self._renderer = Renderer(self._digests, deps.clock, has_pages=deps.settings.ui)
+        self._docs: Response | None = None
+        # Without pages, `/docs` needs the style sheet.
+        self._folder = f"{PREFIX}/" if deps.settings.ui else f"{PREFIX}/static/"
         self._router = Router(self._routes(keys), redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_page = scope["type"] == "http" and (scope["path"] + "/").startswith(PREFIX + "/")
-        if not is_page:
+        is_http, path = scope["type"] == "http", scope.get("path", "")
+        if not (is_http and (path == "/docs" or f"{path}/".startswith(self._folder))):
             await self._app(scope, receive, send)
             return
         try:
             await self._router(scope, receive, send)
         except HTTPException as error:  # an unknown path, or a method that it does not allow
             visit = self._anonymous(Request(scope, receive))
-            page = self._renderer.error(visit, ApiError(error.status_code, f"{error.detail}."))
-            await page(scope, receive, send)
+            await visit.error(ApiError(error.status_code, f"{error.detail}."))(scope, receive, send)
 
-    def _routes(self, keys: ApiKeyAuthenticator | None) -> Sequence[BaseRoute]:
-        renderer, settings = self._renderer, self._deps.settings
-        live = LiveFragments(self._deps.stopping)
-        routes: list[BaseRoute] = [
-            Route(f"{PREFIX}/static/{{name}}", self._static),
-            Route(PREFIX, self._start),
+    def _routes(self, keys: ApiKeyAuthenticator | None) -> Sequence[Route]:
+        live, settings = LiveFragments(self._deps.stopping), self._deps.settings
+        batches, files = BatchPages(settings, live).table(), FilePages(settings, live).table()
+        pages = {**batches, **LINE_PAGES, **files, **list_pages()}
+        open_pages = {} if keys is None else SessionPages(self._sessions, keys, self._deps.metrics).table()
+        routes = [
+            Route(PREFIX + path, self._endpoint(page, needs_session=needs_session), methods=[method])
+            for table, needs_session in ((open_pages, False), (pages, keys is not None))
+            for (method, path), page in ((name.split(" "), page) for name, page in table.items())
         ]
-
-        def add(pages: Mapping[str, Page], *, needs_session: bool) -> None:
-            for name, page in pages.items():
-                method, _, path = name.partition(" ")
-                routes.append(Route(PREFIX + path, self._endpoint(page, needs_session), methods=[method]))
-
-        if keys is not None:
-            session_pages = SessionPages(renderer, self._sessions, keys, self._deps.metrics)
-            add(session_pages.table(), needs_session=False)
-        files = FilePages(renderer, settings, live)
-        for pages in (BatchPages(renderer, settings, live), LinePages(renderer), files, ListPages(renderer)):
-            add(pages.table(), needs_session=keys is not None)
-        return routes
+        static = Route(f"{PREFIX}/static/{{name}}", self._static)
+        return [Route("/docs", self._show_docs), static, Route(PREFIX, self._start), *routes]
 
     async def _start(self, _: Request) -> Response:
-        return RedirectResponse(f"{PREFIX}/batches", 303)
+        return see_other("/batches")
+
+    async def _show_docs(self, request: Request) -> Response:
+        """Return `/docs`, which is the same for all visitors: the cookie of the pages is not sent there."""
+        if self._docs is None:
+            scopes = list(ApiScope) if self._deps.settings.auth == "none" else [ApiScope.READ]
+            self._docs = await docs_page(replace(self._anonymous(request), scopes=scopes))
+        return self._docs
 
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -98,13 +102,12 @@ class UiMiddleware:
             raise HTTPException(404)
         return FileResponse(_STATIC / name, headers={"Cache-Control": _CACHED})
 
-    def _endpoint(self, page: Page, needs_session: bool) -> Callable[[Request], Awaitable[Response]]:
+    def _endpoint(self, page: Page, *, needs_session: bool) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             site, has_cookie = request.headers.get("sec-fetch-site"), COOKIE in request.cookies
             if request.method == "GET" and site == "cross-site" and not has_cookie:
-                return self._renderer.html(
-                    b'<meta http-equiv="refresh" content="0">'
-                )  # after a link on another site; the reload brings the cookie
+                # After a link on another site, the reload brings the cookie.
+                return HTMLResponse('<meta http-equiv="refresh" content="0">')
             visit = self._anonymous(request)
             try:
                 if request.method == "POST" and site in ("cross-site", "same-site"):
@@ -115,10 +118,10 @@ class UiMiddleware:
                 else:
                     response = await page(visit)
             except ApiError as error:
-                response = self._renderer.error(visit, error)
+                response = visit.error(error)
             except DatabaseUnavailable as error:
                 logger.warning("a page cannot be shown", extra={"error": str(error)})
-                response = self._renderer.error(visit, ApiError(503, _NO_DATABASE))
+                response = visit.error(ApiError(503, _NO_DATABASE))
             if request.method == "GET" and not has_cookie:
                 set_cookie(response, request, visit.token)
             return response
@@ -128,7 +131,7 @@ class UiMiddleware:
     def _anonymous(self, request: Request) -> Visit:
         """Return the visit (one browser request) before it is known who sent the request."""
         api = ApiClient(self._app, request.scope, None)
-        return Visit(request, api, token=request.cookies.get(COOKIE) or new_token())
+        return Visit(request, api, self._renderer, token=request.cookies.get(COOKIE) or new_token())
 
     async def _identified(self, visit: Visit) -> Visit:
         """Return the visit with the tenant and scopes of the visitor, and with the API key of the session.
@@ -158,5 +161,5 @@ def _to_sign_in(request: Request) -> Response:
     # To a stream, a page would look like one that has ended, and the browser would connect again at once.
     if request.method != "GET" or "text/event-stream" in request.headers.get("accept", ""):
         raise ApiError(401, "You are signed out. Sign in, and repeat what you did.")
-    page = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    return RedirectResponse(f"{PREFIX}/sign-in?{urlencode({'next': page})}", 303)
+    query = f"?{request.url.query}" if request.url.query else ""
+    return see_other("/sign-in", next=request.url.path + query)

@@ -6,36 +6,33 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
-from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2.filters import do_filesizeformat
 from markupsafe import Markup, escape
-from starlette.responses import HTMLResponse
 
-from batchwright.api.errors import ApiError
-from batchwright.api.ui.visit import Visit
+from batchwright.api.ui import batch_view
 from batchwright.rules.duration_text import duration_text
 
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
 _MAX_JSON_CHARACTERS = 20_000
 _CODE = re.compile(r"`([^`]+)`")
+_SCHEMA = re.compile(r"&#34;#/components/schemas/(\w+)&#34;")
 
 
 class Renderer:
-    def __init__(self, digests: Mapping[str, str], clock: Callable[[], datetime]) -> None:
+    def __init__(self, digests: Mapping[str, str], clock: Callable[[], datetime], *, has_pages: bool) -> None:
         """Create the renderer.
 
         Args:
             digests: digest of each static file's content, by file name. The digest is a part of the file's
                 URL.
+            has_pages: False if only `/docs` is served.
         """
-        self._digests, self.clock = digests, clock
+        static = {name: f"/ui/static/{name}?v={digest}" for name, digest in digests.items()}
+        self._clock = clock
+        self._fixed = {"has_pages": has_pages, "link": link, "static": static, "view": batch_view}
         self._environment = Environment(
             loader=FileSystemLoader(Path(__file__).parent / "templates"),
             autoescape=True,
@@ -51,6 +48,7 @@ class Renderer:
             "duration": duration_text,
             "money": money_text,
             "json": json_text,
+            "schema": schema_text,
             "code": code_text,
             "words": lambda text: str(text).replace("_", " "),
         }
@@ -59,28 +57,10 @@ class Renderer:
             {name: macro for name, macro in vars(macros).items() if name[0] != "_"}
         )
 
-    def page(
-        self, visit: Visit, template: str, context: Mapping[str, object], status: int = 200
-    ) -> HTMLResponse:
-        return self.html(self.fragment(visit, template, context), status)
-
-    def html(self, content: bytes, status: int = 200) -> HTMLResponse:
-        return HTMLResponse(content, status, {"content-security-policy": _POLICY})
-
-    def fragment(self, visit: Visit, template: str, context: Mapping[str, object]) -> bytes:
+    def render(self, template: str, context: Mapping[str, object]) -> bytes:
         """Render a template as UTF-8. Characters that UTF-8 cannot represent are replaced."""
-        own = {"visit": visit, "now": self.clock().timestamp(), "link": link, "static": self._static}
+        own = {**self._fixed, "now": self._clock().timestamp()}
         return self._environment.get_template(template).render({**context, **own}).encode(errors="replace")
-
-    def error(self, visit: Visit, error: ApiError) -> HTMLResponse:
-        title = HTTPStatus(error.status).phrase
-        page = self.page(visit, "error.html", {"error": error, "title": title}, error.status)
-        for name, value in error.headers.items():
-            page.headers.setdefault(name, value)
-        return page
-
-    def _static(self, name: str) -> str:
-        return f"/ui/static/{name}?v={self._digests[name]}"
 
 
 def link(path: str, **query: object) -> str:
@@ -105,7 +85,7 @@ def money_text(amount: str) -> str:
 
 def code_text(text: str) -> Markup:
     """Convert text to HTML. Parts in backquotes become `<code>` elements."""
-    return Markup(_CODE.sub(r"<code>\1</code>", escape(text)))
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))
 
 
 def json_text(value: object) -> Markup:
@@ -117,3 +97,8 @@ def json_text(value: object) -> Markup:
     if len(text) > _MAX_JSON_CHARACTERS:
         text = f"{text[:_MAX_JSON_CHARACTERS]}\n... {len(text) - _MAX_JSON_CHARACTERS:,} more characters"
     return escape(text)
+
+
+def schema_text(value: object, indent: int | None = None) -> Markup:
+    """Return a part of the OpenAPI description as HTML. Each name of a schema is a link to it."""
+    return Markup(_SCHEMA.sub(r'<a href="#\1">\1</a>', str(escape(json.dumps(value, indent=indent)))))

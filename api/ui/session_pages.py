@@ -7,9 +7,7 @@ from starlette.responses import RedirectResponse, Response
 from batchwright.api.auth.authenticators import AccessDenied, ApiKeyAuthenticator
 from batchwright.api.auth.sessions import SESSION_LIFETIME, Sessions
 from batchwright.api.errors import ApiError
-from batchwright.api.ui.batch_pages import Page
-from batchwright.api.ui.rendering import Renderer, link
-from batchwright.api.ui.visit import COOKIE, PREFIX, Visit, set_cookie
+from batchwright.api.ui.visit import COOKIE, PREFIX, Page, Visit, see_other, set_cookie
 from batchwright.rules.api_keys import parse_key
 from batchwright.telemetry.context import add_fields
 from batchwright.telemetry.metrics import Metrics
@@ -18,21 +16,14 @@ logger = logging.getLogger(__name__)
 
 
 class SessionPages:
-    def __init__(
-        self, renderer: Renderer, sessions: Sessions, keys: ApiKeyAuthenticator, metrics: Metrics
-    ) -> None:
-        self._renderer, self._sessions = renderer, sessions
-        self._keys, self._metrics = keys, metrics
+    def __init__(self, sessions: Sessions, keys: ApiKeyAuthenticator, metrics: Metrics) -> None:
+        self._sessions, self._keys, self._metrics = sessions, keys, metrics
 
     def table(self) -> dict[str, Page]:
-        return {
-            "GET /sign-in": self.form,
-            "POST /sign-in": self.sign_in,
-            "POST /sign-out": self.sign_out,
-        }
+        return {"GET /sign-in": self.form, "POST /sign-in": self.sign_in, "POST /sign-out": self.sign_out}
 
     async def form(self, visit: Visit) -> Response:
-        return self._renderer.page(visit, "sign_in.html", {"next": visit.argument("next"), "problem": ""})
+        return visit.page("sign_in.html", title="Sign in", next=visit.argument("next"), problem="")
 
     async def sign_in(self, visit: Visit) -> Response:
         form = await visit.form()
@@ -45,7 +36,7 @@ class SessionPages:
             self._metrics.api_refusals.labels(reason).inc()
             logger.warning("sign-in refused", extra={"address": address, "reason": reason})
             context = {"next": form.get("next", ""), "problem": error.message}
-            return self._renderer.page(visit, "sign_in.html", context, error.status)
+            return visit.page("sign_in.html", error.status, title="Sign in", **context)
         await self._sessions.end(visit.token)
         response = RedirectResponse(_own_page(form.get("next", "")), 303)
         # A new token, so that a token which somebody else has put into this browser is worth nothing.
@@ -55,7 +46,7 @@ class SessionPages:
     async def sign_out(self, visit: Visit) -> Response:
         await visit.form()
         await self._sessions.end(visit.token)
-        response = RedirectResponse(link("/sign-in"), 303)
+        response = see_other("/sign-in")
         response.delete_cookie(COOKIE, path=PREFIX)
         return response
 

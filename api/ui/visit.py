@@ -1,26 +1,33 @@
 """One request of a browser: who sends it, what it may do, and the check of its forms."""
 
 import hmac
-from collections.abc import Awaitable, Callable, Collection, Sequence
+import re
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
+from http import HTTPStatus
 from urllib.parse import parse_qsl
 
 from markupsafe import Markup
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from batchwright.api.errors import ApiError, payload_too_large
 from batchwright.api.ui.api_client import ApiClient
+from batchwright.api.ui.rendering import Renderer, link
 from batchwright.rules.api_keys import Scope as ApiScope
 from batchwright.rules.api_keys import is_granted
 
 COOKIE = "batchwright_ui"
 PREFIX = "/ui"
+Page = Callable[["Visit"], Awaitable[Response]]
 _MAX_FORM_BYTES = 64 * 1024
 _MAX_FORM_FIELDS = 100
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
 
 
 @dataclass(frozen=True)
@@ -39,11 +46,25 @@ class Visit:
 
     request: Request
     api: ApiClient
+    renderer: Renderer
     token: str
     tenant: str = ""
     scopes: Collection[str] = ()
     has_session: bool = False
     identity: str = ""
+
+    def page(self, template: str, status: int = 200, /, **context: object) -> HTMLResponse:
+        policy = {"content-security-policy": _POLICY}
+        return HTMLResponse(self.fragment("base.html", content=template, **context), status, policy)
+
+    def fragment(self, template: str, /, **context: object) -> bytes:
+        return self.renderer.render(template, {"visit": self, **context})
+
+    def error(self, error: ApiError) -> HTMLResponse:
+        title = HTTPStatus(error.status).phrase
+        page = self.page("error.html", error.status, title=title, error=error)
+        page.headers.update(error.headers)
+        return page
 
     @property
     def csrf_field(self) -> Markup:
@@ -102,35 +123,20 @@ class Visit:
             raise ApiError(403, message)
 
 
-class Forwarded(Response):
-    """Response that passes the API's response to a GET to the browser."""
+def see_other(path: str, **query: object) -> Response:
+    """Return the response that leads the browser to a page."""
+    return RedirectResponse(link(path, **query), 303)
 
-    def __init__(
-        self,
-        visit: Visit,
-        path: str,
-        sent_on: Sequence[str],
-        change: Callable[[bytes], Awaitable[bytes]] | None = None,
-    ) -> None:
-        """Create the response.
 
-        Args:
-            path: path of the API.
-            sent_on: names of the browser's headers that are passed to the API.
-            change: function that changes each piece of the body; None to change nothing.
-        """
-        super().__init__()
-        sent = visit.request.headers
-        self._headers = {name: sent[name] for name in sent_on if name in sent}
-        self._api, self._path, self._change = visit.api, path, change
+def whole_number(text: str, name: str) -> int | None:
+    """Return the number in a field of a form; None if the field is empty.
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def changed(message: Message) -> None:
-            if self._change is not None and message["type"] == "http.response.body":
-                message = {**message, "body": await self._change(message.get("body", b""))}
-            await send(message)
-
-        await self._api.forward(self._path, self._headers, receive, changed)
+    Raises:
+        ApiError: the text is not a whole number.
+    """
+    if text and not re.fullmatch("[0-9]{1,15}", text):
+        raise ApiError(400, f"{name} has to be a whole number.", param=name)
+    return int(text) if text else None
 
 
 def set_cookie(response: Response, request: Request, token: str, lifetime: timedelta | None = None) -> None:

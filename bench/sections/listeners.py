@@ -25,7 +25,7 @@ def measure(stack: RunningStack, client: Client, file_id: str, options: SectionO
     while not batch.request_counts.settled:
         time.sleep(0.1)
         batch = client.batch(batch.id)
-    alone = _share_of_a_core(stack, seconds)
+    alone = share_of_a_core(stack, seconds)
     beside, events = asyncio.run(_followed(stack, batch.id, seconds))
     if client.cancel(batch.id).status.is_terminal:
         raise SystemExit(f"{batch.id} ended before the measurement did.")
@@ -35,7 +35,7 @@ def measure(stack: RunningStack, client: Client, file_id: str, options: SectionO
     return Figure("progress.listeners", what, [share], "%", Target(5.0))
 
 
-def _share_of_a_core(stack: RunningStack, seconds: float) -> float:
+def share_of_a_core(stack: RunningStack, seconds: float) -> float:
     """Return the CPU time of the API during the next `seconds`, in per cent of a core."""
     api = [psutil.Process(pid) for pid in stack.pids.api]
     before, began = cpu_seconds(api), time.perf_counter()
@@ -58,7 +58,7 @@ async def _followed(stack: RunningStack, batch_id: str, seconds: float) -> tuple
                     task.result()
                     raise SystemExit("The API ended a stream of events.")
         begun = sum(received)
-        share = await asyncio.to_thread(_share_of_a_core, stack, seconds)
+        share = await asyncio.to_thread(share_of_a_core, stack, seconds)
         return share, sum(received) - begun
     finally:
         for task in listening:

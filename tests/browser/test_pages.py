@@ -40,6 +40,11 @@ def stack() -> Generator[Stack]:
 
 @pytest.fixture(scope="module")
 def key(stack: Stack) -> str:
+    return new_tenant(stack, "blue")
+
+
+def new_tenant(stack: Stack, name: str) -> str:
+    """Create a tenant. Return an API key that may do everything."""
     environment = {"BATCHWRIGHT_DATABASE_URL": stack.now.postgres}
 
     def run(*arguments: str) -> str:
@@ -48,8 +53,8 @@ def key(stack: Stack) -> str:
             command, env=environment, check=True, capture_output=True, text=True
         ).stdout.strip()
 
-    run("tenants", "create", "blue")
-    return run("keys", "create", "blue", "--scope", "read", "--scope", "write", "--scope", "admin")
+    run("tenants", "create", name)
+    return run("keys", "create", name, "--scope", "read", "--scope", "write", "--scope", "admin")
 
 
 @contextmanager
@@ -135,11 +140,16 @@ def check(page: Page) -> None:
     assert page.locator("main script").count() == 0
 
 
-def test_a_person_goes_from_a_file_to_the_downloaded_results(page: Page, tmp_path: Path) -> None:
+def test_a_person_goes_from_an_empty_page_to_the_downloaded_results(
+    page: Page, stack: Stack, tmp_path: Path
+) -> None:
+    page.get_by_role("button", name="Sign out").click()
+    sign_in(page, new_tenant(stack, f"new-{time.time_ns()}"))
+    expect(page.get_by_text("No batch matches")).to_be_visible()
     file = tmp_path / "requests.jsonl"
     lines = [line(f"line-{number}", MODELS[number % 2], f"question {number}") for number in range(20)]
     file.write_text("".join(json.dumps(each) + "\n" for each in lines))
-    page.get_by_role("link", name="New batch").first.click()
+    page.get_by_role("link", name="Create one").click()
     check(page)
     page.get_by_label("JSONL file").set_input_files(file)
     page.get_by_role("button", name="Upload").click()
@@ -173,6 +183,40 @@ def test_a_dropped_file_is_uploaded_and_its_problems_are_shown(page: Page, tmp_p
     expect(page.get_by_role("heading", name="Submit")).to_be_visible()
     expect(page.get_by_text("Line 2:")).to_be_visible()
     check(page)
+
+
+# Chromium without a window never hides a tab, so the page is made to believe it.
+_HIDE = """hidden => {
+    Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+_CONNECTED = "addEventListener('htmx:sse:after:connection', () => console.info('connected'))"
+
+
+@pytest.mark.parametrize("page", ["wide"], indirect=True)
+def test_a_page_in_a_hidden_tab_is_not_updated(page: Page) -> None:
+    def is_connected(message: ConsoleMessage) -> bool:
+        return message.text == "connected"
+
+    page.add_init_script(_CONNECTED)
+    with page.expect_console_message(is_connected):
+        page.goto("/ui/batches")
+    with page.expect_event("requestfailed", lambda request: request.url.endswith("/ui/batches/events")):
+        page.evaluate(_HIDE, True)
+    with page.expect_console_message(is_connected):
+        page.evaluate(_HIDE, False)
+
+
+def test_the_description_of_the_api_works_under_the_policy(page: Page) -> None:
+    page.goto("/ui/batches")
+    page.get_by_role("link", name="API", exact=True).click()
+    operation = page.locator("details.line", has_text="/v1/batches/{batch_id}/cancel").first
+    operation.locator("summary").click()
+    operation.get_by_role("link", name="BatchObject").first.click()
+    expect(page.locator("#BatchObject")).to_be_visible()  # the browser opens what the link leads to
+    check(page)
+    page.get_by_role("link", name="Batches", exact=True).click()
+    expect(page.get_by_role("heading", name="Batches")).to_be_visible()  # still signed in
 
 
 def drop(page: Page, target: Locator, file: Path) -> None:

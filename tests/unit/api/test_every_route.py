@@ -254,7 +254,6 @@ TABLE: dict[str, tuple[Scope | str | None, list[Call]]] = {
     "GET /readyz": (OPEN, []),
     "GET /metrics": (OPEN, []),
     "GET /openapi.json": (OPEN, []),
-    "GET /docs": (OPEN, []),
 }
 
 

@@ -35,7 +35,6 @@ OF_OPERATORS = {
     "batchwright.telemetry.exposition",
     "batchwright.telemetry.prometheus.process_metrics",
     "batchwright.temporal.errors",
-    "batchwright.api.docs_page",
     "batchwright.api.routes.health",
 }
 # They are only matched at a given place or against a whole text; the readers of bodies below run them.

@@ -8,10 +8,9 @@ import pytest
 from batchwright.api.streams import ApiShutdown
 from batchwright.api.ui.batch_pages import BatchPages
 from batchwright.api.ui.file_pages import FilePages
-from batchwright.api.ui.line_pages import LinePages
-from batchwright.api.ui.list_pages import ListPages
+from batchwright.api.ui.line_pages import LINE_PAGES
+from batchwright.api.ui.list_pages import list_pages
 from batchwright.api.ui.live import LiveFragments
-from batchwright.api.ui.rendering import Renderer
 from batchwright.rules.api_keys import Scope
 from batchwright.settings import load
 from tests.fakes.api import ApiFixture, open_api
@@ -24,19 +23,14 @@ COOKIE = "batchwright_ui"
 
 def pages() -> list[str]:
     """Return all pages that need a visitor, such as `GET /ui/batches/x`."""
-    renderer, settings = Renderer({}, lambda: datetime.now(UTC)), load()
-    live = LiveFragments(ApiShutdown())
+    settings, live = load(), LiveFragments(ApiShutdown())
     tables = (
-        BatchPages(renderer, settings, live).table(),
-        LinePages(renderer).table(),
-        FilePages(renderer, settings, live).table(),
-        ListPages(renderer).table(),
+        BatchPages(settings, live).table(),
+        LINE_PAGES,
+        FilePages(settings, live).table(),
+        list_pages(),
     )
-    paths = [
-        name.format(batch_id="x", file_id="x", id="x", tenant="x", action="pause")
-        for table in tables
-        for name in table
-    ]
+    paths = [name.format(id="x", tenant="x", action="pause") for table in tables for name in table]
     return [path.replace(" ", " /ui", 1) for path in paths]
 
 

@@ -4,8 +4,13 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from batchwright.api.ui.batch_view import remedy, throughput_chart, timeline, window_bar
-from batchwright.contracts.objects.openai import BatchObject, ThroughputSample, WaitingObject
+from batchwright.api.ui.batch_view import is_live, remedy, throughput_chart, timeline, window_bar
+from batchwright.contracts.objects.openai import (
+    BatchObject,
+    OutputLocation,
+    ThroughputSample,
+    WaitingObject,
+)
 from batchwright.contracts.payloads.batch import SCHEDULED
 from batchwright.contracts.terms import BatchStatus, Quota
 from batchwright.rules.quotas import QuotaExcess
@@ -40,6 +45,21 @@ def test_the_window_of_a_batch_that_starts_later_counts_from_its_start(batch: Ba
     assert window_bar(scheduled, 150).elapsed == 0
     assert window_bar(scheduled, 250).elapsed == 50
     assert window_bar(batch, 200).elapsed == 50
+
+
+def test_the_page_of_an_ended_batch_changes_until_its_files_are_copied(batch: BatchObject) -> None:
+    def is_live_with(file: str | None, state: str | None) -> bool:
+        copy = OutputLocation(url="s3://out/blue", state=state, error=None) if state else None
+        more = batch.x_batchwright.model_copy(update={"output_location": copy})
+        update = {"status": BatchStatus.COMPLETED, "output_file_id": file, "x_batchwright": more}
+        return is_live(batch.model_copy(update=update))
+
+    assert is_live(batch)
+    assert is_live_with("file-1", "pending")
+    assert not is_live_with("file-1", "written")
+    assert not is_live_with("file-1", "failed")
+    assert not is_live_with("file-1", None)
+    assert not is_live_with(None, "pending")  # the batch has failed before it had files
 
 
 def _remedy(reason: str) -> str:

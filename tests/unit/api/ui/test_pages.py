@@ -7,9 +7,10 @@ from html import unescape
 
 import pytest
 
-from batchwright.api.ui import file_pages, line_pages
+from batchwright.api.ui import batch_pages, file_pages, line_pages
 from batchwright.contracts.objects.openai import BatchObject
 from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample, ModelCounts
+from batchwright.contracts.payloads.output_copies import OutputCopy
 from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.records import BatchOutcome, FileRow
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
@@ -140,13 +141,13 @@ async def test_a_waiting_batch_shows_the_reason_and_a_remedy(api: ApiFixture, br
             batch_id=batch.id,
             source=WaitingSource.WORKER,
             model="llama",
-            reason=f"no backend serves this model {HOSTILE}",
+            reason=f"no backend serves this `model` {HOSTILE}",
             since=now,
             until=now.replace(year=now.year + 1),
         )
     )
     page = await browser.page(f"/ui/batches/{batch.id}")
-    assert "no backend serves this model" in page
+    assert "no backend serves this <code>model</code>" in page
     assert "ask the operator to add a backend that serves it" in page
     assert "<script>alert" not in page
     assert f"http://temporal.test:8233/namespaces/default/workflows/{batch.id}" in page
@@ -165,11 +166,12 @@ async def test_a_batch_is_paused_resumed_and_cancelled(api: ApiFixture, browser:
 
 
 async def test_the_throughput_of_a_batch_is_drawn_once_there_are_samples(
-    api: ApiFixture, browser: Browser
+    api: ApiFixture, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = await api.create()
     await run(api, batch, ModelCounts(model="llama", lines=100))
     path = f"/ui/batches/{batch.id}"
+    monkeypatch.setattr(batch_pages, "_CHART_SECONDS", 0)
     assert "Throughput" not in await browser.page(path)
     for seconds in (15, 30):
         await api.database.progress.sample(datetime.now(UTC) + timedelta(seconds=seconds))
@@ -186,6 +188,7 @@ async def test_an_action_that_the_api_refuses_says_why(api: ApiFixture, browser:
     refused = await browser.send(page, f"{path}/pause")
     assert refused.status_code == 409
     assert "Cannot pause a batch with status &#39;completed&#39;" in refused.text
+    assert (await browser.send(page.replace(path, "/ui/batches/a%20b"), "/ui/batches/a")).status_code == 404
 
 
 async def test_an_operator_changes_the_priority(api: ApiFixture, browser: Browser) -> None:
@@ -249,6 +252,8 @@ async def test_a_person_uploads_a_file_sees_the_estimate_and_submits_a_batch(
     assert "<option selected>/v1/embeddings</option>" in estimated.text
     assert "llama 60" in text_of(estimated.text)
     fields = {"window": "2h", "priority": "4", "metadata": "run=7\nteam = search"}
+    wrong = await browser.send(estimated.text, "/ui/new", **{**fields, "priority": "high"})
+    assert (wrong.status_code, "priority has to be a whole number" in wrong.text) == (400, True)
     page = await browser.send(estimated.text, "/ui/new", **fields)
     again = await browser.send(estimated.text, "/ui/new", **fields)  # a double click
     assert page.url == again.url
@@ -333,6 +338,18 @@ async def form_until(arrived: asyncio.Event, *contents: bytes) -> AsyncGenerator
         yield content
     await asyncio.wait_for(arrived.wait(), 30)
     yield b"\r\n--b--\r\n"
+
+
+async def test_a_batch_shows_the_state_of_the_copy_of_its_files() -> None:
+    async with open_api(auth="none", data_locations={"default": {"write": ["s3://out/"]}}) as api:
+        batch = await api.create(x_batchwright={"output_location": "s3://out/blue"})
+        await end(api, batch, result(1))
+        path, browser = f"/ui/batches/{batch.id}", Browser(api)
+        assert "Copy at s3://out/blue : pending" in text_of(await browser.page(path))
+        await api.database.batches.record_output_copy("default", batch.id, OutputCopy(error=HOSTILE))
+        page = await browser.page(path)
+        assert "<script>alert" not in page
+        assert 'alert("1")' in text_of(page)
 
 
 async def test_files_are_listed_downloaded_and_deleted(api: ApiFixture, browser: Browser) -> None:
