@@ -6,6 +6,7 @@ text of users becomes a part of a page, and axe finds no serious barrier.
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect
 
 from tests.browser.chromium import axe, chromium
+from tests.browser.holding_proxy import holding_proxy
 from tests.browser.many import multiply
 from tests.browser.scenario import ENDED, HOSTILE, Client, line
 from tests.e2e.stack import MODELS, Stack, dev
@@ -183,6 +185,42 @@ def test_a_dropped_file_is_uploaded_and_its_problems_are_shown(page: Page, tmp_p
     expect(page.get_by_role("heading", name="Submit")).to_be_visible()
     expect(page.get_by_text("Line 2:")).to_be_visible()
     check(page)
+
+
+# Reports what the page says of an upload. While a form is sent, Playwright waits for the next page, so the
+# test listens to the console, and presses the button through the browser's own protocol.
+_REPORT = """addEventListener("htmx:sse:after:message", event => {
+    console.info("upload: " + event.target.innerText);
+})"""
+
+
+@pytest.mark.parametrize("page", ["wide"], indirect=True)
+def test_problems_are_shown_while_the_file_is_still_being_uploaded(
+    page: Page, stack: Stack, tmp_path: Path
+) -> None:
+    lines = [line(f"line-{number}", MODELS[0], "x" * 500) for number in range(1000)]
+    lines[1] |= {"method": "GET"}
+    lines[998] |= {"method": "GET"}
+    file = tmp_path / "requests.jsonl"
+    file.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    page.add_init_script(_REPORT)
+    with holding_proxy(stack.now.api, file.stat().st_size // 2) as proxy:
+        page.goto(proxy.url + "/ui/new")
+        page.get_by_label("JSONL file").set_input_files(file)
+        expect(page.get_by_text("Its lines are checked as they arrive")).to_be_visible()
+        page.get_by_role("button", name="Upload").focus()
+        protocol = page.context.new_cdp_session(page)
+        with page.expect_console_message(lambda message: "Line 2:" in message.text) as report:
+            for kind in ("keyDown", "keyUp"):
+                key = {"type": kind, "key": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}
+                protocol.send("Input.dispatchKeyEvent", key)  # pyright: ignore[reportUnknownMemberType]
+        proxy.release()
+        shown = report.value.text
+        [checked] = re.findall(r"received, (\d+) lines checked, 1 with a problem", shown)
+        assert 2 <= int(checked) < 999
+        assert "Line 999:" not in shown
+        expect(page.get_by_role("heading", name="Submit")).to_be_visible()
+        expect(page.get_by_text("Line 999:")).to_be_visible()
 
 
 # Chromium without a window never hides a tab, so the page is made to believe it.
