@@ -72,7 +72,7 @@ class BatchPages:
                 return Fragment(visit.fragment("throughput.html", chart=throughput_chart(samples)))
             return Fragment(b"")
 
-        return Markup((await self._live.latest((visit.token, path), chart, _CHART_SECONDS)).html.decode())
+        return Markup((await self._live.latest(visit, path, chart, _CHART_SECONDS)).html.decode())
 
     async def webhooks(self, visit: Visit) -> Response:
         """Show the deliveries of webhook events about a batch.

@@ -48,7 +48,7 @@ class LiveFragments:
     """
 
     def __init__(self, stopping: ApiShutdown) -> None:
-        self._readings: dict[tuple[str, str], _Reading] = {}
+        self._readings: dict[tuple[str, str, str], _Reading] = {}
         self._listeners = Counter[str]()
         self._ends = set[asyncio.Future[None]]()  # one of each stream
         stopping.on_set(self._end_all)
@@ -67,7 +67,7 @@ class LiveFragments:
         """
         seconds = POLL_SECONDS if seconds is None else seconds
         # A new tab gets a new reading: a shared one may be older than the page that it shows.
-        await self.latest((visit.token, str(visit.request.url)), read, seconds, is_new=True)
+        await self.latest(visit, str(visit.request.url), read, seconds, is_new=True)
         of_visitor = self._listeners[visit.identity]
         if self._listeners.total() >= MAX_LISTENERS or of_visitor >= MAX_LISTENERS_PER_VISITOR:
             message = (
@@ -79,20 +79,21 @@ class LiveFragments:
         return StreamingResponse(events, headers=_HEADERS, media_type="text/event-stream")
 
     async def latest(
-        self, key: tuple[str, str], read: Read, seconds: float, *, is_new: bool = False
+        self, visit: Visit, name: str, read: Read, seconds: float, *, is_new: bool = False
     ) -> Fragment:
         """Return a part of a page that was rendered at most `seconds` ago.
 
-        Callers with the same key share one rendering.
+        Callers with the same rights, the same cookie and the same name share one rendering. The cookie counts
+        because forms contain a token that is derived from it.
 
         Args:
-            key: cookie of the visitor, because forms contain a token of it; and what the part shows.
+            name: what the part shows.
             is_new: True to render now, or to wait for a rendering that another caller has begun.
 
         Raises:
             ApiError: the API rejects the request.
         """
-        now = asyncio.get_running_loop().time()
+        key, now = (visit.identity, visit.token, name), asyncio.get_running_loop().time()
         self._readings = {each: found for each, found in self._readings.items() if found.until > now}
         reading = self._readings.get(key)
         if reading is None or (is_new and reading.fragment.done()):
@@ -109,7 +110,7 @@ class LiveFragments:
 
         The browser then connects again.
         """
-        key, loop = (visit.token, str(visit.request.url)), asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         until, end, found, unchanged = loop.time() + LIFETIME_SECONDS, loop.create_future(), Fragment(b""), 0
         self._listeners[visit.identity] += 1
         self._ends.add(end)
@@ -117,7 +118,7 @@ class LiveFragments:
             while not end.done() and not found.is_last and loop.time() < until:
                 sent = found.html
                 try:
-                    found = await self.latest(key, read, seconds)
+                    found = await self.latest(visit, str(visit.request.url), read, seconds)
                 except ApiError as error:
                     if error.status < 500 and error.status != 429:
                         return

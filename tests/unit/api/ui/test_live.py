@@ -81,9 +81,9 @@ async def test_a_refused_list_has_the_status_of_the_error_so_that_browsers_wait(
 class Tab:
     """A tab that shows a list: the stream that it gets, without a network."""
 
-    def __init__(self, streams: LiveFragments, read: Read, visitor: str = "blue") -> None:
+    def __init__(self, streams: LiveFragments, read: Read, visitor: str = "blue", cookie: str = "x") -> None:
         request = SimpleNamespace(url=URL("/ui"))
-        self._visit = cast(Visit, SimpleNamespace(identity=visitor, token=visitor, request=request))
+        self._visit = cast(Visit, SimpleNamespace(identity=visitor, token=cookie, request=request))
         self._streams, self._read = streams, read
 
     @asynccontextmanager
@@ -102,14 +102,24 @@ async def test_all_tabs_with_the_same_list_share_one_reading() -> None:
         reads.append("read")
         return Fragment(b"<p>rows</p>")
 
-    tab, foreign = Tab(streams, read), Tab(streams, read, "red")
+    tab = Tab(streams, read)
     async with tab.open() as one, tab.open() as other:
         reads.clear()  # each tab has read when it was opened
         assert [await anext(one), await anext(other)] == [b"data: <p>rows</p>\nretry: 5000\n\n"] * 2
         assert reads == []
-        async with foreign.open() as events:
-            await anext(events)
-        assert reads == ["read"]
+
+
+@pytest.mark.parametrize(("visitor", "cookie"), [("red", "x"), ("blue", "y")])
+async def test_tabs_with_other_rights_or_of_another_browser_share_nothing(visitor: str, cookie: str) -> None:
+    """A gateway may send two tenants with one cookie, and forms contain a token of the cookie."""
+    streams = LiveFragments(ApiShutdown())
+
+    async def foreign() -> Fragment:
+        return Fragment(b"of others")
+
+    async with Tab(streams, rows).open() as own, Tab(streams, foreign, visitor, cookie).open() as others:
+        assert (await anext(own)).startswith(b"data: rows")
+        assert (await anext(others)).startswith(b"data: of others")
 
 
 async def test_tabs_that_are_opened_at_once_share_one_reading_and_a_later_tab_gets_a_new_one() -> None:
