@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, WithJsonSchema
 
 from batchwright.contracts.objects.anthropic import MessageErrorObject
 from batchwright.contracts.objects.openai import ErrorObject
-from batchwright.rules.batch_filters import LAST_TIME
+from batchwright.rules.batch_filters import LAST_TIME, MAX_CUSTOM_ID_CHARACTERS
 from batchwright.settings import Settings
 
 ResponseSpec = dict[str, object]
@@ -120,6 +120,10 @@ def limit_schema(default: int, most: int) -> WithJsonSchema:
 
 # Schema of a Unix time in seconds, as `time_filter` accepts it.
 TIME_SCHEMA = WithJsonSchema({"type": "integer", "minimum": 0, "maximum": LAST_TIME})
+
+
+# Schema of a custom id, as `custom_id_filter` accepts it.
+CUSTOM_ID_SCHEMA = WithJsonSchema({"type": "string", "minLength": 1, "maxLength": MAX_CUSTOM_ID_CHARACTERS})
 
 
 def enum_schema(*values: str) -> WithJsonSchema:

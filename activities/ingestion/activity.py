@@ -205,6 +205,7 @@ class Ingestion(IngestionActivities):
         await self._database.batches.add_attempt(order.tenant, order.batch_id, prefix, estimated_bytes)
         try:
             shares = await publisher.publish(scanner, spool)
+            await self._store_custom_ids(order, scanner, spool)
             resumed = scanner.resumed.errors.counts() if scanner.resumed else []
             errors = ErrorTally([*publisher.errors.counts(), *resumed]).counts()
             priced = [share.model_copy(update={"prices": prices.get(share.model)}) for share in shares]
@@ -212,6 +213,15 @@ class Ingestion(IngestionActivities):
         except BaseException:
             await self._discard(order, prefix)
             raise
+
+    async def _store_custom_ids(self, order: BatchOrder, scanner: Scanner, spool: InputSpool) -> None:
+        """Store by which custom ids the batch is found. Parts that an earlier attempt has stored stay."""
+        if scanner.custom_ids is None:
+            return
+        parts, number = scanner.custom_ids.parts(), 0
+        while (part := await spool.off_loop(next, parts, None)) is not None:
+            await self._database.custom_ids.store(order.tenant, order.batch_id, number, part)
+            number += 1
 
     def _prices(self, context: IngestionContext, models: Iterable[str]) -> Mapping[str, PriceConfig]:
         """Return the prices of the batch by model.

@@ -13,6 +13,7 @@ from batchwright.contracts.payloads.batch import BatchOrder, BatchPolicy, ModelC
 from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.growing_bytes import GrowingBytes, NewBytes
+from batchwright.rules.input.custom_id_index import CustomIdIndex
 from batchwright.rules.input.errors import ValidationCode, ValidationErrors
 from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits, RejectedRequest
 from batchwright.rules.input.line_splitter import InputLine
@@ -115,6 +116,8 @@ class Scanner:
         self.models: dict[str, ModelLines] = {}
         self.prefixes = PromptPrefixes()
         self.unserved = UnservedLines()
+        # Rolling batches are in no list, so nobody looks for their lines there.
+        self.custom_ids = None if order.policy.rolling is not None else CustomIdIndex(new_bytes)
         self._lines_fail_alone = order.policy.lines_fail_alone
         limits = line_limits(settings, order.policy)
         self._validator = InputValidator(order.endpoint, order.policy.profile, limits, new_bytes)
@@ -151,6 +154,8 @@ class Scanner:
             self.resumed.finish()
 
     def _assign(self, line: InputLine, request: AcceptedRequest | RejectedRequest) -> None:
+        if self.custom_ids is not None:
+            self.custom_ids.add(request.custom_id)
         if isinstance(request, RejectedRequest):
             self._assign_rejected(line, request)
             return

@@ -10,7 +10,7 @@ from batchwright.api.audit_log.targets import BatchTarget
 from batchwright.api.auth.caller import caller_of, key_id_of, tenant_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, batch_not_found, missing_parameter, one_of
-from batchwright.api.openapi import TIME_SCHEMA, enum_schema, error_responses, limit_schema
+from batchwright.api.openapi import CUSTOM_ID_SCHEMA, TIME_SCHEMA, enum_schema, error_responses, limit_schema
 from batchwright.api.schemas.batch_create import (
     EstimateBody,
     MaxCostBody,
@@ -27,11 +27,12 @@ from batchwright.api.schemas.json_body import (
     read_optional_object,
     reject_unknown,
 )
-from batchwright.api.schemas.responses import batch_object, batch_page, json_response
+from batchwright.api.schemas.responses import batch_object, batch_page, found_page, json_response
 from batchwright.api.services.batches.control import BatchControl
 from batchwright.api.services.batches.creation import BatchCreator
 from batchwright.api.services.batches.deletion import BatchDeletion
 from batchwright.api.services.batches.estimate import BatchEstimates
+from batchwright.api.services.batches.line_search import LineSearch
 from batchwright.api.services.batches.rerun import BatchReruns
 from batchwright.api.services.idempotency import (
     fingerprint,
@@ -54,6 +55,7 @@ from batchwright.database.records import BatchRow
 from batchwright.rules.batch_filters import (
     MAX_METADATA_PAIRS,
     BatchFilters,
+    custom_id_filter,
     metadata_filter,
     status_filter,
     time_filter,
@@ -91,6 +93,7 @@ class BatchRoutes:
         self._creator = BatchCreator(deps)
         self._reruns, self._estimates = BatchReruns(deps), BatchEstimates(deps)
         self._control, self._deletion = BatchControl(deps), BatchDeletion(deps)
+        self._search = LineSearch(deps)
         self._audit_log = AuditLog(deps)
 
     def router(self) -> APIRouter:
@@ -110,7 +113,7 @@ class BatchRoutes:
             self.list,
             response_model=BatchPage,
             openapi_extra=METADATA_PARAMETER,
-            responses=error_responses(404),
+            responses=error_responses(404, 429),
         )
         router.add_api_route(
             "/x/estimate",
@@ -196,6 +199,9 @@ class BatchRoutes:
         created_before: Annotated[
             str | None, Query(description="Unix time; only batches before this time"), TIME_SCHEMA
         ] = None,
+        custom_id: Annotated[
+            str | None, Query(description="only batches with a line with this custom id"), CUSTOM_ID_SCHEMA
+        ] = None,
     ) -> Response:
         """List batches, newest first. If there are several filters, a batch must meet all of them."""
         tenant = tenant_of(request, self._deps.settings)
@@ -207,9 +213,13 @@ class BatchRoutes:
             created_before=time_filter(created_before, "created_before"),
             metadata=metadata_filter(request.query_params.multi_items()),
         )
+        sought = custom_id_filter(custom_id)
         if after is not None and not is_batch_id(after):
             raise batch_not_found(after)
         try:
+            if sought is not None:
+                found = await self._search.batches(tenant, sought, limit=most, after=after, filters=filters)
+                return json_response(found_page(found, self._deps.clock()))
             rows, more = await self._batch_list.page(tenant, limit=most, after=after, filters=filters)
         except UnknownCursor as error:
             raise batch_not_found(error.id) from None

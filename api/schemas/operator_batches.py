@@ -14,6 +14,7 @@ from batchwright.contracts.objects.operator import (
 )
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
+from batchwright.database.tables.batches.custom_ids import FoundBatches
 from batchwright.database.tables.operations.operator_batches import BatchCount
 
 
@@ -33,6 +34,12 @@ def operator_batch_page(rows: Sequence[BatchRow], now: datetime, *, more: bool) 
     ]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
     return OperatorBatchPage(data=data, first_id=first, last_id=last, has_more=more)
+
+
+def found_operator_page(found: FoundBatches, now: datetime) -> OperatorBatchPage:
+    """Return a page of batches that were searched for, as `found_page` does."""
+    page = operator_batch_page(found.rows, now, more=found.last_id is not None)
+    return page.model_copy(update={"last_id": found.last_id or page.last_id})
 
 
 def batch_counts(counts: Sequence[BatchCount], ended_since: datetime) -> BatchCountsObject:

@@ -31,6 +31,7 @@ from batchwright.contracts.payloads.batch import StartForecast
 from batchwright.contracts.payloads.output_copies import OutputCopy
 from batchwright.contracts.terms import UploadStatus, Usage
 from batchwright.database.records import BatchRow, FileRow, PartRow, UploadRow
+from batchwright.database.tables.batches.custom_ids import FoundBatches
 from batchwright.rules.batch_states import visible_status
 from batchwright.rules.costs import batch_cost
 
@@ -178,6 +179,12 @@ def batch_page(rows: list[BatchRow], now: datetime, *, more: bool) -> BatchPage:
     data = [batch_object(row, forecast=forecast_object(row, now)) for row in rows]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
     return BatchPage(data=data, first_id=first, last_id=last, has_more=more)
+
+
+def found_page(found: FoundBatches, now: datetime) -> BatchPage:
+    """Return a page of batches that were found. If it continues, `last_id` may be of a batch that was not."""
+    page = batch_page(found.rows, now, more=found.last_id is not None)
+    return page.model_copy(update={"last_id": found.last_id or page.last_id})
 
 
 def _usage_object(usage: Usage) -> UsageObject:

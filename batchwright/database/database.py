@@ -7,6 +7,7 @@ from batchwright.database.tables.batches.batch_deletions import BatchDeletions
 from batchwright.database.tables.batches.batch_list import BatchList
 from batchwright.database.tables.batches.batch_snapshots import BatchSnapshots
 from batchwright.database.tables.batches.batches import BatchesTable
+from batchwright.database.tables.batches.custom_ids import CustomIdsTable
 from batchwright.database.tables.batches.dead_letters import DeadLettersTable
 from batchwright.database.tables.batches.progress import ProgressTable
 from batchwright.database.tables.batches.reruns import RerunsTable
@@ -62,6 +63,7 @@ class Database:
     batch_list: BatchList
     batch_snapshots: BatchSnapshots
     batch_deletions: BatchDeletions
+    custom_ids: CustomIdsTable
     progress: ProgressTable
     reruns: RerunsTable
     dead_letters: DeadLettersTable

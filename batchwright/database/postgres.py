@@ -8,6 +8,7 @@ from batchwright.database.tables.batches.batch_deletions import PostgresBatchDel
 from batchwright.database.tables.batches.batch_list import PostgresBatchList
 from batchwright.database.tables.batches.batch_snapshots import PostgresBatchSnapshots
 from batchwright.database.tables.batches.batches import PostgresBatches
+from batchwright.database.tables.batches.custom_ids import PostgresCustomIds
 from batchwright.database.tables.batches.dead_letters import PostgresDeadLetters
 from batchwright.database.tables.batches.progress import PostgresProgress
 from batchwright.database.tables.batches.reruns import PostgresReruns
@@ -85,6 +86,7 @@ def postgres_database(pool: ConnectionPool) -> Database:
         batch_list=batch_list,
         batch_snapshots=PostgresBatchSnapshots(pool),
         batch_deletions=PostgresBatchDeletions(pool),
+        custom_ids=PostgresCustomIds(pool),
         progress=PostgresProgress(pool, batches),
         reruns=PostgresReruns(pool, files),
         dead_letters=dead_letters,

@@ -11,6 +11,7 @@ from batchwright.rules.pagination import BadParameter
 
 METADATA_PREFIX = "metadata["
 MAX_METADATA_PAIRS = 16  # maximum of a batch, so no batch matches a filter with more pairs
+MAX_CUSTOM_ID_CHARACTERS = 1024
 LAST_TIME = 253_402_300_799  # the end of the year 9999, in seconds
 _SECONDS = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _TAG_BYTES = 16
@@ -96,6 +97,20 @@ def time_filter(text: str | None, param: str) -> datetime | None:
         message = f"Invalid '{param}': {text} is not a Unix time in seconds of the years 1970 to 9999."
         raise BadParameter(message, code="invalid_value", param=param)
     return datetime.fromtimestamp(int(text), UTC)
+
+
+def custom_id_filter(text: str | None) -> str | None:
+    """Return the query parameter `custom_id`.
+
+    Raises:
+        BadParameter: the text is empty, or longer than MAX_CUSTOM_ID_CHARACTERS.
+    """
+    if text is not None and not 1 <= len(text) <= MAX_CUSTOM_ID_CHARACTERS:
+        message = (
+            f"Invalid 'custom_id': expected 1 to {MAX_CUSTOM_ID_CHARACTERS} characters, but got {len(text)}."
+        )
+        raise BadParameter(message, code="invalid_value", param="custom_id")
+    return text
 
 
 def metadata_filter(query: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:

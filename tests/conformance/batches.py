@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -166,6 +167,24 @@ async def filters(api: Api) -> None:
     with pytest.raises(BadRequestError, match="Supported values are") as error:
         await listed({"status": "done"})
     assert error.value.param == "status"
+
+
+@TABLE.row("Batches", "lists are filtered by the `custom_id` of a line, together with other filters")
+async def batches_of_a_line(api: Api) -> None:
+    lines = [{**LINES[0], "custom_id": f"ü & {uuid4().hex}"} for _ in range(2)]
+    (first, second), both = [line["custom_id"] for line in lines], jsonl(lines)
+    batches = [await done(api.client, content) for content in (jsonl(lines[:1]), both)]
+
+    async def listed(query: dict[str, object]) -> list[str]:
+        return [found.id async for found in api.client.batches.list(limit=1, extra_query=query)]
+
+    assert await listed({"custom_id": first}) == [batches[1].id, batches[0].id]
+    assert await listed({"custom_id": second, "status": "completed"}) == [batches[1].id]
+    assert await listed({"custom_id": second, "status": "failed"}) == []
+    assert await listed({"custom_id": uuid4().hex}) == []
+    with pytest.raises(BadRequestError, match="1 to 1024 characters") as error:
+        await listed({"custom_id": ""})
+    assert error.value.param == "custom_id"
 
 
 @TABLE.row("Batches", "an unknown query parameter is refused", Profile.STRICT)

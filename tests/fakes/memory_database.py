@@ -29,6 +29,7 @@ from batchwright.rules.costs import amount_of, total_cost
 from batchwright.rules.dispatch.fair_queue import fresh_fairness_key
 from batchwright.rules.planning.estimate import OutputHistory
 from tests.fakes.tables.batches.batch_deletions import MemoryBatchDeletions
+from tests.fakes.tables.batches.custom_ids import MemoryCustomIds
 from tests.fakes.tables.batches.dead_letters import MemoryDeadLetters
 from tests.fakes.tables.batches.reruns import MemoryReruns
 from tests.fakes.tables.batches.waiting_reasons import MemoryWaitingReasons
@@ -471,6 +472,7 @@ class MemoryDatabase(Database):
             batch_list=MemoryBatchList(rows),
             batch_snapshots=MemoryBatchSnapshots(rows),
             batch_deletions=MemoryBatchDeletions(rows),
+            custom_ids=MemoryCustomIds(rows, MemoryBatchList(rows)),
             progress=MemoryProgress(rows),
             reruns=MemoryReruns(rows),
             dead_letters=MemoryDeadLetters(rows),

@@ -13,7 +13,13 @@ from batchwright.api.audit_log.targets import OperatorBatchTarget
 from batchwright.api.auth.caller import operator_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import batch_not_found, conflict, invalid_value, one_of
-from batchwright.api.openapi import enum_schema, error_responses, limit_schema, pattern_schema
+from batchwright.api.openapi import (
+    CUSTOM_ID_SCHEMA,
+    enum_schema,
+    error_responses,
+    limit_schema,
+    pattern_schema,
+)
 from batchwright.api.schemas.batch_create import NO_NUL
 from batchwright.api.schemas.json_body import (
     check_text,
@@ -22,9 +28,15 @@ from batchwright.api.schemas.json_body import (
     reject_unknown,
     required_integer,
 )
-from batchwright.api.schemas.operator_batches import batch_counts, operator_batch, operator_batch_page
+from batchwright.api.schemas.operator_batches import (
+    batch_counts,
+    found_operator_page,
+    operator_batch,
+    operator_batch_page,
+)
 from batchwright.api.schemas.responses import FORECAST_AGE, json_response
 from batchwright.api.services.batches.control import BatchControl
+from batchwright.api.services.batches.line_search import LineSearch
 from batchwright.api.services.batches.slices import BatchSlices
 from batchwright.contracts.objects.audit_log import AuditAction
 from batchwright.contracts.objects.openai import BatchObject
@@ -37,6 +49,7 @@ from batchwright.contracts.objects.operator import (
 from batchwright.contracts.payloads.batch import MAX_PRIORITY, MIN_PRIORITY, WindowFit
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.tables.operations.operator_batches import OperatorBatchFilters
+from batchwright.rules.batch_filters import custom_id_filter
 from batchwright.rules.ids import is_batch_id
 from batchwright.rules.pagination import is_ascending, page_limit
 
@@ -45,7 +58,7 @@ _COUNTED_SINCE = timedelta(days=1)
 _LIVE = "live"
 _LIVE_STATUSES = tuple(status for status in BatchStatus if not status.is_terminal)
 _STATUSES = (_LIVE, *BatchStatus)
-_FILTERS = ("tenant", "status", "model", "forecast", "order", "limit", "after")
+_FILTERS = ("tenant", "status", "model", "forecast", "custom_id", "order", "limit", "after")
 _TextQuery = Annotated[str | None, Query(), pattern_schema(NO_NUL)]
 
 
@@ -58,12 +71,15 @@ class OperatorBatchRoutes:
         self._clock = deps.clock
         self._batches = deps.database.operator_batches
         self._control, self._slices = BatchControl(deps), BatchSlices(deps)
+        self._search = LineSearch(deps)
         self._audit_log = AuditLog(deps)
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/admin/batches", tags=["Operation"])
         one = "/{batch_id}"
-        router.add_api_route("", self.list, response_model=OperatorBatchPage, responses=error_responses(404))
+        router.add_api_route(
+            "", self.list, response_model=OperatorBatchPage, responses=error_responses(404, 429)
+        )
         router.add_api_route("/counts", self.counts, response_model=BatchCountsObject)
         router.add_api_route(one, self.get, response_model=OperatorBatch, responses=error_responses(404))
         router.add_api_route(
@@ -103,6 +119,9 @@ class OperatorBatchRoutes:
         ] = None,
         model: _TextQuery = None,
         forecast: Annotated[str | None, Query(), enum_schema(*WindowFit)] = None,
+        custom_id: Annotated[
+            str | None, Query(description="only batches with a line with this custom id"), CUSTOM_ID_SCHEMA
+        ] = None,
         order: Annotated[str | None, Query(description="by creation"), enum_schema("asc", "desc")] = None,
         limit: Annotated[str | None, Query(), limit_schema(20, 100)] = None,
         after: Annotated[str | None, Query(description="a batch id")] = None,
@@ -113,6 +132,7 @@ class OperatorBatchRoutes:
         for name, text in (("tenant", tenant), ("model", model)):
             if text is not None:
                 check_text(text, name)
+        sought = custom_id_filter(custom_id)
         if after is not None and not is_batch_id(after):
             raise batch_not_found(after)
         now = self._clock()
@@ -123,6 +143,11 @@ class OperatorBatchRoutes:
             model=model,
             forecast=None if forecast is None else WindowFit(one_of(forecast, "forecast", *WindowFit)),
         )
+        if sought is not None:
+            found = await self._search.all_batches(
+                sought, filters, limit=most, ascending=ascending, after=after
+            )
+            return json_response(found_operator_page(found, now))
         rows, more = await self._batches.page(filters, limit=most, ascending=ascending, after=after)
         return json_response(operator_batch_page(rows, now, more=more))
 

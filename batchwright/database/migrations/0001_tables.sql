@@ -348,6 +348,30 @@ CREATE TABLE batch_tags (
 );
 CREATE INDEX batch_tags_by_creation ON batch_tags (tenant, tag, created_at, batch_id);
 
+-- Fingerprints of the custom_ids of a batch's lines, by which clients list the batches of a line: up to 262,144 lines
+-- in a row. They are in buckets of equal size, and a search reads one bucket of each row.
+CREATE TABLE custom_ids (
+    tenant       text    NOT NULL,
+    batch_id     text    NOT NULL,
+    number       integer NOT NULL,
+    salt         bytea   NOT NULL,
+    bucket_bytes integer NOT NULL CHECK (bucket_bytes > 0),
+    buckets      bytea   NOT NULL,
+    PRIMARY KEY (tenant, batch_id, number),
+    FOREIGN KEY (tenant, batch_id) REFERENCES batches (tenant, id) ON DELETE CASCADE
+);
+ALTER TABLE custom_ids ALTER COLUMN buckets SET STORAGE EXTERNAL; -- uncompressed, so that a bucket can be read alone
+
+-- True if the bucket of a custom_id has its fingerprint. The first two bytes of the hash choose the bucket, the next
+-- six are the fingerprint. The columns of `custom_ids` are arguments instead of its row, which would be read whole.
+CREATE FUNCTION contains_custom_id(salt bytea, bucket_bytes integer, buckets bytea, custom_id bytea) RETURNS boolean
+LANGUAGE sql IMMUTABLE RETURN
+    position(substring(sha256(salt || custom_id) FROM 3 FOR 6) IN substring(buckets
+        FROM 1 + bucket_bytes * (
+            (get_byte(sha256(salt || custom_id), 0) * 256 + get_byte(sha256(salt || custom_id), 1))
+            * (octet_length(buckets) / bucket_bytes) / 65536)
+        FOR bucket_bytes)) > 0;
+
 -- A batch that its tenant has deleted. Its workflow's history may exist for longer than its row: the row is neither
 -- restored from it nor inserted again, and a repeated deletion succeeds.
 CREATE TABLE deleted_batches (

@@ -44,6 +44,66 @@ WHERE NOT b.rolling AND ($1::text IS NULL OR b.id COLLATE "C" > $1)
 ORDER BY b.id COLLATE "C"
 LIMIT $7
 
+-- name: search_down
+-- Examine the batches of `page_down` for lines with a custom_id, as in `custom_ids.sql`.
+SELECT id, place, is_found FROM (
+    SELECT c.id, row_number() OVER (ORDER BY c.id COLLATE "C" DESC) AS place, coalesce((
+        SELECT true FROM custom_ids i
+        WHERE i.tenant = c.tenant AND i.batch_id = c.id
+          AND contains_custom_id(i.salt, i.bucket_bytes, i.buckets, $8)
+        LIMIT 1), false) AS is_found
+    FROM (
+        SELECT b.tenant, b.id
+        FROM batches b
+        LEFT JOIN forecasts f ON f.tenant = b.tenant AND f.batch_id = b.id AND b.status = 'in_progress'
+            AND b.cancel_requested_at IS NULL AND f.made_at > $6
+        WHERE NOT b.rolling AND ($1::text IS NULL OR b.id COLLATE "C" < $1)
+          AND ($2::text IS NULL OR b.tenant = $2)
+          AND ($3::text[] IS NULL OR b.visible_status = ANY ($3))
+          AND ($4::text IS NULL OR b.models @> jsonb_build_array(jsonb_build_object('model', $4)))
+          AND ($5::text IS NULL OR f.forecast->>'window' = $5)
+        ORDER BY b.id COLLATE "C" DESC
+        LIMIT $7
+    ) c
+) examined
+WHERE is_found OR place = $7
+ORDER BY place
+
+-- name: search_up
+-- `search_down` with the oldest first.
+SELECT id, place, is_found FROM (
+    SELECT c.id, row_number() OVER (ORDER BY c.id COLLATE "C") AS place, coalesce((
+        SELECT true FROM custom_ids i
+        WHERE i.tenant = c.tenant AND i.batch_id = c.id
+          AND contains_custom_id(i.salt, i.bucket_bytes, i.buckets, $8)
+        LIMIT 1), false) AS is_found
+    FROM (
+        SELECT b.tenant, b.id
+        FROM batches b
+        LEFT JOIN forecasts f ON f.tenant = b.tenant AND f.batch_id = b.id AND b.status = 'in_progress'
+            AND b.cancel_requested_at IS NULL AND f.made_at > $6
+        WHERE NOT b.rolling AND ($1::text IS NULL OR b.id COLLATE "C" > $1)
+          AND ($2::text IS NULL OR b.tenant = $2)
+          AND ($3::text[] IS NULL OR b.visible_status = ANY ($3))
+          AND ($4::text IS NULL OR b.models @> jsonb_build_array(jsonb_build_object('model', $4)))
+          AND ($5::text IS NULL OR f.forecast->>'window' = $5)
+        ORDER BY b.id COLLATE "C"
+        LIMIT $7
+    ) c
+) examined
+WHERE is_found OR place = $7
+ORDER BY place
+
+-- name: found
+-- Batches of a search, by their ids and in the order of the ids. A forecast counts only if it was made after $2.
+SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors, f.forecast
+FROM unnest($1::text[]) WITH ORDINALITY AS wanted (id, place)
+JOIN batches b ON b.id COLLATE "C" = wanted.id
+LEFT JOIN LATERAL reported_progress(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
+LEFT JOIN forecasts f ON f.tenant = b.tenant AND f.batch_id = b.id AND b.status = 'in_progress'
+    AND b.cancel_requested_at IS NULL AND f.made_at > $2
+ORDER BY wanted.place
+
 -- name: counts
 -- Live batches, and those that ended after $2. The two indexes by the time of the end are of swept batches and of
 -- the others.

@@ -98,6 +98,10 @@ def list_batches(
             metavar="KEY=VALUE", help="Only batches with this pair; repeatable.", show_default=False
         ),
     ] = None,
+    custom_id: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Only batches with a line with this custom_id.", show_default=False),
+    ] = None,
     json: Json = False,
     url: Url = None,
     tenant: Tenant = None,
@@ -107,6 +111,7 @@ def list_batches(
     filters = {
         "status": status,
         "model": model,
+        "custom_id": custom_id,
         "created_after": created_after and int(created_after.timestamp()),
         "created_before": created_before and int(created_before.timestamp()),
         **{f"metadata[{key}]": value for key, value in pairs.items()},
@@ -114,6 +119,8 @@ def list_batches(
     query = {name: value for name, value in filters.items() if value is not None}
     with api_client(url, tenant) as client:
         page = client.batches({"limit": limit, **({"after": after} if after else {}), **query})
+        while page.has_more and page.last_id and not page.data:  # the search has not come to the batch yet
+            page = client.batches({"limit": limit, "after": page.last_id, **query})
     if json:
         return print_json(page)
     if page.data:

@@ -71,6 +71,10 @@ def list_batches(
     forecast: Annotated[
         WindowFit | None, typer.Option(help="Only those with this forecast.", show_default=False)
     ] = None,
+    custom_id: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Only those with a line with this custom_id.", show_default=False),
+    ] = None,
     oldest: Annotated[bool, typer.Option("--oldest", help="The oldest first.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=100, help="Number of batches.")] = 20,
     after: Annotated[str | None, typer.Option(help="Start after this batch.", show_default=False)] = None,
@@ -84,12 +88,16 @@ def list_batches(
         "status": status,
         "model": model,
         "forecast": forecast,
+        "custom_id": custom_id,
         "order": "asc" if oldest else None,
         "limit": str(limit),
         "after": after,
     }
     with operator_client(url, tenant) as client:
-        page = client.batches({name: value for name, value in query.items() if value is not None})
+        given = {name: value for name, value in query.items() if value is not None}
+        page = client.batches(given)
+        while page.has_more and page.last_id and not page.data:  # the search has not come to the batch yet
+            page = client.batches({**given, "after": page.last_id})
     if json:
         return print_json(page)
     if not page.data:

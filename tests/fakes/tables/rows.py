@@ -36,6 +36,7 @@ from batchwright.database.tables.webhooks.webhook_deliveries import WebhookAttem
 from batchwright.database.tables.webhooks.webhook_endpoints import WebhookEndpoint
 from batchwright.rules.batch_states import LIVE_STATES
 from batchwright.rules.dispatch.queue_forecast import ModelSpeed
+from batchwright.rules.input.custom_id_index import CustomIdPart
 from batchwright.rules.quotas import BudgetGroup, DailyAmounts, EnqueuedWork
 from batchwright.rules.results.token_usage import total_usage
 from batchwright.rules.worker_stats import UpstreamTraffic
@@ -100,6 +101,7 @@ class Rows:
         self.callbacks: dict[str, tuple[ReceivedCallback | None, datetime]] = {}  # None: emptied
         self.waiting: dict[tuple[str, str, str, str], WaitingRow] = {}
         self.forecasts: dict[Key, BatchForecast] = {}
+        self.custom_ids: dict[tuple[str, str, int], CustomIdPart] = {}
         self.speeds: dict[str, tuple[datetime, ModelSpeed]] = {}  # by model, with the time of the measurement
         self.model_changes: dict[str, ModelChange] = {}
         self.model_versions = 0
@@ -142,6 +144,8 @@ class Rows:
                 del self.dead_letters[id]
         for waiting in [key for key in self.waiting if key[:2] == (tenant, batch_id)]:
             del self.waiting[waiting]
+        for part in [key for key in self.custom_ids if key[:2] == (tenant, batch_id)]:
+            del self.custom_ids[part]
         return self.batches.pop((tenant, batch_id), None) is not None
 
     def held(self, tenant: str, model: str) -> HoldKind | None:

@@ -11,6 +11,7 @@ from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection
 from batchwright.database.sql import queries
 from batchwright.database.tables.batches.batch_list import BatchListQueries
+from batchwright.database.tables.batches.custom_ids import EXAMINED_AT_ONCE, CustomIdQueries
 from batchwright.database.tables.callbacks import CallbackQueries
 from batchwright.database.tables.files import FIRST_POSITION, LAST_POSITION, FileQueries
 from batchwright.database.tables.operations.operator_batches import OperatorBatchQueries
@@ -48,6 +49,9 @@ MANY_SLICES = """
 INSERT INTO slice_progress
 SELECT tenant, id, 'a', n, 0, 1, 1, 0, 1, 0, 1, 0
 FROM batches, generate_series(1, 200) n WHERE status = 'in_progress'
+"""
+MANY_CUSTOM_IDS = r"""
+INSERT INTO custom_ids SELECT tenant, id, 0, '', 6, '\x010203040506' FROM batches
 """
 MANY_FILES = """
 INSERT INTO files (tenant, id, purpose, filename, bytes, created_at, expires_at, storage_key)
@@ -109,6 +113,27 @@ async def test_an_operator_finds_batches_of_all_tenants_by_their_id(
         assert re.search(r"Index Scan .*using batches_listed", seen)
         assert "Seq Scan on batches" not in seen
     assert "Seq Scan on batches" not in await plan(connection, sql.counts, since, LAST_POSITION[0])
+
+
+async def test_a_search_for_a_line_reads_the_list_and_one_row_of_each_examined_batch(
+    connection: DatabaseConnection,
+) -> None:
+    await connection.execute(MANY)
+    await connection.execute(MANY_CUSTOM_IDS)
+    await connection.execute("ANALYZE")
+    since, bounds = FIRST_POSITION[0], (*LAST_POSITION, EXAMINED_AT_ONCE, FIRST_POSITION[0])
+    search = queries(CustomIdQueries, "custom_ids").search
+    of_operators = queries(OperatorBatchQueries, "operator_batches")
+    filters = (None, None, None, None, None, since, EXAMINED_AT_ONCE, b"line")
+    for index, seen in (
+        ("batches_by_creation", await plan(connection, search, "t", *bounds, b"line", list(BatchStatus))),
+        ("batches_listed", await plan(connection, of_operators.search_down, *filters)),
+        ("batches_listed", await plan(connection, of_operators.search_up, "batch_00050001", *filters[1:])),
+    ):
+        assert re.search(rf"Index (Only )?Scan .*using {index}", seen)
+        assert "using custom_ids_pkey" in seen
+        assert not re.search(SCAN, seen)
+        assert rows_read(seen) <= 3 * EXAMINED_AT_ONCE
 
 
 async def test_each_filter_of_a_hundred_thousand_batches_reads_one_page(

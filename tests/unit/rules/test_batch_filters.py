@@ -6,8 +6,10 @@ import pytest
 
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.batch_filters import (
+    MAX_CUSTOM_ID_CHARACTERS,
     MAX_METADATA_PAIRS,
     BatchFilters,
+    custom_id_filter,
     metadata_filter,
     metadata_tags,
     model_tags,
@@ -100,3 +102,15 @@ def test_different_pairs_and_models_have_different_tags() -> None:
     pairs = [("a", "b=c"), ("a=b", "c"), ("ab", ""), ("", "ab"), ("a", "b"), ("b", "a")]
     tags = [*metadata_tags(pairs), *model_tags(["a\0b", "ab", "a"])]
     assert len(set(tags)) == len(tags)
+
+
+@pytest.mark.parametrize("text", [None, "a", " ", "\0", "\U0001f600" * MAX_CUSTOM_ID_CHARACTERS])
+def test_any_text_that_is_not_too_long_is_a_custom_id(text: str | None) -> None:
+    assert custom_id_filter(text) == text
+
+
+@pytest.mark.parametrize("text", ["", "x" * (MAX_CUSTOM_ID_CHARACTERS + 1)])
+def test_an_empty_or_long_custom_id_is_refused_with_its_length(text: str) -> None:
+    with pytest.raises(BadParameter, match=f"expected 1 to 1024 characters, but got {len(text)}") as error:
+        custom_id_filter(text)
+    assert (error.value.param, error.value.code) == ("custom_id", "invalid_value")

@@ -12,6 +12,7 @@ from batchwright.contracts.temporal_names import model_run_id
 from batchwright.contracts.terms import ActivityState, BatchStatus, Usage
 from batchwright.database.records import BatchOutcome
 from batchwright.temporal.pending_activities import PendingActivity
+from tests.fakes.tables.batches.custom_ids import part_of
 from tests.unit.starter.cli import LATER, Cli, run_now, served
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
@@ -53,6 +54,9 @@ def test_filters_and_cursor_are_sent_to_the_api(cli: Cli) -> None:
     assert listed(cli, "--model", "llama") == []
     assert listed(cli, "--forecast", "late") == []
     assert listed(cli, "--after", blue) == [red]
+    run_now(cli.api.database.custom_ids.store("red", red, 0, part_of("a")))
+    assert listed(cli, "--custom-id", "a") == [red]
+    assert listed(cli, "--custom-id", "b") == []
     assert f"There are more: --after {blue}" in cli.run("admin", "batches", "list", "--limit", "1").stderr
 
 

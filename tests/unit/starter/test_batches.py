@@ -14,11 +14,14 @@ from batchwright.contracts.objects.openai import BatchObject
 from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample, ModelCounts, StartFit, WindowFit
 from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.tables.batches.custom_ids import FoundBatches
 from batchwright.database.tables.batches.waiting_reasons import WaitingSource
+from batchwright.rules.batch_filters import BatchFilters
 from batchwright.rules.ids import request_id
 from batchwright.rules.results.output_lines import error_line
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.commands.batches.watch import LiveProgress, TextProgress
+from tests.fakes.tables.batches.custom_ids import part_of
 from tests.unit.starter.cli import LATER, LINE, Cli, run_now, served
 
 STATUSES = [
@@ -27,6 +30,7 @@ STATUSES = [
     (BatchStatus.EXPIRED, 1),
     (BatchStatus.CANCELLED, 1),
 ]
+NEWEST = "batch_" + "f" * 32
 FAST = ("--interval", "0.05")
 
 
@@ -537,6 +541,27 @@ def test_list_shows_only_batches_that_meet_all_options(cli: Cli, tmp_path: Path)
     ]
     assert listed("--created-before", "2020-01-01T00:00") == listed("--model", "llama") == []
     assert "No batch has all of this" in cli.run("list", "--status", "failed", **tenant).stderr
+
+
+def test_list_finds_the_batches_of_a_line_and_continues_a_search_without_a_batch(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = run_now(cli.api.create("searched"))
+    run_now(cli.api.database.custom_ids.store("searched", batch.id, 0, part_of("a")))
+    search, cursors = cli.api.database.custom_ids.search, list[str | None]()
+
+    async def slow_search(
+        tenant: str, custom_id: str, *, limit: int, after: str | None, filters: BatchFilters
+    ) -> FoundBatches:
+        cursors.append(after)
+        if after is None:
+            return FoundBatches([], NEWEST)
+        return await search(tenant, custom_id, limit=limit, after=None, filters=filters)
+
+    monkeypatch.setattr(cli.api.database.custom_ids, "search", slow_search)
+    shown = cli.run("list", "--custom-id", "a", "--json", BATCHWRIGHT_TENANT="searched")
+    assert [each["id"] for each in json.loads(shown.stdout)["data"]] == [batch.id]
+    assert cursors == [None, NEWEST]
 
 
 @pytest.mark.parametrize(

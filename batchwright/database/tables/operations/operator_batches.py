@@ -7,10 +7,13 @@ from typing import Protocol
 
 from batchwright.contracts.payloads.batch import WindowFit
 from batchwright.contracts.terms import BatchStatus
+from batchwright.database.driver import Row
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import BatchRow
 from batchwright.database.sql import queries
 from batchwright.database.tables.batches.batch_records import parse_batch
+from batchwright.database.tables.batches.custom_ids import EXAMINED_AT_ONCE, FoundBatches, search_in_steps
+from batchwright.rules.input.custom_id_index import encode_custom_id
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,18 @@ class OperatorBatches(Protocol):
         """
         ...
 
+    async def search(
+        self,
+        custom_id: str,
+        filters: OperatorBatchFilters,
+        *,
+        limit: int,
+        ascending: bool,
+        after: str | None,
+    ) -> FoundBatches:
+        """Return at most `limit` batches that have a line with this custom id, in the order of `page`."""
+        ...
+
     async def counts(self, *, forecast_since: datetime, ended_since: datetime) -> list[BatchCount]:
         """Return the number of batches for each tenant and status. Rolling batches (of single calls) do not
         count.
@@ -90,6 +105,9 @@ class OperatorBatchQueries:
     set_priority: str
     page_down: str
     page_up: str
+    search_down: str
+    search_up: str
+    found: str
     counts: str
 
 
@@ -109,17 +127,28 @@ class PostgresOperatorBatches(OperatorBatches):
     async def page(
         self, filters: OperatorBatchFilters, *, limit: int, ascending: bool, after: str | None
     ) -> tuple[list[BatchRow], bool]:
-        records = await self._connections.fetch(
-            self._sql.page_up if ascending else self._sql.page_down,
-            after,
-            filters.tenant,
-            None if filters.statuses is None else list(filters.statuses),
-            filters.model,
-            filters.forecast,
-            filters.forecast_since,
-            limit + 1,
-        )
+        sql = self._sql.page_up if ascending else self._sql.page_down
+        records = await self._connections.fetch(sql, after, *_conditions(filters), limit + 1)
         return [parse_batch(record) for record in records[:limit]], len(records) > limit
+
+    async def search(
+        self,
+        custom_id: str,
+        filters: OperatorBatchFilters,
+        *,
+        limit: int,
+        ascending: bool,
+        after: str | None,
+    ) -> FoundBatches:
+        sql = self._sql.search_up if ascending else self._sql.search_down
+        conditions = (*_conditions(filters), EXAMINED_AT_ONCE, encode_custom_id(custom_id))
+
+        async def examine(last: Row | None) -> list[Row]:
+            return await self._connections.fetch(sql, after if last is None else last["id"], *conditions)
+
+        ids, last_id = await search_in_steps(examine, limit)
+        records = await self._connections.fetch(self._sql.found, ids, filters.forecast_since) if ids else []
+        return FoundBatches([parse_batch(each) for each in records], last_id)
 
     async def counts(self, *, forecast_since: datetime, ended_since: datetime) -> list[BatchCount]:
         records = await self._connections.fetch(self._sql.counts, forecast_since, ended_since)
@@ -134,3 +163,8 @@ class PostgresOperatorBatches(OperatorBatches):
             )
             for each in records
         ]
+
+
+def _conditions(filters: OperatorBatchFilters) -> tuple[object, ...]:
+    statuses = None if filters.statuses is None else list(filters.statuses)
+    return (filters.tenant, statuses, filters.model, filters.forecast, filters.forecast_since)

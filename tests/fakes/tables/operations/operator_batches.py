@@ -7,12 +7,14 @@ from batchwright.contracts.payloads.batch import BatchForecast, WindowFit
 from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.batches.batch_records import add_reported
+from batchwright.database.tables.batches.custom_ids import FoundBatches
 from batchwright.database.tables.operations.operator_batches import (
     BatchCount,
     OperatorBatches,
     OperatorBatchFilters,
 )
 from batchwright.rules.batch_states import LIVE_STATES, visible_status
+from tests.fakes.tables.batches.custom_ids import found_among
 from tests.fakes.tables.rows import Rows, per_model, slices, usage_per_model
 
 
@@ -34,6 +36,22 @@ class MemoryOperatorBatches(OperatorBatches):
     async def page(
         self, filters: OperatorBatchFilters, *, limit: int, ascending: bool, after: str | None
     ) -> tuple[list[BatchRow], bool]:
+        found = self._listed(filters, ascending=ascending, after=after)
+        return found[:limit], len(found) > limit
+
+    async def search(
+        self,
+        custom_id: str,
+        filters: OperatorBatchFilters,
+        *,
+        limit: int,
+        ascending: bool,
+        after: str | None,
+    ) -> FoundBatches:
+        listed = self._listed(filters, ascending=ascending, after=after)
+        return found_among(listed, self._rows, custom_id, limit)
+
+    def _listed(self, filters: OperatorBatchFilters, *, ascending: bool, after: str | None) -> list[BatchRow]:
         rows = [
             self._seen(row, filters.forecast_since)
             for (_, id), row in sorted(
@@ -42,8 +60,7 @@ class MemoryOperatorBatches(OperatorBatches):
             if row.order.policy.rolling is None
             and (after is None or (id > after if ascending else id < after))
         ]
-        found = [row for row in rows if _matches(row, filters)]
-        return found[:limit], len(found) > limit
+        return [row for row in rows if _matches(row, filters)]
 
     async def counts(self, *, forecast_since: datetime, ended_since: datetime) -> list[BatchCount]:
         groups: dict[tuple[str, BatchStatus], list[BatchRow]] = defaultdict(list)

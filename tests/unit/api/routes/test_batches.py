@@ -151,6 +151,8 @@ async def test_a_list_contains_the_batches_that_meet_all_filters(api: ApiFixture
         ({"created_after": "yesterday"}, "created_after", "invalid_type"),
         ({"created_before": "9" * 18}, "created_before", "invalid_value"),
         ({"metadata": "run"}, "metadata", "invalid_value"),
+        ({"custom_id": ""}, "custom_id", "invalid_value"),
+        ({"custom_id": "x" * 1025}, "custom_id", "invalid_value"),
     ],
 )
 async def test_a_wrong_filter_is_refused_by_name(

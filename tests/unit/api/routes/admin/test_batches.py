@@ -14,6 +14,7 @@ from batchwright.database.records import BatchOutcome
 from batchwright.rules.api_keys import Scope
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.api_keys import create_key
+from tests.fakes.tables.batches.custom_ids import part_of
 
 
 @pytest.fixture
@@ -301,3 +302,16 @@ async def test_every_act_is_logged_with_the_key_of_the_operator(caplog: pytest.L
     assert entries == [
         (f"batch {done} by an operator", "red", stored.id) for done in ("paused", "resumed", "cancelled")
     ]
+
+
+async def test_operators_find_the_batches_of_a_line_of_any_tenant(api: ApiFixture) -> None:
+    red, blue, other = await running(api, "red"), await running(api, "blue"), await running(api, "red")
+    for tenant, batch_id, custom_id in (("red", red, "a"), ("blue", blue, "a"), ("red", other, "b")):
+        await api.database.custom_ids.store(tenant, batch_id, 0, part_of(custom_id))
+    assert await listed(api, custom_id="a") == [blue, red]
+    assert await listed(api, custom_id="a", order="asc") == [red, blue]
+    assert await listed(api, custom_id="a", tenant="blue", status="live", model="llama") == [blue]
+    assert await listed(api, custom_id="a", after=blue) == [red]
+    assert await listed(api, custom_id="a", model="other") == await listed(api, custom_id="c") == []
+    refused = await api.http.get("/admin/batches", params={"custom_id": ""})
+    assert (refused.status_code, error_of(refused).param) == (400, "custom_id")

@@ -1,0 +1,40 @@
+"""Search for the batches that have a line with a certain `custom_id`."""
+
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.services.task_limiter import TaskLimiter
+from batchwright.database.tables.batches.custom_ids import FoundBatches
+from batchwright.database.tables.operations.operator_batches import OperatorBatchFilters
+from batchwright.rules.batch_filters import BatchFilters
+
+_AT_ONCE = 4  # a search keeps one connection of the database busy, for a second if there are many batches
+_WAIT_SECONDS = 20.0
+_OPERATORS = ""  # no tenant has this name
+
+
+class LineSearch:
+    """Searches for batches. Each method raises ApiError if too many other searches are running (429)."""
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._custom_ids, self._operator_batches = deps.database.custom_ids, deps.database.operator_batches
+        self._limiter = TaskLimiter(_AT_ONCE, _WAIT_SECONDS, work="searches for a custom_id are running")
+
+    async def batches(
+        self, tenant: str, custom_id: str, *, limit: int, after: str | None, filters: BatchFilters
+    ) -> FoundBatches:
+        async with self._limiter.slot(tenant, f"{tenant}/{custom_id}"):
+            return await self._custom_ids.search(tenant, custom_id, limit=limit, after=after, filters=filters)
+
+    async def all_batches(
+        self,
+        custom_id: str,
+        filters: OperatorBatchFilters,
+        *,
+        limit: int,
+        ascending: bool,
+        after: str | None,
+    ) -> FoundBatches:
+        """Search the batches of all tenants, for an operator."""
+        async with self._limiter.slot(_OPERATORS, f"/{custom_id}"):
+            return await self._operator_batches.search(
+                custom_id, filters, limit=limit, ascending=ascending, after=after
+            )

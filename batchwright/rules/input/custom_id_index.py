@@ -1,0 +1,79 @@
+"""Fingerprints of the `custom_id`s of a batch, by which the database finds the batches of a line.
+
+A fingerprint has 48 bits, and is looked for among about 256 others. So a batch is found for a custom id that
+it does not have with a probability below 1 in 10^11, and nothing has to be verified.
+"""
+
+import secrets
+import struct
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import NamedTuple
+
+from batchwright.rules.growing_bytes import NewBytes
+
+_PART_LINES = 262_144  # a part takes about 2 MB, and a multiple of it while it is made and stored
+_BUCKET_LINES = 256  # in the mean, so that even the fullest bucket has less than 2 KB
+_ROW = struct.Struct(">H6s")  # the place of a hash, and its fingerprint
+_PLACES = 2**16
+
+
+class CustomIdPart(NamedTuple):
+    """Fingerprints of up to 262,144 custom ids.
+
+    The hash of a custom id is the SHA-256 of `salt` and the id in UTF-8. Its first two bytes are its place: a
+    number below 65,536, in proportion to which it is in one of the buckets. Its next six bytes are the
+    fingerprint, which is anywhere in this bucket. SQL does the same (`contains_custom_id`).
+
+    Attributes:
+        bucket_bytes: size of each bucket. Buckets with fewer fingerprints end with zeros.
+        buckets: all buckets, one after the other.
+    """
+
+    salt: bytes
+    bucket_bytes: int
+    buckets: bytes
+
+    def contains(self, custom_id: str) -> bool:
+        place, fingerprint = _ROW.unpack(_row(self.salt, custom_id))
+        start = self.bucket_bytes * _bucket(place, len(self.buckets) // self.bucket_bytes)
+        return fingerprint in self.buckets[start : start + self.bucket_bytes]
+
+
+class CustomIdIndex:
+    """Collects the custom ids of an input, each of which takes 8 bytes.
+
+    The salt is new for each index, so that no client can construct custom ids that share a bucket.
+    """
+
+    def __init__(self, new_bytes: NewBytes) -> None:
+        self._salt, self._rows = secrets.token_bytes(16), new_bytes()
+
+    def add(self, custom_id: str) -> None:
+        self._rows.append(_row(self._salt, custom_id))
+
+    def parts(self) -> Iterator[CustomIdPart]:
+        """Yield the parts of the index. The same lines are in the parts of each index of the same input."""
+        return (_part(self._salt, rows) for rows in self._rows.pieces(_PART_LINES * _ROW.size))
+
+
+def encode_custom_id(custom_id: str) -> bytes:
+    """Return the bytes of a custom id that are hashed."""
+    return custom_id.encode("utf-8", "surrogatepass")
+
+
+def _row(salt: bytes, custom_id: str) -> bytes:
+    return sha256(salt + encode_custom_id(custom_id)).digest()[: _ROW.size]
+
+
+def _bucket(place: int, buckets: int) -> int:
+    return place * buckets // _PLACES
+
+
+def _part(salt: bytes, rows: bytes) -> CustomIdPart:
+    count = -(-len(rows) // (_BUCKET_LINES * _ROW.size))
+    buckets = [bytearray() for _ in range(count)]
+    for place, fingerprint in _ROW.iter_unpack(rows):
+        buckets[_bucket(place, count)] += fingerprint
+    size = max(map(len, buckets))
+    return CustomIdPart(salt, size, b"".join([bucket.ljust(size, b"\0") for bucket in buckets]))
