@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from random import Random
 
-from batchwright.rules.planning.dispatch_order import PlanOrder
+from batchwright.rules.planning.prefix_order import PlanOrder
 from bench.cached_engine import makespan
 from bench.prefix_order import in_order, question
 

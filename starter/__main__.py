@@ -24,7 +24,7 @@ COMMANDS = (
     LazyCommand("pause", "batches.control:pause", "Pause a batch."),
     LazyCommand("resume", "batches.control:resume", "Resume a paused batch, or a batch that ended early."),
     LazyCommand("retry", "batches.control:retry", "Create a batch that retries the lines that failed."),
-    LazyCommand("max-cost", "batches.control:max_cost", "Change the cap on the cost of a batch in progress."),
+    LazyCommand("max-cost", "batches.control:max_cost", "Change the maximum cost of a batch in progress."),
     LazyCommand("delete", "batches.control:delete", "Delete a batch that has ended, and its files."),
     LazyCommand("dlq", "batches.dead_letters:dlq", "List, retry and delete dead letters."),
     LazyCommand("results", "batches.results:results", "Print the output lines of a batch in input order."),
@@ -54,7 +54,9 @@ COMMANDS = (
     ),
     LazyCommand("webhooks", "webhooks:webhooks", "Create and change webhooks, test them, list deliveries."),
     LazyCommand(
-        "schedules", "schedules:schedules", "Create batches at times of a cron form; list, pause them."
+        "schedules",
+        "schedules:schedules",
+        "Create batches at regular times (cron); list and pause schedules.",
     ),
     LazyCommand("dev", "local.dev:dev", "Run the whole stack in the foreground."),
     LazyCommand("demo", "local.demo:demo", "Run a batch of 1,000 requests through the whole stack."),
@@ -62,7 +64,11 @@ COMMANDS = (
     LazyCommand("api", "local.processes:api", "Serve the HTTP API.", _PASS_ON),
     LazyCommand("simulator", "local.processes:simulator", "Serve a simulated backend.", _PASS_ON),
     LazyCommand("migrate", "local.processes:migrate", "Apply database migrations."),
-    LazyCommand("consistency", "operations.consistency:consistency", "Compare rows, runs, files and counts."),
+    LazyCommand(
+        "consistency",
+        "operations.consistency:consistency",
+        "Find contradictions between the database, Temporal and the files.",
+    ),
     LazyCommand("doctor", "operations.doctor:doctor", "Check everything that Batchwright depends on."),
     LazyCommand("config", "operations.config:config", "Show the settings."),
     LazyCommand("models", "fleet.models:models", "Show or change models and their backends."),

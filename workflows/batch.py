@@ -37,7 +37,7 @@ with workflow.unsafe.imports_passed_through():
         set_status_attributes,
     )
     from batchwright.workflows.failures import abandoned, cause_of, gave_up_on_storage, sentence_for_tenant
-    from batchwright.workflows.model_runs import DesiredState, ModelRuns
+    from batchwright.workflows.model_children import DesiredState, ModelRuns
     from batchwright.workflows.options import (
         FILES_TIMEOUT,
         STEP_CANCEL_TIMEOUT,

@@ -29,9 +29,9 @@ from batchwright.rules.growing_bytes import GrowingBytes
 from batchwright.rules.ids import request_id, safe_name
 from batchwright.rules.input.line_checks import describe_body_problems
 from batchwright.rules.input.lines import parse_line, read_fields, read_text
-from batchwright.rules.planning.dispatch_order import ModelLines, PlanLine
 from batchwright.rules.planning.duplicates import encode_duplicates
 from batchwright.rules.planning.plan_format import SLICE_BYTES, PlanEntry, pack_entry, pack_slice
+from batchwright.rules.planning.prefix_order import ModelLines, PlanLine
 from batchwright.rules.planning.slicing import (
     MAX_SLICE_LINES,
     MIN_LARGE_SLICE_LINES,

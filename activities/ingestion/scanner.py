@@ -18,7 +18,7 @@ from batchwright.rules.input.errors import ValidationCode, ValidationErrors
 from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits, RejectedRequest
 from batchwright.rules.input.line_splitter import InputLine
 from batchwright.rules.input.validation import InputValidator
-from batchwright.rules.planning.dispatch_order import ModelLines, PlanOrder, PromptPrefixes
+from batchwright.rules.planning.prefix_order import ModelLines, PlanOrder, PromptPrefixes
 from batchwright.rules.planning.prompt_prefix import prompt_of
 from batchwright.rules.planning.request_cost import estimate_tokens, prompt_bytes, work_units
 from batchwright.rules.planning.sort_keys import NEEDED_TEXT_BYTES

@@ -280,7 +280,7 @@ def max_cost(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Change the cap on the cost of a batch in progress.
+    """Change the maximum cost of a batch in progress.
 
     When the cost reaches the cap, no more lines are sent.
     """

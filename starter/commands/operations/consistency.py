@@ -34,7 +34,7 @@ def consistency(
     ] = False,
     json: JsonLine = False,
 ) -> None:
-    """Compare rows, runs, files and counts.
+    """Find contradictions between the database, Temporal and the files.
 
     Exits with 0 if there are no differences or all were repaired. Exits with 1 if differences remain.
     """

@@ -26,8 +26,8 @@ from batchwright.rules.dispatch.rate_limits import Pacing
 from batchwright.rules.ids import request_id
 from batchwright.rules.input import line_ids
 from batchwright.rules.input.validation import validate
-from batchwright.rules.planning.dispatch_order import ModelLines, PlanLine, ReadLine
 from batchwright.rules.planning.plan_format import PlanEntry, SliceRecord
+from batchwright.rules.planning.prefix_order import ModelLines, PlanLine, ReadLine
 from batchwright.rules.results.output_lines import error_line
 from batchwright.rules.results.segments import RecordKind, SegmentRecord
 from batchwright.settings import load

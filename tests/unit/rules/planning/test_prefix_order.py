@@ -12,8 +12,8 @@ from msgspec import Raw
 from batchwright.rules import growing_bytes
 from batchwright.rules.input.digest_set import DigestNumbers, DigestSet
 from batchwright.rules.input.lines import read_body
-from batchwright.rules.planning import dispatch_order, prompt_prefix
-from batchwright.rules.planning.dispatch_order import ModelLines, PlanOrder, PromptPrefixes
+from batchwright.rules.planning import prefix_order, prompt_prefix
+from batchwright.rules.planning.prefix_order import ModelLines, PlanOrder, PromptPrefixes
 from batchwright.rules.planning.prompt_prefix import Prompt, lexicographic_order, prompt_of, system_hash
 from tests.unit.rules.texts import texts
 
@@ -219,7 +219,7 @@ def test_what_all_texts_of_a_prefix_have_in_common_does_not_keep_lines_together(
 
 
 def test_lines_of_a_large_plan_are_not_sorted_by_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch_order, "_MAX_BY_COST", 2)
+    monkeypatch.setattr(prefix_order, "_MAX_BY_COST", 2)
     texts = ["a1", "b1", "c1"]
     assert planned_texts([(None, text) for text in texts], [1, 2, 3]) == texts
 
