@@ -56,7 +56,7 @@ COMMANDS = (
     LazyCommand(
         "schedules",
         "schedules:schedules",
-        "Create batches at regular times (cron); list and pause schedules.",
+        "Create batches at regular times, as in cron.",
     ),
     LazyCommand("dev", "local.dev:dev", "Run the whole stack in the foreground."),
     LazyCommand("demo", "local.demo:demo", "Run a batch of 1,000 requests through the whole stack."),
@@ -67,7 +67,7 @@ COMMANDS = (
     LazyCommand(
         "consistency",
         "operations.consistency:consistency",
-        "Find contradictions between the database, Temporal and the files.",
+        "Find out where database, Temporal and files differ.",
     ),
     LazyCommand("doctor", "operations.doctor:doctor", "Check everything that Batchwright depends on."),
     LazyCommand("config", "operations.config:config", "Show the settings."),

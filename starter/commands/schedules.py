@@ -38,7 +38,7 @@ from batchwright.starter.schedule_client import ScheduleClient
 _LIMIT, _MAX_LIMIT = 20, 100
 _SHOWN_TIMES = 5
 schedules = typer.Typer(
-    help="Create batches at regular times (cron); list and pause schedules.",
+    help="Create batches at regular times, as in cron.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -67,7 +67,7 @@ Description = Annotated[
 
 @schedules.callback()
 def commands() -> None:
-    """Create batches at regular times (cron); list and pause schedules."""
+    """Create batches at regular times, as in cron."""
 
 
 @schedules.command("create")

@@ -34,7 +34,7 @@ def consistency(
     ] = False,
     json: JsonLine = False,
 ) -> None:
-    """Find contradictions between the database, Temporal and the files.
+    """Find out where database, Temporal and files differ.
 
     Exits with 0 if there are no differences or all were repaired. Exits with 1 if differences remain.
     """
