@@ -245,6 +245,7 @@ def test_a_page_in_a_hidden_tab_is_not_updated(page: Page) -> None:
         page.evaluate(_HIDE, False)
 
 
+@pytest.mark.parametrize("page", ["narrow"], indirect=True)
 def test_the_description_of_the_api_works_under_the_policy(page: Page) -> None:
     page.goto("/ui/batches")
     page.get_by_role("link", name="API", exact=True).click()
