@@ -136,7 +136,7 @@ large: install ## memory and time a line, of a million lines and of LINES (2,000
 collect: install ## memory and time of `batchwright collect`, with a million rows and with ROWS (5,000,000)
 	$(RUN)python -m bench.collect --rows $(or $(ROWS),5000000) --suffix .csv --suffix .parquet
 
-bench: install $(TOOLS)/peers/.installed $(TOOLS)/py-spy/.installed ## every target beside its yardstick, 50 minutes (BENCH="--quick --only whole")
+bench: install $(TOOLS)/peers/.installed $(TOOLS)/py-spy/.installed ## every target beside its yardstick, 52 minutes (BENCH="--quick --only whole")
 	$(RUN)python -m bench $(BENCH)
 
 bench-compare: install ## the same figures of OLD=ref and of these files, in turns (SECTIONS="ingestion whole")

@@ -30,7 +30,7 @@ def run(
         bool, typer.Option("--quick", help="Small sizes, to check that the benchmark works.")
     ] = False,
     with_peers: Annotated[bool, typer.Option("--peers/--no-peers", help="Include slow peers.")] = True,
-    minutes: Annotated[float, typer.Option(help="Skip sections that could end later.")] = 50.0,
+    minutes: Annotated[float, typer.Option(help="Skip sections that could end later.")] = 52.0,
     json: Annotated[Path | None, typer.Option(help="File for the figures. [bench/results/]")] = None,
 ) -> None:
     """Measure all sections of the benchmark on this machine, and print which figures meet their targets."""

@@ -162,6 +162,7 @@ def test_a_person_goes_from_an_empty_page_to_the_downloaded_results(
     page.get_by_role("button", name="Submit the batch").click()
     expect(page.get_by_text("completed", exact=True).first).to_be_visible(timeout=60_000)  # without a reload
     expect(page.get_by_role("link", name="Output")).to_be_visible()
+    expect(page.locator(".actions summary")).to_have_text("Delete")  # and no longer "Cancel"
     check(page)
     with page.expect_download() as downloading:
         page.get_by_role("link", name="Output").click()
