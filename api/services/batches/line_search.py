@@ -6,7 +6,7 @@ from batchwright.database.tables.batches.custom_ids import FoundBatches
 from batchwright.database.tables.operations.operator_batches import OperatorBatchFilters
 from batchwright.rules.batch_filters import BatchFilters
 
-_AT_ONCE = 4  # a search keeps one connection of the database busy, for a second if there are many batches
+_AT_ONCE = 4  # a search keeps a connection of the database busy, for seconds if there are many batches
 _WAIT_SECONDS = 20.0
 _OPERATORS = ""  # no tenant has this name
 
