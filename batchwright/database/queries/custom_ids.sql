@@ -1,6 +1,7 @@
 -- Batches of the lines with a custom_id. A search examines up to $4 batches in the order of the list. It returns those that
 -- have the line, and the last one, with which the next search goes on. The subquery with a limit reads the rows of one
--- batch. With EXISTS, PostgreSQL may prefer to read all rows of the tenant.
+-- batch. With EXISTS, PostgreSQL may prefer to read all rows of the tenant. A batch without `in_progress_at` is not
+-- examined: it may have rows of an attempt of ingestion that stopped, and fail validation later.
 
 -- name: store
 -- A repeat changes nothing: the parts of each attempt have the same lines.
@@ -21,8 +22,8 @@ SELECT id, created_at, place, is_found FROM (
     FROM (
         SELECT b.id, b.created_at
         FROM batches b
-        WHERE b.tenant = $1 AND NOT b.rolling AND (b.created_at, b.id) < ($2, $3) AND b.created_at >= $5
-          AND b.visible_status = ANY ($7)
+        WHERE b.tenant = $1 AND NOT b.rolling AND b.in_progress_at IS NOT NULL
+          AND (b.created_at, b.id) < ($2, $3) AND b.created_at >= $5 AND b.visible_status = ANY ($7)
         ORDER BY b.created_at DESC, b.id DESC
         LIMIT $4
     ) c
@@ -42,8 +43,8 @@ SELECT id, created_at, place, is_found FROM (
         SELECT t.batch_id AS id, t.created_at
         FROM batch_tags t
         JOIN batches b ON b.tenant = t.tenant AND b.id = t.batch_id
-        WHERE t.tenant = $1 AND NOT b.rolling AND (t.created_at, t.batch_id) < ($2, $3) AND t.created_at >= $5
-          AND b.visible_status = ANY ($7) AND t.tag = $8
+        WHERE t.tenant = $1 AND NOT b.rolling AND b.in_progress_at IS NOT NULL
+          AND (t.created_at, t.batch_id) < ($2, $3) AND t.created_at >= $5 AND b.visible_status = ANY ($7) AND t.tag = $8
           AND (SELECT count(*) FROM batch_tags o
                WHERE o.tenant = t.tenant AND o.batch_id = t.batch_id AND o.tag = ANY ($9)) = cardinality($9::bytea[])
         ORDER BY t.created_at DESC, t.batch_id DESC

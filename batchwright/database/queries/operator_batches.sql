@@ -57,7 +57,7 @@ SELECT id, place, is_found FROM (
         FROM batches b
         LEFT JOIN forecasts f ON f.tenant = b.tenant AND f.batch_id = b.id AND b.status = 'in_progress'
             AND b.cancel_requested_at IS NULL AND f.made_at > $6
-        WHERE NOT b.rolling AND ($1::text IS NULL OR b.id COLLATE "C" < $1)
+        WHERE NOT b.rolling AND b.in_progress_at IS NOT NULL AND ($1::text IS NULL OR b.id COLLATE "C" < $1)
           AND ($2::text IS NULL OR b.tenant = $2)
           AND ($3::text[] IS NULL OR b.visible_status = ANY ($3))
           AND ($4::text IS NULL OR b.models @> jsonb_build_array(jsonb_build_object('model', $4)))
@@ -82,7 +82,7 @@ SELECT id, place, is_found FROM (
         FROM batches b
         LEFT JOIN forecasts f ON f.tenant = b.tenant AND f.batch_id = b.id AND b.status = 'in_progress'
             AND b.cancel_requested_at IS NULL AND f.made_at > $6
-        WHERE NOT b.rolling AND ($1::text IS NULL OR b.id COLLATE "C" > $1)
+        WHERE NOT b.rolling AND b.in_progress_at IS NOT NULL AND ($1::text IS NULL OR b.id COLLATE "C" > $1)
           AND ($2::text IS NULL OR b.tenant = $2)
           AND ($3::text[] IS NULL OR b.visible_status = ANY ($3))
           AND ($4::text IS NULL OR b.models @> jsonb_build_array(jsonb_build_object('model', $4)))

@@ -25,9 +25,10 @@ pytestmark = pytest.mark.integration
 
 MANY = """
 INSERT INTO batches (tenant, id, input_file_id, endpoint, completion_window, weight, priority, policy, status,
-                     created_at, deadline)
+                     created_at, in_progress_at, deadline)
 SELECT 't', 'batch_' || lpad(n::text, 8, '0'), 'file-' || n, '/v1/embeddings', '24h', 1, 3, '{}',
-       CASE WHEN n % 1000 = 0 THEN 'in_progress' ELSE 'completed' END, now() + n * interval '1 second', now()
+       CASE WHEN n % 1000 = 0 THEN 'in_progress' ELSE 'completed' END, now() + n * interval '1 second', now(),
+       now()
 FROM generate_series(1, 100000) n
 """
 # Every batch has the common tag, and each thousandth the rare one.

@@ -55,6 +55,7 @@ def test_filters_and_cursor_are_sent_to_the_api(cli: Cli) -> None:
     assert listed(cli, "--forecast", "late") == []
     assert listed(cli, "--after", blue) == [red]
     run_now(cli.api.database.custom_ids.store("red", red, 0, part_of("a")))
+    assert run_now(cli.api.database.batches.start("red", red, total=1, models=[], at=LATER))
     assert listed(cli, "--custom-id", "a") == [red]
     assert listed(cli, "--custom-id", "b") == []
     assert f"There are more: --after {blue}" in cli.run("admin", "batches", "list", "--limit", "1").stderr

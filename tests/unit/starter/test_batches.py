@@ -548,6 +548,7 @@ def test_list_finds_the_batches_of_a_line_and_continues_a_search_without_a_batch
 ) -> None:
     batch = run_now(cli.api.create("searched"))
     run_now(cli.api.database.custom_ids.store("searched", batch.id, 0, part_of("a")))
+    assert run_now(cli.api.database.batches.start("searched", batch.id, total=1, models=[], at=LATER))
     search, cursors = cli.api.database.custom_ids.search, list[str | None]()
 
     async def slow_search(

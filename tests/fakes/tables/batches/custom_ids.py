@@ -42,7 +42,7 @@ class MemoryCustomIds(CustomIdsTable):
 
 def found_among(listed: list[BatchRow], rows: Rows, custom_id: str, limit: int) -> FoundBatches:
     """Return the first `limit` of these batches that have a line with this custom id."""
-    found = [row for row in listed if _has(rows, row, custom_id)]
+    found = [row for row in listed if row.in_progress_at is not None and _has(rows, row, custom_id)]
     return FoundBatches(found[:limit], found[limit - 1].order.batch_id if len(found) > limit else None)
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 import httpx
 import pytest
 
+from batchwright.api.dependencies import now
 from batchwright.contracts.objects.openai import BatchPage
 from batchwright.database.tables.batches.custom_ids import FoundBatches
 from tests.fakes.api import ApiFixture, open_api, read
@@ -23,6 +24,7 @@ async def test_a_list_contains_the_batches_of_a_line(api: ApiFixture) -> None:
     other = await api.create("other")
     for batch, tenant in ((first, "default"), (third, "default"), (other, "other")):
         await api.database.custom_ids.store(tenant, batch.id, 0, part_of("a/ü &"))
+        await api.database.batches.start(tenant, batch.id, total=1, models=[], at=now())
 
     async def page(**query: str) -> BatchPage:
         return read(await api.http.get("/v1/batches", params={"custom_id": "a/ü &", **query}), BatchPage)

@@ -89,6 +89,17 @@ async def test_a_deleted_batch_is_found_no_longer(any_database: Database) -> Non
 
 
 async def test_a_rolling_batch_is_not_found(any_database: Database) -> None:
+async def test_a_batch_that_fails_validation_at_a_later_attempt_is_not_found(any_database: Database) -> None:
+    await any_database.batches.upsert(an_order())
+    await any_database.custom_ids.store("t", "batch_1", 0, part_of("a"))
+    assert await found(any_database, "a") == []
+    await any_database.batches.fail_validation("t", "batch_1", errors=[], total=1, at=after(5))
+    tagged = await found(any_database, "a", endpoint=an_order().endpoint)
+    assert await found(any_database, "a") == tagged == await found_by_operators(any_database, "a") == []
+    page = await any_database.operator_batches.search("a", ALL, limit=9, ascending=False, after=None)
+    assert page.rows == []
+
+
     policy = BatchPolicy(rolling=RollingBatch(group="g", open_seconds=0))
     await a_batch(any_database, 1, "a", policy=policy)
     assert await found(any_database, "a") == await found_by_operators(any_database, "a") == []
