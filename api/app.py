@@ -56,6 +56,7 @@ from batchwright.api.routes.stats import StatsRoutes
 from batchwright.api.routes.uploads import UploadRoutes
 from batchwright.api.routes.webhooks import WebhookRoutes
 from batchwright.api.services.batches.events import BatchEvents
+from batchwright.api.services.batches.line_search import LineSearch
 from batchwright.api.services.calls.acceptance import Calls
 from batchwright.api.services.calls.interactive import InteractiveCalls
 from batchwright.api.services.request_rate_limit import RequestRateLimit
@@ -67,13 +68,10 @@ _DESCRIPTION = (
     "Batches. "
     "Extensions to OpenAI's API are under `x_batchwright` and `/x/`."
 )
-_TENANT_ROUTES = (
-    *(FileRoutes, UploadRoutes, BatchRoutes, ResultRoutes),
-    *(ModelRoutes, LimitRoutes, WebhookRoutes, ScheduleRoutes),
-)
+_TENANT_ROUTES = (ResultRoutes, ModelRoutes, LimitRoutes, WebhookRoutes, ScheduleRoutes)
 _OPERATOR_ROUTES = (
     *(RateRoutes, HoldRoutes, QuotaRoutes, BudgetGroupRoutes),
-    *(ModelRegistryRoutes, OperatorBatchRoutes, DeadLetterRoutes, StatsRoutes),
+    *(ModelRegistryRoutes, DeadLetterRoutes, StatsRoutes),
     *(AuditLogRoutes, WorkerRoutes, KeyRoutes),
 )
 
@@ -114,8 +112,12 @@ def _add_routes(
     settings = deps.settings
     keys, denials = _key_parameters(settings), auth_error_responses(settings)
     tenant, request_rate = tenant_header_parameter(settings), Depends(RequestRateLimit(deps))
-    tenant_routers = [routes(deps).router() for routes in _TENANT_ROUTES]
-    tenant_routers.append(BatchEventRoutes(deps, events).router())
+    search = LineSearch(deps)
+    tenant_routers = [
+        *(FileRoutes(deps).router(), UploadRoutes(deps).router(), BatchRoutes(deps, search).router()),
+        *(routes(deps).router() for routes in _TENANT_ROUTES),
+        BatchEventRoutes(deps, events).router(),
+    ]
     calls, bodies = Calls(deps), CallBodies(settings)
     flex = FlexCalls(deps, calls)
     forwarder = None if interactive is None else InteractiveForwarder(deps, interactive)
@@ -137,7 +139,10 @@ def _add_routes(
         dependencies=[*keys, tenant, request_rate],
         responses=message_error_responses(429, *map(int, denials)),
     )
-    operator_routers = [routes(deps).router() for routes in _OPERATOR_ROUTES]
+    operator_routers = [
+        OperatorBatchRoutes(deps, search).router(),
+        *(routes(deps).router() for routes in _OPERATOR_ROUTES),
+    ]
     for router in operator_routers:
         app.include_router(router, dependencies=keys, responses=denials)
     return [*tenant_routers, *operator_routers]

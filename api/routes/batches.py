@@ -86,14 +86,14 @@ METADATA_PARAMETER: dict[str, object] = {
 
 
 class BatchRoutes:
-    def __init__(self, deps: ApiDependencies) -> None:
+    def __init__(self, deps: ApiDependencies, search: LineSearch) -> None:
         self._deps = deps
         self._batch_list = deps.database.batch_list
         self._temporal = deps.temporal
         self._creator = BatchCreator(deps)
         self._reruns, self._estimates = BatchReruns(deps), BatchEstimates(deps)
         self._control, self._deletion = BatchControl(deps), BatchDeletion(deps)
-        self._search = LineSearch(deps)
+        self._search = search
         self._audit_log = AuditLog(deps)
 
     def router(self) -> APIRouter:

@@ -183,22 +183,22 @@ def keys_of(answer: httpx.Response) -> set[str]:
 @asynccontextmanager
 async def open_api(**settings: object) -> AsyncGenerator[ApiFixture]:
     api = ApiFixture(**settings)
-    async with api.http:
+    async with api.http, aclosing(api.input_objects):
         yield api
     api.leave()
 
 
 @asynccontextmanager
-async def open_own_api() -> AsyncGenerator[ApiFixture]:
+async def open_own_api(**settings: object) -> AsyncGenerator[ApiFixture]:
     """Context manager that yields an API that no other test uses.
 
     A test needs it if it changes constants that the API reads when it is created.
     """
-    spare = _SPARE.pop(source({}), [])
-    api = ApiFixture()
+    spare = _SPARE.pop(source(settings), [])
+    api = ApiFixture(**settings)
     async with api.http:
         yield api
-    _SPARE[source({})] = spare
+    _SPARE[source(settings)] = spare
 
 
 def _renew(old: object, fresh: object) -> None:

@@ -67,11 +67,11 @@ class PriorityUpdate(BaseModel):
 
 
 class OperatorBatchRoutes:
-    def __init__(self, deps: ApiDependencies) -> None:
+    def __init__(self, deps: ApiDependencies, search: LineSearch) -> None:
         self._clock = deps.clock
         self._batches = deps.database.operator_batches
         self._control, self._slices = BatchControl(deps), BatchSlices(deps)
-        self._search = LineSearch(deps)
+        self._search = search
         self._audit_log = AuditLog(deps)
 
     def router(self) -> APIRouter:

@@ -12,11 +12,16 @@ _OPERATORS = ""  # no tenant has this name
 
 
 class LineSearch:
-    """Searches for batches. Each method raises ApiError if too many other searches are running (429)."""
+    """Searches for batches. Each method raises ApiError if too many other searches are running (429).
+
+    Four searches run at a time, and they use at most half of the connections to the database. All routes
+    share one object, so that this limit applies to the process.
+    """
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._custom_ids, self._operator_batches = deps.database.custom_ids, deps.database.operator_batches
-        self._limiter = TaskLimiter(_AT_ONCE, _WAIT_SECONDS, work="searches for a custom_id are running")
+        most = min(_AT_ONCE, deps.settings.database_pool_size // 2)
+        self._limiter = TaskLimiter(most, _WAIT_SECONDS, work="searches for a custom_id are running")
 
     async def batches(
         self, tenant: str, custom_id: str, *, limit: int, after: str | None, filters: BatchFilters

@@ -9,7 +9,7 @@ import pytest
 from batchwright.api.dependencies import now
 from batchwright.contracts.objects.openai import BatchPage
 from batchwright.database.tables.batches.custom_ids import FoundBatches
-from tests.fakes.api import ApiFixture, open_api, read
+from tests.fakes.api import ApiFixture, open_api, open_own_api, read
 from tests.fakes.tables.batches.custom_ids import part_of
 
 
@@ -78,3 +78,32 @@ async def test_a_tenant_searches_twice_at_a_time_and_delays_no_other_tenant(
     go_on.set()
     assert [answer.status_code for answer in await asyncio.gather(*requests)] == [200] * 4
     assert begun.get_nowait() == "busy"
+
+
+@pytest.mark.parametrize(("connections", "most"), [(10, 4), (5, 2), (2, 1)])
+async def test_tenants_and_operators_share_the_searches_of_a_process(
+    monkeypatch: pytest.MonkeyPatch, connections: int, most: int
+) -> None:
+    monkeypatch.setattr("batchwright.api.services.batches.line_search._WAIT_SECONDS", 0.0)
+    begun, go_on = list[str](), asyncio.Event()
+
+    async def search(*_: object, **__: object) -> FoundBatches:
+        begun.append("")
+        if len(begun) > most:
+            go_on.set()
+        await go_on.wait()
+        return FoundBatches([], None)
+
+    async with open_own_api(database_pool_size=connections) as api:
+        monkeypatch.setattr(api.database.custom_ids, "search", search)
+        monkeypatch.setattr(api.database.operator_batches, "search", search)
+
+        async def status(path: str, tenant: str) -> int:
+            answer = await api.http.get(path, params={"custom_id": "a"}, headers={"X-Tenant": tenant})
+            if answer.status_code == 429:  # all places are taken
+                go_on.set()
+            return answer.status_code
+
+        requests = [status("/v1/batches", f"tenant-{number}") for number in range(most)]
+        answers = await asyncio.gather(*requests, status("/admin/batches", "default"))
+    assert (sorted(answers), len(begun)) == ([200] * most + [429], most)
