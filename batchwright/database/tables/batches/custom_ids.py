@@ -1,5 +1,6 @@
 """Table of the custom ids of batches, and the search for the batches of a line."""
 
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -14,8 +15,13 @@ from batchwright.database.tables.files import FIRST_POSITION, LAST_POSITION, pos
 from batchwright.rules.batch_filters import NO_FILTERS, BatchFilters
 from batchwright.rules.input.custom_id_index import CustomIdPart, encode_custom_id
 
-EXAMINED_AT_ONCE = 1_000  # batches of one statement
-MAX_STATEMENTS = 20  # of one page
+# Batches of one statement. Those of 10 million lines have 40 rows each, and a statement may take up to
+# QUERY_SECONDS, even if all rows are read from a slow disk.
+EXAMINED_AT_ONCE = 100
+MAX_STATEMENTS = 200  # of one page
+_MAX_SECONDS = 5.0  # of one page; the statement that then runs is still completed
+
+Clock = Callable[[], float]
 
 
 class FoundBatches(NamedTuple):
@@ -23,7 +29,7 @@ class FoundBatches(NamedTuple):
 
     Attributes:
         last_id: id of the batch after which the list may continue; None if all batches were examined. A page
-            that continues may have few rows or none, because MAX_STATEMENTS limit the search for it.
+            that continues may have few rows or none, because statements and time of the search are limited.
     """
 
     rows: list[BatchRow]
@@ -72,8 +78,8 @@ class CustomIdQueries:
 
 
 class PostgresCustomIds(CustomIdsTable):
-    def __init__(self, connections: ConnectionPool) -> None:
-        self._connections = connections
+    def __init__(self, connections: ConnectionPool, clock: Clock = time.monotonic) -> None:
+        self._connections, self._clock = connections, clock
         self._sql = queries(CustomIdQueries, "custom_ids")
 
     async def store(self, tenant: str, batch_id: str, number: int, part: CustomIdPart) -> None:
@@ -106,13 +112,13 @@ class PostgresCustomIds(CustomIdsTable):
                 return await self._connections.fetch(self._sql.search_tagged, *bounds, tags[0], tags[1:])
             return await self._connections.fetch(self._sql.search, *bounds)
 
-        ids, last_id = await search_in_steps(examine, limit)
+        ids, last_id = await search_in_steps(examine, limit, self._clock)
         records = await self._connections.fetch(self._sql.rows, tenant, ids) if ids else []
         return FoundBatches([parse_batch(each) for each in records], last_id)
 
 
 async def search_in_steps(
-    examine: Callable[[Row | None], Awaitable[list[Row]]], limit: int
+    examine: Callable[[Row | None], Awaitable[list[Row]]], limit: int, clock: Clock
 ) -> tuple[list[str], str | None]:
     """Return the ids of at most `limit` batches that `examine` finds, and the id after which to continue.
 
@@ -122,8 +128,9 @@ async def search_in_steps(
         examine: examines EXAMINED_AT_ONCE batches after the one in a record, or the first ones, and returns
             those that are found (`is_found`), and the last one if all of them exist. `place` is a batch's
             number among them, from 1.
+        clock: returns the time in seconds, for the limit of the whole search.
     """
-    found, last = list[str](), None
+    found, last, end = list[str](), None, clock() + _MAX_SECONDS
     for _ in range(MAX_STATEMENTS):
         records = await examine(last)
         found += [each["id"] for each in records if each["is_found"]]
@@ -132,4 +139,6 @@ async def search_in_steps(
         last = records[-1] if records else None
         if last is None or last["place"] < EXAMINED_AT_ONCE:
             return found, None
+        if clock() >= end:
+            break
     return found, None if last is None else last["id"]

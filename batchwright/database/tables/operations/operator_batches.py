@@ -1,5 +1,6 @@
 """Queries over the batches of all tenants, for operators."""
 
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +13,12 @@ from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import BatchRow
 from batchwright.database.sql import queries
 from batchwright.database.tables.batches.batch_records import parse_batch
-from batchwright.database.tables.batches.custom_ids import EXAMINED_AT_ONCE, FoundBatches, search_in_steps
+from batchwright.database.tables.batches.custom_ids import (
+    EXAMINED_AT_ONCE,
+    Clock,
+    FoundBatches,
+    search_in_steps,
+)
 from batchwright.rules.input.custom_id_index import encode_custom_id
 
 
@@ -112,8 +118,8 @@ class OperatorBatchQueries:
 
 
 class PostgresOperatorBatches(OperatorBatches):
-    def __init__(self, connections: ConnectionPool) -> None:
-        self._connections = connections
+    def __init__(self, connections: ConnectionPool, clock: Clock = time.monotonic) -> None:
+        self._connections, self._clock = connections, clock
         self._sql = queries(OperatorBatchQueries, "operator_batches")
 
     async def owner(self, batch_id: str) -> str | None:
@@ -146,7 +152,7 @@ class PostgresOperatorBatches(OperatorBatches):
         async def examine(last: Row | None) -> list[Row]:
             return await self._connections.fetch(sql, after if last is None else last["id"], *conditions)
 
-        ids, last_id = await search_in_steps(examine, limit)
+        ids, last_id = await search_in_steps(examine, limit, self._clock)
         records = await self._connections.fetch(self._sql.found, ids, filters.forecast_since) if ids else []
         return FoundBatches([parse_batch(each) for each in records], last_id)
 

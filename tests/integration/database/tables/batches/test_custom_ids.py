@@ -1,6 +1,7 @@
 """Search for the batches of a line by its custom_id. `any_database` runs the tests on each database."""
 
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -88,7 +89,6 @@ async def test_a_deleted_batch_is_found_no_longer(any_database: Database) -> Non
     assert await found(any_database, "a") == await found_by_operators(any_database, "a") == []
 
 
-async def test_a_rolling_batch_is_not_found(any_database: Database) -> None:
 async def test_a_batch_that_fails_validation_at_a_later_attempt_is_not_found(any_database: Database) -> None:
     await any_database.batches.upsert(an_order())
     await any_database.custom_ids.store("t", "batch_1", 0, part_of("a"))
@@ -100,6 +100,7 @@ async def test_a_batch_that_fails_validation_at_a_later_attempt_is_not_found(any
     assert page.rows == []
 
 
+async def test_a_rolling_batch_is_not_found(any_database: Database) -> None:
     policy = BatchPolicy(rolling=RollingBatch(group="g", open_seconds=0))
     await a_batch(any_database, 1, "a", policy=policy)
     assert await found(any_database, "a") == await found_by_operators(any_database, "a") == []
@@ -173,6 +174,24 @@ async def test_a_page_examines_a_limited_number_of_batches_and_continues_after_t
     # A page that is full after the first statement needs no other one.
     page = await database.custom_ids.search("t", "b", limit=1, after="batch_7")
     assert ([row.order.batch_id for row in page.rows], page.last_id) == (["batch_6"], "batch_6")
+
+
+@pytest.mark.integration
+async def test_a_page_that_takes_too_long_ends_and_continues_after_the_examined_batches(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (custom_ids, operator_batches):
+        monkeypatch.setattr(module, "EXAMINED_AT_ONCE", 2)
+    for table in (database.custom_ids, database.operator_batches):
+        monkeypatch.setattr(table, "_clock", count(step=3).__next__)  # a statement takes three seconds
+    for number in range(9):
+        await a_batch(database, number, "a" if number in (0, 7) else "b")
+    page = await database.custom_ids.search("t", "a", limit=5, after=None)
+    assert ([row.order.batch_id for row in page.rows], page.last_id) == (["batch_7"], "batch_5")
+    page = await database.custom_ids.search("t", "a", limit=5, after=page.last_id)
+    assert (page.rows, page.last_id) == ([], "batch_1")
+    page = await database.operator_batches.search("a", ALL, limit=5, ascending=True, after="batch_0")
+    assert (page.rows, page.last_id) == ([], "batch_4")
 
 
 @pytest.mark.integration
