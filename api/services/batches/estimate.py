@@ -1,8 +1,8 @@
 """Estimate the tokens and the cost of a batch from its input, without creating the batch."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, closing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing, closing
 from functools import partial
 
 from batchwright.activities.spilled_bytes import SpillSpace
@@ -31,6 +31,8 @@ from batchwright.storage.files import run_in_thread
 from batchwright.storage.referenced_input import InputRefused, ReferencedInput, StoredBytes
 
 _AT_ONCE = 4  # an estimate takes about a second of CPU time for 50,000 lines
+# Beyond so many lines, an estimate takes up to 64 MiB of memory more, and then disk. One at a time may do so.
+_LARGE_LINES = 1_000_000
 _WAIT_SECONDS = 20.0
 _MAX_SECONDS = 600.0  # for one input, so that a slow bucket does not keep a place for ever
 _DEFAULT_WEIGHT = 1.0
@@ -40,6 +42,8 @@ class BatchEstimates:
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
         self._limiter = TaskLimiter(_AT_ONCE, _WAIT_SECONDS, work="estimates are being made")
+        work = f"estimates of inputs of more than {_LARGE_LINES:,} lines are being made"
+        self._large = TaskLimiter(1, _WAIT_SECONDS, work=work)
 
     async def estimate(self, tenant: str, fields: Mapping[str, object]) -> EstimateObject:
         """Read the input of a batch, and return the estimated lines, tokens and cost of the batch.
@@ -51,9 +55,27 @@ class BatchEstimates:
             ApiError: a field is not valid, the input cannot be read or is too large, reading it takes too
                 long (503), or too many other estimates are running (429).
         """
-        settings = self._deps.settings
-        request = parse_estimate(fields, settings)
+        request = parse_estimate(fields, self._deps.settings)
         content = await self._content(tenant, request)
+        name = request.input_file_id or request.input_location
+        async with self._limiter.slot(tenant, name), AsyncExitStack() as held:
+            enter_large = partial(held.enter_async_context, self._large.slot(tenant, name))
+            return await self._estimate_content(tenant, request, content, enter_large)
+
+    async def _estimate_content(
+        self,
+        tenant: str,
+        request: EstimateRequest,
+        content: AsyncGenerator[bytes],
+        enter_large: Callable[[], Awaitable[object]],
+    ) -> EstimateObject:
+        """Estimate an input by its content. When this returns, all memory of the estimate is free.
+
+        Args:
+            enter_large: is called once if the input has more than _LARGE_LINES lines. It waits until no other
+                estimate of such an input runs, and raises ApiError if that takes too long (429).
+        """
+        settings = self._deps.settings
         served = await self._deps.models.served_now()
         limits = InputLimits(
             max_lines=settings.max_lines,
@@ -61,13 +83,12 @@ class BatchEstimates:
             max_embedding_inputs=settings.max_embedding_inputs,
             one_model=settings.one_model_per_batch,
         )
-        async with self._limiter.slot(tenant, request.input_file_id or request.input_location):
-            with closing(SpillSpace(settings.spool_dir, "An estimate", lambda: None)) as space:
-                validator = InputValidator(request.endpoint, settings.profile, limits, space.new_bytes)
-                estimator = InputEstimator(
-                    request.endpoint, validator, self._canonical, settings.max_models_per_batch
-                )
-                await self._read(content, estimator)
+        with closing(SpillSpace(settings.spool_dir, "An estimate", lambda: None)) as space:
+            validator = InputValidator(request.endpoint, settings.profile, limits, space.new_bytes)
+            estimator = InputEstimator(
+                request.endpoint, validator, self._canonical, settings.max_models_per_batch
+            )
+            await self._read(content, estimator, enter_large)
         models, own = estimator.models.keys(), await self._deps.database.quotas.get(tenant)
         refused: dict[str, str] = {}
         for model in models:
@@ -139,7 +160,12 @@ class BatchEstimates:
             message = f"The content of file '{file_id}' is missing."
             raise ApiError(500, message, code="content_missing") from None
 
-    async def _read(self, content: AsyncGenerator[bytes], estimator: InputEstimator) -> None:
+    async def _read(
+        self,
+        content: AsyncGenerator[bytes],
+        estimator: InputEstimator,
+        enter_large: Callable[[], Awaitable[object]],
+    ) -> None:
         """Read the input in pieces, with only one piece in memory at a time.
 
         Raises:
@@ -147,7 +173,11 @@ class BatchEstimates:
         """
         try:
             async with asyncio.timeout(_MAX_SECONDS), aclosing(content):
+                is_large = False
                 async for piece in content:
+                    if not is_large and estimator.lines >= _LARGE_LINES:
+                        await enter_large()
+                        is_large = True
                     await run_in_thread(partial(estimator.feed, piece))
                 await run_in_thread(estimator.finish)
         except TimeoutError:

@@ -1,5 +1,6 @@
 """Cost of batches: in the object, caps on it, and estimates."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
@@ -8,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from batchwright.api.services.batches import estimate as estimates
 from batchwright.contracts.objects.openai import BatchCost, BatchObject, EstimateObject, ModelCost
 from batchwright.contracts.payloads.batch import ModelCounts
 from batchwright.contracts.registry.prices import PriceConfig
@@ -16,7 +18,7 @@ from batchwright.database.records import SliceProgress
 from batchwright.database.tables.batches.batch_snapshots import BatchKey
 from batchwright.rules.costs import amount_of
 from batchwright.rules.dispatch.queue_forecast import ModelSpeed
-from tests.fakes.api import ApiFixture, error_of, open_api, read
+from tests.fakes.api import ApiFixture, error_of, open_api, open_own_api, read
 from tests.fakes.small_memory import small_memory
 
 PRICES = {"llama": PriceConfig(currency="EUR", input="2", request="0.01")}
@@ -188,6 +190,46 @@ async def test_the_ids_of_an_input_beyond_a_million_lines_are_on_disk_during_its
     assert found.errors is not None
     assert [(error.code, error.line) for error in found.errors.data] == [("duplicate_custom_id", 201)]
     assert [(file.directory, file.file.closed) for file in files] == [(tmp_path, True)]
+
+
+async def test_only_one_estimate_at_a_time_takes_the_memory_of_a_large_input(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(estimates, "_LARGE_LINES", 2)
+    monkeypatch.setattr(estimates, "_WAIT_SECONDS", 0.0)
+    is_large, go_on = asyncio.Event(), asyncio.Event()
+    async with open_own_api() as api:
+
+        async def read_slowly(key: str) -> AsyncGenerator[bytes]:
+            lines = api.storage.objects[key].splitlines(keepends=True)
+            for line in lines:
+                yield line
+            if len(lines) > 2:
+                is_large.set()
+                await go_on.wait()
+
+        monkeypatch.setattr(api.storage, "read", read_slowly)
+
+        async def answer(tenant: str, lines: int) -> httpx.Response:
+            content = "\n".join(json.dumps(a_line(str(number))) for number in range(lines))
+            file = await api.upload(content.encode(), tenant=tenant)
+            body = {"input_file_id": file.id, "endpoint": "/v1/chat/completions"}
+            return await api.http.post("/v1/batches/x/estimate", json=body, headers={"X-Tenant": tenant})
+
+        first = asyncio.create_task(answer("red", 3))
+        await is_large.wait()
+        is_large.clear()
+        second = asyncio.create_task(answer("green", 3))
+        done, _ = await asyncio.wait(
+            [second, asyncio.create_task(is_large.wait())], return_when=asyncio.FIRST_COMPLETED
+        )
+        assert done == {second}
+        refused = second.result()
+        assert (refused.status_code, "more than" in error_of(refused).message) == (429, True)
+        assert read(await answer("blue", 2), EstimateObject).lines == 2
+        go_on.set()
+        assert read(await first, EstimateObject).lines == 3
+        assert read(await answer("green", 3), EstimateObject).lines == 3
 
 
 @pytest.mark.parametrize(
