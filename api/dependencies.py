@@ -16,6 +16,7 @@ from batchwright.inference.router import ModelRouter
 from batchwright.oidc.issuer_keys import IssuerKeys
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage
+from batchwright.storage.referenced_input import InputObjects
 from batchwright.telemetry.exposition import SdkMetricsClient
 from batchwright.telemetry.metrics import Metrics
 from batchwright.webhooks.url_checker import UrlChecker
@@ -88,3 +89,8 @@ class ApiDependencies:
         All routes share this object, so that refused URLs are counted together.
         """
         return UrlChecker(self.settings.webhook_networks)
+
+    @cached_property
+    def input_objects(self) -> InputObjects:
+        """Reads objects that clients name as inputs. Whoever opens the dependencies closes it at the end."""
+        return InputObjects(self.settings)

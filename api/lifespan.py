@@ -59,11 +59,13 @@ async def open_dependencies(settings: Settings) -> AsyncGenerator[ApiDependencie
         background.start("temporal_connection", connection.run)
         background.start("temporal_readiness", partial(log_until_ready, temporal), may_return=True)
         issuer = settings.oidc_issuer
-        yield ApiDependencies(
+        deps = ApiDependencies(
             *(settings, database, storage, temporal, registry, metrics, sdk, background),
             issuer_keys=IssuerKeys(partial(fetch_keys, issuer)) if issuer else None,
             routers=registry if interactive else None,
         )
+        opened.push_async_callback(deps.input_objects.aclose)
+        yield deps
 
 
 def _publish_fingerprint(registry: BackendRegistry, metrics: Metrics) -> None:

@@ -16,7 +16,7 @@ from batchwright.rules.locations import parse_object
 from batchwright.rules.retention import INPUT_FILE_LIFETIME
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage
-from batchwright.storage.referenced_input import InputRefused, ReferencedInput, StoredBytes
+from batchwright.storage.referenced_input import InputObjects, InputRefused, ReferencedInput, StoredBytes
 
 _MAX_NAME_CHARACTERS = 255
 
@@ -50,11 +50,12 @@ class InputCopy:
                 f"Tenant '{order.tenant}' may no longer read from '{url}'. Upload the file instead.",
             )
         stored = await self._stored()
-        source = ReferencedInput(self._settings, url, stored)
         key = object_keys.upload_key(order.tenant, order.input_file_id, token_hex(8))
-        async with self._storage.writer(key) as writer, aclosing(source.pieces()) as pieces:
-            async for piece in pieces:
-                await writer.write(piece)
+        async with aclosing(InputObjects(self._settings)) as objects, self._storage.writer(key) as writer:
+            source = ReferencedInput(objects, url, stored)
+            async with aclosing(source.pieces()) as pieces:
+                async for piece in pieces:
+                    await writer.write(piece)
             await self._reserve(source.bytes, stored)
         now = datetime.now(UTC).replace(microsecond=0)
         row = FileRow(

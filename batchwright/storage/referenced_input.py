@@ -1,18 +1,22 @@
 """Reads the object that a batch names as its input, expanded if it is compressed."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AsyncExitStack, aclosing
 from importlib import import_module
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from batchwright.contracts.terms import ValidationError
 from batchwright.rules.input.compression import DamagedArchive, expanded_name
 from batchwright.rules.input.errors import ValidationCode
 from batchwright.rules.input.expanded_content import ExpandedContent
-from batchwright.rules.locations import parse_object
+from batchwright.rules.locations import ObjectLocation, parse_object
+from batchwright.rules.object_keys import Bucket
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectChanged, ObjectMissing, ObjectRefused
+
+if TYPE_CHECKING:
+    from types_aiobotocore_s3 import S3Client
 
 
 class InputRefused(Exception):
@@ -46,6 +50,40 @@ class StoredBytes(NamedTuple):
         return InputRefused(ValidationCode.STORAGE_QUOTA_EXCEEDED, message)
 
 
+class InputObjects:
+    """Reads objects that batches name as their inputs. The first read opens a client of S3, which all use.
+
+    Call `aclose` at the end, when no read is running.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._opened, self._opening = AsyncExitStack(), asyncio.Lock()
+        self._client: S3Client | None = None
+
+    async def read(
+        self, location: ObjectLocation, check_size: Callable[[int], None]
+    ) -> AsyncGenerator[bytes]:
+        """Yield the bytes of an object in pieces, as `read_object` does."""
+        # Imported only if needed, and in a thread: it takes a second and 40 MB.
+        await asyncio.to_thread(import_module, "batchwright.storage.s3.object_reader")
+        from batchwright.storage.s3.object_reader import read_object
+        from batchwright.storage.s3.storage import open_client
+
+        async with self._opening:
+            if self._client is None:
+                opening = open_client(self.settings, Bucket(location.bucket, ""))
+                self._client = await self._opened.enter_async_context(opening)
+        async with aclosing(read_object(self._client, self.settings, location, check_size)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def aclose(self) -> None:
+        """Close the client. A later read opens a new one."""
+        self._client = None
+        await self._opened.aclose()
+
+
 class ReferencedInput:
     """An object with the input of a batch, which is read once. One piece of it is in memory at a time.
 
@@ -57,8 +95,8 @@ class ReferencedInput:
         bytes: number of bytes that were read so far, after expansion.
     """
 
-    def __init__(self, settings: Settings, url: str, stored: StoredBytes) -> None:
-        self._settings, self._url, self._stored = settings, url, stored
+    def __init__(self, objects: InputObjects, url: str, stored: StoredBytes) -> None:
+        self._objects, self._url, self._stored = objects, url, stored
         self._location = parse_object(url)
         self._content = ExpandedContent(expands=True)
         self.bytes = 0
@@ -95,11 +133,7 @@ class ReferencedInput:
             raise InputRefused(ValidationCode.DAMAGED_ARCHIVE, str(error)) from None
 
     async def _pieces(self) -> AsyncGenerator[bytes]:
-        # Imported only if needed, and in a thread: it takes a second and 40 MB.
-        await asyncio.to_thread(import_module, "batchwright.storage.s3.object_reader")
-        from batchwright.storage.s3.object_reader import read_object
-
-        async with aclosing(read_object(self._settings, self._location, self._check_size)) as received:
+        async with aclosing(self._objects.read(self._location, self._check_size)) as received:
             async for piece in received:
                 async for part in self._checked(self._content.feed(piece)):
                     yield part
@@ -122,7 +156,7 @@ class ReferencedInput:
             InputRefused: `size` is more than a batch allows, or than the tenant's quota of stored bytes
                 allows.
         """
-        limit = self._settings.max_batch_file_bytes
+        limit = self._objects.settings.max_batch_file_bytes
         if size > limit:
             message = f"The input is too large: a batch takes at most {limit} bytes. Split it into several."
             raise InputRefused(ValidationCode.INPUT_TOO_LARGE, message)

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from functools import cached_property
 from typing import TypeVar
 
@@ -77,7 +77,7 @@ class _ReusableApp:
             recent_seconds=0,
             issuer_keys=self.issuer_keys if settings.oidc_issuer else None,
         )
-        self.stopping = deps.stopping
+        self.stopping, self.input_objects = deps.stopping, deps.input_objects
         self.events = BatchEvents(deps)  # it has no state while no test listens
         self.app = build_app(deps, self.events)
 
@@ -111,6 +111,7 @@ class ApiFixture:
         self.app, self.metrics = self._ground.app, self._ground.metrics
         self.background, self.events = self._ground.background, self._ground.events
         self.stopping, self.issuer = self._ground.stopping, self._ground.issuer
+        self.input_objects = self._ground.input_objects
         transport = httpx.ASGITransport(self.app)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://api")
 

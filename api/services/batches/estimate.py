@@ -140,7 +140,7 @@ class BatchEstimates:
         if url := request.input_location:
             check_input_location(settings, url, tenant)
             quota, used = await QuotaChecks(self._deps, tenant).storage_quota()
-            return ReferencedInput(settings, url, StoredBytes(used, quota)).pieces()
+            return ReferencedInput(self._deps.input_objects, url, StoredBytes(used, quota)).pieces()
         file_id = request.input_file_id
         file = await self._deps.database.files.get(tenant, file_id) if is_file_id(file_id) else None
         if file is None:

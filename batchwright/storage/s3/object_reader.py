@@ -1,6 +1,7 @@
 """Reads an object that does not belong to Batchwright."""
 
 from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING
 
 from batchwright.rules.locations import SCHEME, ObjectLocation
 from batchwright.rules.object_keys import Bucket
@@ -9,13 +10,16 @@ from batchwright.storage.base import ObjectRefused, StorageUnavailable
 from batchwright.storage.retries import StorageOperation
 from batchwright.storage.s3.download import S3Download
 from batchwright.storage.s3.errors import refusal_of
-from batchwright.storage.s3.storage import open_bucket
+from batchwright.storage.s3.storage import bucket_of
+
+if TYPE_CHECKING:
+    from types_aiobotocore_s3 import S3Client
 
 
 async def read_object(
-    settings: Settings, location: ObjectLocation, check_size: Callable[[int], None]
+    client: "S3Client", settings: Settings, location: ObjectLocation, check_size: Callable[[int], None]
 ) -> AsyncGenerator[bytes]:
-    """Yield the bytes of an object in pieces. S3's address and credentials come from the settings.
+    """Yield the bytes of an object in pieces, through an open client.
 
     All bytes are of one version of the object.
 
@@ -29,19 +33,19 @@ async def read_object(
         ObjectRefused: S3 refuses to return this object. The message says what to check.
         StorageUnavailable: the object cannot be read, even after retries.
     """
-    async with open_bucket(settings, Bucket(location.bucket, ""), _ignore_retry) as bucket:
-        download = S3Download(bucket, location.key, 0, None)
-        try:
-            while piece := await download.next():
-                check_size(download.end)
-                yield piece
-        except StorageUnavailable as error:
-            if reason := refusal_of(error.__cause__):
-                url = f"{SCHEME}{location.bucket}/{location.key}"
-                raise ObjectRefused(f"S3 refuses to return '{url}': {reason}.") from error
-            raise
-        finally:
-            download.close()
+    bucket = bucket_of(client, settings, Bucket(location.bucket, ""), _ignore_retry)
+    download = S3Download(bucket, location.key, 0, None)
+    try:
+        while piece := await download.next():
+            check_size(download.end)
+            yield piece
+    except StorageUnavailable as error:
+        if reason := refusal_of(error.__cause__):
+            url = f"{SCHEME}{location.bucket}/{location.key}"
+            raise ObjectRefused(f"S3 refuses to return '{url}': {reason}.") from error
+        raise
+    finally:
+        download.close()
 
 
 def _ignore_retry(operation: StorageOperation) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import aioboto3
 from aiobotocore.config import AioConfig
+from aiobotocore.session import get_session
 from botocore.exceptions import BotoCoreError
 
 from batchwright.rules.object_keys import Bucket
@@ -209,20 +210,45 @@ async def open_bucket(
         StorageUnavailable: the profile or the region in the environment does not exist, or an address in the
             settings is invalid.
     """
+    async with open_client(settings, place) as client:
+        yield bucket_of(client, settings, place, on_retry)
+
+
+@asynccontextmanager
+async def open_client(settings: Settings, place: Bucket) -> AsyncGenerator["S3Client"]:
+    """Context manager that opens a client for all buckets of the server in the settings.
+
+    Errors are the same as for `open_bucket`. They name the bucket `place`.
+    """
     async with AsyncExitStack() as opened:
         try:
-            client = await opened.enter_async_context(_client(settings))
+            # In a thread: reading the descriptions of S3 takes up to a second.
+            client = await opened.enter_async_context(await asyncio.to_thread(_client, settings))
         except BotoCoreError as error:
             raise to_storage_error(error, "open", "", place.url) from error
         except ValueError as error:  # the endpoint or the region is not a valid address
             raise StorageUnavailable(f"Cannot open {place.url}: {error}.") from error
-        retries = OperationRetries(_PATIENCE_SECONDS, is_transient, on_retry)
-        encryption = S3Encryption(_ENCRYPTION_METHODS[settings.s3_sse], settings.s3_sse_kms_key_id)
-        yield S3Bucket(client, place, retries, encryption)
+        yield client
+
+
+def bucket_of(
+    client: "S3Client", settings: Settings, place: Bucket, on_retry: Callable[[StorageOperation], None]
+) -> S3Bucket:
+    """Return the bucket `place`, which is used through an open client."""
+    retries = OperationRetries(_PATIENCE_SECONDS, is_transient, on_retry)
+    encryption = S3Encryption(_ENCRYPTION_METHODS[settings.s3_sse], settings.s3_sse_kms_key_id)
+    return S3Bucket(client, place, retries, encryption)
 
 
 def _client(settings: Settings) -> AbstractAsyncContextManager["S3Client"]:
-    session = aioboto3.Session(region_name=settings.s3_region or None)
+    """Return a client that is not open yet. All files that it needs were read."""
+    core = get_session()
+    loader = core.get_component("data_loader")
+    for kind in ("service-2", "endpoint-rule-set-1"):
+        loader.load_service_model("s3", kind)
+    for name in ("endpoints", "partitions", "sdk-default-configuration", "_retry"):
+        loader.load_data(name)
+    session = aioboto3.Session(botocore_session=core, region_name=settings.s3_region or None)
     return session.client(  # pyright: ignore[reportUnknownMemberType] - of the services without types
         "s3", endpoint_url=settings.s3_endpoint_url or None, config=_config(settings)
     )

@@ -23,7 +23,7 @@ from batchwright.starter.input_format import format_problem
 from batchwright.starter.options import settings_or_stop
 from batchwright.starter.output import ExitCode, estimate_table, stderr, stdout, stop
 from batchwright.storage.base import StorageError
-from batchwright.storage.referenced_input import InputRefused, ReferencedInput, StoredBytes
+from batchwright.storage.referenced_input import InputObjects, InputRefused, ReferencedInput, StoredBytes
 
 _PIECE_BYTES = 1024 * 1024
 
@@ -141,7 +141,8 @@ def _object_pieces(url: str, settings: Settings) -> Generator[bytes]:
         parse_object(url)
     except ValueError as error:
         stop(f"{url} is not the URL of an object: {error}.")
-    content = ReferencedInput(settings, url, StoredBytes()).pieces()
+    objects = InputObjects(settings)
+    content = ReferencedInput(objects, url, StoredBytes()).pieces()
 
     async def next_piece() -> bytes:
         return await anext(content, b"")
@@ -152,6 +153,7 @@ def _object_pieces(url: str, settings: Settings) -> Generator[bytes]:
                 yield piece
         finally:
             runner.run(content.aclose())
+            runner.run(objects.aclose())
 
 
 def _as_text(file: str, report: ValidationReport) -> str:

@@ -3,9 +3,13 @@
 import asyncio
 import gzip
 import json
+import threading
 from collections.abc import AsyncGenerator
+from typing import Any, cast
 
 import pytest
+from aioboto3 import Session
+from botocore.loaders import JSONFileLoader, create_loader
 from typer.testing import CliRunner, Result
 
 from batchwright.api.services.batches import estimate as estimates
@@ -72,6 +76,38 @@ async def test_an_object_is_estimated_like_the_uploaded_file(bucket: DataBucket,
     report = json.loads((await asyncio.to_thread(validate, bucket, url, "--estimate")).stdout)
     assert (report["valid"], report["lines"], report["models"]) == (True, 3, {"llama": 3})
     assert report["estimate"]["input_tokens"] == found.input_tokens
+
+
+async def test_all_estimates_of_a_process_use_one_client_of_s3_which_is_not_built_on_the_event_loop(
+    bucket: DataBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = [await asyncio.to_thread(bucket.put, f"{number}.jsonl", LINES) for number in range(3)]
+    builders, readers = list[threading.Thread](), set[threading.Thread]()
+    build, load = cast("Any", Session).client, cast("Any", JSONFileLoader).load_file
+
+    def client(*args: Any, **options: Any) -> Any:
+        builders.append(threading.current_thread())
+        return build(*args, **options)
+
+    def load_file(*args: Any) -> Any:
+        if (found := load(*args)) is not None:
+            readers.add(threading.current_thread())
+        return found
+
+    monkeypatch.setattr("botocore.session.create_loader", create_loader)  # without the cache of the tests
+    monkeypatch.setattr(Session, "client", client)
+    monkeypatch.setattr(JSONFileLoader, "load_file", load_file)
+    async with open_api(**bucket.settings("default")) as api:
+
+        async def lines(url: str) -> int:
+            body = {"input_file_id": url, "endpoint": "/v1/chat/completions"}
+            return read(await api.http.post("/v1/batches/x/estimate", json=body), EstimateObject).lines
+
+        assert await asyncio.gather(*map(lines, urls[:2])) == [3, 3]
+        assert await lines(urls[2]) == 3
+    assert len(builders) == 1
+    assert readers
+    assert threading.current_thread() not in {*builders, *readers}
 
 
 async def test_errors_of_lines_are_listed(bucket: DataBucket) -> None:
