@@ -92,5 +92,5 @@ class ApiDependencies:
 
     @cached_property
     def input_objects(self) -> InputObjects:
-        """Reads objects that clients name as inputs. Whoever opens the dependencies closes it at the end."""
+        """Reads objects that clients name as inputs. It is closed when the process stops."""
         return InputObjects(self.settings)

@@ -88,7 +88,7 @@ class _ModelRate:
         """True if, at the last measurement, the model had more lines left than requests in flight."""
         return sum(each.left for each in self.waiting) > self.pending
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Reduce the weight of past measurements, because future lines may differ from past lines."""
         self._work *= _PAST_WEIGHT
         self._seconds *= _PAST_WEIGHT
@@ -232,7 +232,7 @@ class Forecaster:
                 model.steady.record(count, pending, passed, limited=limited)
             else:
                 passed = longest
-                model.begin_anew()
+                model.restart()
             model.record(done, pending - model.pending, passed)
         model.waiting, model.pending, model.measured_at = work, pending, now
 

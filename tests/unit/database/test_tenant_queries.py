@@ -9,7 +9,7 @@ import pytest
 from batchwright.database.sql import migrations
 
 QUERIES = files("batchwright.database").joinpath("queries")
-# Whoever asks these is no tenant, and nothing of the answers is shown to one.
+# No tenant asks these, and no tenant sees their answers.
 SYSTEM = {
     "api_keys.all": "operators list keys; of one tenant where they name it",
     "api_keys.find": "a key's prefix tells whose a request is: there is no tenant yet",
