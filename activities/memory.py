@@ -11,7 +11,7 @@ _MIN_LINES = 10_000  # for fewer lines, the call is not worth its time
 
 
 class Malloc(NamedTuple):
-    """Memory functions of glibc's `malloc.h`. Both return 1 if they had an effect, otherwise 0."""
+    """The functions `mallopt` and `malloc_trim` of glibc. Each returns 1 if it had an effect, otherwise 0."""
 
     mallopt: Callable[[int, int], int]
     malloc_trim: Callable[[int], int]

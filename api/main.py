@@ -100,7 +100,10 @@ def main() -> int:
 
 
 async def _serve(settings: Settings, listener: socket.socket) -> int:
-    """Serve requests until a signal arrives, and return 0. If a signal arrives earlier, cancel the start."""
+    """Serve requests until a signal arrives, and return 0.
+
+    A signal that arrives while the server is still starting cancels the start.
+    """
     stop = _Stop()
     for each in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(each, stop.signalled)

@@ -231,7 +231,10 @@ def scheduled_batch_options(schedule: ScheduleRef) -> ActivityConfig:
 
 
 def scheduled_run_options(schedule: ScheduleRef, summary: str) -> ActivityConfig:
-    """Return the options of the other activities in a run of a schedule. They are retried forever."""
+    """Return the options of the activities that follow the batch of a schedule and record its run.
+
+    These activities are retried forever.
+    """
     return ActivityConfig(
         task_queue=CONTROL_QUEUE,
         start_to_close_timeout=_END_ATTEMPT,

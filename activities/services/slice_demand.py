@@ -43,8 +43,8 @@ class HeldSlice:
         model: model of the slice's lines.
         ready: returns how many lines the slice could send now; None while its lines are not read yet.
         is_yielding: True if the slice has to end, because another slice waits for its place on the worker.
-        is_surplus: True if the slice must return to its queue, because the worker took it while it searched
-            for another slice.
+        is_surplus: True if the slice must return to its queue. The worker was searching for another slice
+            when it took this one.
         memory: memory for the slice's lines; None until the slice requests memory.
     """
 

@@ -181,10 +181,11 @@ class _Reader:
     async def pieces(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
         """Yield the selected lines, many per item.
 
-        The first item may be empty. It is yielded as soon as it is known that the line `after` exists.
+        The query may name the line after which to begin (`after`). The first item may be empty: it is yielded
+        as soon as it is known that this line exists.
 
         Raises:
-            ApiError: `after` is not one of the selected lines, or the file of the ended batch was deleted.
+            ApiError: the line is not one of the selected lines, or the file of the ended batch was deleted.
             ReaderCutOff: the batch was deleted.
         """
         until = asyncio.get_running_loop().time() + LIFETIME_SECONDS

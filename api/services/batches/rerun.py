@@ -275,8 +275,8 @@ class RerunBuilder:
         Return a row for this new file. The row is not in the database yet: the caller must insert it.
 
         Args:
-            wanted: function that returns the digests of the ids of the selected lines, joined in the order of
-                the input.
+            wanted: function that returns one byte string. It has a digest for each selected line, the digest
+                of the line's id, in the order of the input.
 
         Raises:
             ApiError: the input was deleted, or a file of the batch is lost or damaged.

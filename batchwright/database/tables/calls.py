@@ -80,8 +80,8 @@ class CallsTable(Protocol):
         ...
 
     async def collect(self, tenant: str, group: str, batch_id: str) -> None:
-        """Fix which calls (single requests) are the lines of a batch. After this, the batch gets no further
-        calls.
+        """Determine which calls (single requests) become the lines of a batch. Later calls go into other
+        batches.
         """
         ...
 

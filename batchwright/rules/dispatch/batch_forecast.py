@@ -241,12 +241,13 @@ class Forecaster:
     ) -> dict[ModelOfBatch, float]:
         """Return how many lines each batch was expected to settle since the last call of `observe`.
 
-        Each priority of a tenant is expected to do its part of `done`. Within a priority, this part is
-        divided in proportion to the lines that the batches really settled. The order of the batches is not
-        used, because it may have changed meanwhile.
+        Each priority of a tenant is expected to do its part of the work that was done. Within a priority, the
+        batches divide this part as they have divided the settled lines. The order of the batches is not used,
+        because it may have changed meanwhile.
 
         Args:
-            done: work of all lines of the model that settled, in average lines.
+            done: work of all lines of the model that were settled since then. A line of average work counts
+                as 1.
         """
         before = {each.key: each for each in model.waiting}
         part = present_shares(model.waiting)

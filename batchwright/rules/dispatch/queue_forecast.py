@@ -20,7 +20,7 @@ class ModelSpeed(Message):
     """How many lines per second a model settles while lines wait, and how long its requests take.
 
     Attributes:
-        lines_per_second: rate in average lines of the model. An average line has the work 1.
+        lines_per_second: rate of the model. A line counts by its work: a line of average work counts as 1.
         lines_measured: number of lines on which the rate is based.
         pending: requests in flight.
         mean: mean duration of a request, in seconds.
