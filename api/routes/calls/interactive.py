@@ -47,6 +47,7 @@ _UNBUFFERED = {"x-accel-buffering": "no"}  # otherwise nginx would hold events b
 _MAX_SEND_SECONDS = 60.0  # a client that does not read for so long counts as disconnected
 _PIECE_BYTES = 64 * 1024  # of a whole answer; the next piece is sent when the client has room for it
 _RECEIVE_ERRORS = (httpx.TransportError, httpx.DecodingError, TimeoutError, ResponseTooLarge)
+_REFUSED = "The backend refuses this request, although it accepts others. Change the request."
 _PAYMENT_REQUIRED = 402  # about the operator's account at the backend
 _Result = TypeVar("_Result")
 
@@ -138,7 +139,11 @@ class InteractiveForwarder:
             if self._connections.have_ended:
                 answer.end("503", answer.sent.estimate(0))
             raise
-        response = _response_of(await answer.read(body), head.status, body)
+        outcome = await answer.read(body)
+        if answer.sent.is_at_fault:
+            response = error_response(ApiError(403, _REFUSED))
+        else:
+            response = _response_of(outcome, head.status, body)
         tokens = tokens_of(body) if response.status_code == 200 else NO_TOKENS
         answer.end(str(response.status_code), tokens)
         return response

@@ -12,7 +12,7 @@ from batchwright.inference.outcomes import Outcome
 from batchwright.inference.probes import ProbeResult
 from batchwright.inference.router import Dispatch
 from batchwright.inference.transport.base import StreamedResponse
-from batchwright.rules.dispatch.retry_policy import DEFERRED, Budget
+from batchwright.rules.dispatch.retry_policy import Budget
 from batchwright.rules.results.token_usage import Tokens
 
 _BYTES_PER_TOKEN = 4  # of a request, to estimate its prompt tokens
@@ -41,12 +41,14 @@ class SentCall:
     Attributes:
         body: body of the request as the backend gets it.
         charge: what the request has taken from rates; None if no rate applies.
+        is_at_fault: True if the backend refuses this call, but accepts the operator's API key.
     """
 
     call: InteractiveCall
     dispatch: Dispatch
     body: bytes
     charge: Charge | None = None
+    is_at_fault: bool = field(default=False, init=False)
 
     def estimate(self, output_tokens: int) -> Tokens:
         """Estimate the tokens of the call. Used if the backend reports no tokens."""
@@ -60,6 +62,7 @@ class SentCall:
         """Report the end of the request to the backend's circuit breaker. Only the first report counts.
 
         If several calls have failed and none has succeeded since, a probe shows if the backend is at fault.
+        After a refusal with 401 or 403, a probe always shows it: some backends refuse prompts with them.
         """
         dispatch, attempt = self.dispatch, self.dispatch.attempt
         circuit, budget = dispatch.upstream.circuit, outcome.verdict.budget
@@ -69,17 +72,28 @@ class SentCall:
             report_success(dispatch)
             return
         is_alive = False
-        if budget not in DEFERRED:
-            id = f"{self.call.request_id} {attempt.sent_at}"  # clients may repeat their request ids
-            if not circuit.needs_evidence(attempt, id, since=attempt.sent_at, proved=False):
-                return
+        if self._needs_probe(budget):
             result = await dispatch.upstream.probe(self.call.endpoint)
             if result is ProbeResult.NORMAL:
                 report_probe_success(dispatch)
-            if circuit.succeeded_since(attempt.sent_at):
-                return
             is_alive = result is not ProbeResult.NONE and outcome.status > 0
+        elif budget is Budget.ATTEMPT:
+            return
+        if budget is not Budget.CAPACITY and circuit.succeeded_since(attempt.sent_at):
+            self.is_at_fault = budget is Budget.CREDENTIALS
+            circuit.record_abort(attempt)
+            return
         report_failure(dispatch, outcome, self.call.tenant, steady=is_alive)
+
+    def _needs_probe(self, budget: Budget) -> bool:
+        circuit, attempt = self.dispatch.upstream.circuit, self.dispatch.attempt
+        if budget is Budget.CREDENTIALS:
+            may_change = attempt.is_trial or not circuit.is_open
+            return may_change and not circuit.succeeded_since(attempt.sent_at)
+        id = f"{self.call.request_id} {attempt.sent_at}"  # clients may repeat their request ids
+        return budget is Budget.ATTEMPT and circuit.needs_evidence(
+            attempt, id, since=attempt.sent_at, proved=False
+        )
 
 
 @dataclass(eq=False)

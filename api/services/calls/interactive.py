@@ -114,7 +114,7 @@ class InteractiveCalls:
         call is never sent again. If the `with` block ends early, the connection to the backend is closed.
 
         A backend whose circuit is open gets no call except trials. If the circuits of all backends of the
-        model are open, the call is sent to a fallback model.
+        model are open, the call is sent to a fallback model. A call that was refused with 401 or 403 is not.
 
         Raises:
             ApiError: as in `InteractiveAdmission.admit`, a rate is used up (429), a hook of the operator
@@ -161,11 +161,7 @@ class InteractiveCalls:
             ApiError: a rate is used up (429).
         """
         if self._hooks:
-            place = (call.tenant, "", call.request_id, router.model, call.endpoint.value)
-            checked = await self._hooks(HookCall(*place, call.body))
-            if isinstance(checked, Outcome):
-                raise _NotSent(checked)
-            call = call._replace(body=checked.body)
+            call = await self._checked(call, router.model)
         self._admission.check_rates(call.tenant, router)
         reachable = (upstream for each in (router, *router.fallbacks) for upstream in each.upstreams)
         tried = [upstream for upstream in reachable if upstream.jobs is not None]
@@ -178,8 +174,9 @@ class InteractiveCalls:
                 tried.append(dispatch.upstream)
                 async with AsyncExitStack() as sending:
                     answer = await self._send(call, dispatch, sending)
-                    refused = await self._refused(answer)
-                    if refused:
+                    if await self._refused(answer):
+                        if isinstance(answer, BackendAnswer) and answer.response.status in (401, 403):
+                            tried += [each for other in router.fallbacks for each in other.upstreams]
                         following = router.select(tenant=call.tenant, exclude=tried)
                     if following is None:
                         if isinstance(answer, Outcome):
@@ -192,8 +189,19 @@ class InteractiveCalls:
             if following is not None:
                 following.end()
 
+    async def _checked(self, call: InteractiveCall, model: str) -> InteractiveCall:
+        """Return the call with the body that the operator's hooks return. Raises `_NotSent`."""
+        place = (call.tenant, "", call.request_id, model, call.endpoint.value)
+        checked = await self._hooks(HookCall(*place, call.body))
+        if isinstance(checked, Outcome):
+            raise _NotSent(checked)
+        return call._replace(body=checked.body)
+
     async def _refused(self, answer: BackendAnswer | Outcome) -> bool:
-        """Return True if a backend has not processed the call, which may then be sent to another backend."""
+        """Return True if a backend has not processed the call, which may then be sent to another backend.
+
+        Return False if the backend has refused it because of its content.
+        """
         if isinstance(answer, Outcome):
             return answer.verdict is NOT_SENT
         status, upstream = answer.response.status, answer.sent.dispatch.upstream
@@ -202,7 +210,7 @@ class InteractiveCalls:
         await answer.sent.report(from_status(status, answer.response.headers, b""))
         refusal = {"backend": upstream.backend.url, "status": status}
         logger.warning("a backend has refused an interactive call", extra=refusal)
-        return True
+        return not answer.sent.is_at_fault
 
     async def _send(
         self, call: InteractiveCall, dispatch: Dispatch, sending: AsyncExitStack

@@ -262,6 +262,7 @@ async def test_a_call_that_a_backend_refuses_goes_to_the_next_one(
     for _ in range(4):
         assert (await api.openai.chat.completions.create(model="llama", messages=MESSAGES)).id == "chatcmpl-1"
     api.handlers[B] = refused
+    api.clock.now += 1
     answer = await api.http.post(CHAT, json=ASK)
     assert answer.status_code == shown
     assert ("retry-after" in answer.headers) == (shown != 502)

@@ -28,6 +28,7 @@ from tests.unit.api.routes.calls.interactive_api import (
 )
 
 STREAM: dict[str, object] = {**ASK, "stream": True}
+C = "http://c"
 
 
 def unreachable(_: httpx.Request) -> httpx.Response:
@@ -218,3 +219,35 @@ async def test_a_fallback_model_that_runs_jobs_gets_no_calls(api: Fixture) -> No
     await opened(api, A)
     assert (await api.http.post(CHAT, json=ASK)).status_code == 503
     assert calls_to(api, B) == 0
+
+
+@pytest.mark.parametrize("code", [401, 403])
+async def test_a_prompt_that_a_backend_refuses_stops_nobody_and_is_not_passed_on(
+    api: Fixture, code: int
+) -> None:
+    def moderates(request: httpx.Request) -> httpx.Response:
+        if b"forbidden" in request.content:
+            return httpx.Response(code, json={"error": {"message": "sk-of-the-operator may not"}})
+        return answered(request)
+
+    assert api.router is not None
+    api.register(BackendConfig(url=A), BackendConfig(url=B))
+    api.router.fallbacks = [api.router_to("qwen", BackendConfig(url=C))]
+    api.handlers |= {A: moderates, B: moderates, C: moderates}
+    for _ in range(3):
+        refused = await api.http.post(CHAT, json={**ASK, "user": "forbidden"})
+        assert (refused.status_code, error_of(refused).type) == (403, "invalid_request_error")
+        assert "sk-of-the-operator" not in refused.text
+    assert [calls_to(api, A) + calls_to(api, B), calls_to(api, C)] == [3, 0]
+    assert not any(each.circuit.is_open for each in api.router.upstreams)
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 200
+
+
+async def test_a_call_that_is_refused_because_of_the_key_is_not_sent_to_fallback_models(api: Fixture) -> None:
+    assert api.router is not None
+    api.router.fallbacks = [api.router_to("qwen", BackendConfig(url=B))]
+    api.handlers |= {A: status(403), B: answered}
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 502
+    assert calls_to(api, B) == 0
+    assert api.router.is_open
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 200
