@@ -74,7 +74,7 @@ class CircuitBreaker:
     _failed_after: float = 0.0  # duration of the last failed request that began a pause
     _outlived: int = 0  # consecutive trials that took longer than a quick refusal
     _paused_at: float = 0.0  # when the current pause began
-    _last_failed_tenant: str = ""  # tenant of the last failed trial
+    _last_failed_tenant: str = ""  # tenant of the last trial that failed or showed nothing
     _waiting: dict[str, float] = field(default_factory=dict[str, float])  # last `wait_seconds` call by tenant
     _tenant_errors: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -86,7 +86,8 @@ class CircuitBreaker:
         """Return the seconds until a line of the tenant may be sent; 0 if a line may be sent now.
 
         If the circuit is open, the call also records that the tenant waits. A tenant waits longer if its line
-        was the last failed trial and other tenants wait. So the other tenants send first.
+        was the last failed trial, or one that showed nothing, and other tenants wait. So the other tenants
+        send first.
         """
         if not self._pause:
             return 0.0
@@ -104,7 +105,9 @@ class CircuitBreaker:
         left = self._retry_at - now
         others = (at for one, at in self._waiting.items() if one != tenant)
         is_last_failed = tenant and tenant == self._last_failed_tenant
-        if is_last_failed and any(now - at < _OTHER_TENANT_HEAD_START for at in others):
+        # A caller that was told to come back after the pause may have asked at its beginning only.
+        waiting_since = min(now - _OTHER_TENANT_HEAD_START, self._paused_at)
+        if is_last_failed and any(at >= waiting_since for at in others):
             left += _OTHER_TENANT_HEAD_START
         return max(0.0, left)
 
@@ -139,7 +142,8 @@ class CircuitBreaker:
         attempt.is_recorded = True
         self._in_flight.discard(attempt)
         if self._trial is attempt:
-            self._trial = None
+            self._trial, self._last_failed_tenant = None, attempt.tenant
+            self._retry_at = max(self._retry_at, self.clock())
 
     def record_success(self, attempt: CircuitAttempt) -> None:
         """Record a normal response. If the request was a trial, the circuit closes."""

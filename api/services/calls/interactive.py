@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Collection, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from secrets import token_hex
 
@@ -165,7 +165,7 @@ class InteractiveCalls:
         self._admission.check_rates(call.tenant, router)
         reachable = (upstream for each in (router, *router.fallbacks) for upstream in each.upstreams)
         tried = [upstream for upstream in reachable if upstream.jobs is not None]
-        following = router.select(tenant=call.tenant, exclude=tried)
+        following = _selected(router, call.tenant, tried)
         if following is None:
             raise _NotSent(_unavailable(router, call.tenant))
         try:
@@ -177,7 +177,7 @@ class InteractiveCalls:
                     if await self._refused(answer):
                         if isinstance(answer, BackendAnswer) and answer.response.status in (401, 403):
                             tried += [each for other in router.fallbacks for each in other.upstreams]
-                        following = router.select(tenant=call.tenant, exclude=tried)
+                        following = _selected(router, call.tenant, tried)
                     if following is None:
                         if isinstance(answer, Outcome):
                             raise _NotSent(answer)
@@ -279,6 +279,13 @@ def error_of(outcome: Outcome) -> ApiError:
         return ApiError(503, outcome.message, code=outcome.code.value, headers=headers)
     status = 504 if outcome.code is LineCode.REQUEST_TIMEOUT else 502
     return ApiError(status, outcome.message, code=outcome.code.value)
+
+
+def _selected(router: ModelRouter, tenant: str, tried: Collection[Upstream]) -> Dispatch | None:
+    """Return a dispatch to the next backend; None if there is none, or if another tenant may try first."""
+    if router.only_trials_allowed and router.wait_seconds(tenant):
+        return None
+    return router.select(tenant=tenant, exclude=tried)
 
 
 def _unavailable(router: ModelRouter, tenant: str) -> Outcome:

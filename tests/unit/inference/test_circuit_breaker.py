@@ -312,6 +312,19 @@ def test_after_a_failed_trial_the_next_one_is_for_another_waiting_tenant(
     assert circuit.wait_seconds("noisy") == 0
 
 
+def test_after_a_trial_that_showed_nothing_the_next_one_is_for_another_waiting_tenant(
+    circuit: CircuitBreaker, clock: Clock
+) -> None:
+    fail(circuit, 3)
+    assert circuit.wait_seconds("quiet") == 1
+    clock.now += 5
+    circuit.record_abort(circuit.begin("noisy"))
+    assert circuit.wait_seconds("quiet") == 0
+    assert circuit.wait_seconds("noisy") == 1
+    clock.now += 1
+    assert circuit.wait_seconds("noisy") == 0
+
+
 def test_an_answered_probe_closes_it_and_clears_the_failures_of_the_backend(
     circuit: CircuitBreaker, clock: Clock
 ) -> None:

@@ -251,3 +251,21 @@ async def test_a_call_that_is_refused_because_of_the_key_is_not_sent_to_fallback
     assert calls_to(api, B) == 0
     assert api.router.is_open
     assert (await api.http.post(CHAT, json=ASK)).status_code == 200
+
+
+async def test_no_tenant_takes_every_trial(api: Fixture) -> None:
+    api.handlers[A] = unreachable
+    await opened(api, A)
+    assert api.router is not None
+    api.clock.now += api.router.wait_seconds()
+    noisy, quiet = {"X-Tenant": "noisy"}, {"X-Tenant": "quiet"}
+    assert (await api.http.post(CHAT, json=ASK, headers=noisy)).status_code == 503
+    waits = int((await api.http.post(CHAT, json=ASK, headers=quiet)).headers["retry-after"])
+    api.handlers[A] = answered
+    api.clock.now += waits
+    before = calls_to(api, A)
+    refused = await api.http.post(CHAT, json=ASK, headers=noisy)
+    assert (refused.status_code, calls_to(api, A)) == (503, before)
+    assert int(refused.headers["retry-after"]) > 0
+    assert (await api.http.post(CHAT, json=ASK, headers=quiet)).status_code == 200
+    assert (await api.http.post(CHAT, json=ASK, headers=noisy)).status_code == 200
