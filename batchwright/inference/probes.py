@@ -10,7 +10,7 @@ from batchwright.contracts.terms import Endpoint
 from batchwright.inference.client import InferenceClient
 from batchwright.inference.discovery import ListingFailed
 from batchwright.inference.transport.base import TargetUrl
-from batchwright.rules.dispatch.retry_policy import Budget
+from batchwright.rules.dispatch.retry_policy import SUCCESS, Budget
 
 _TIMEOUT_SECONDS = 15.0
 _REUSE_SECONDS = 1.0  # a result is reused for so long, so that failing lines do not multiply requests
@@ -24,6 +24,7 @@ _REQUESTS: dict[Endpoint, dict[str, object]] = {
     Endpoint.EMBEDDINGS: {"input": "ping"},
     Endpoint.MODERATIONS: {"input": "ping"},
 }
+PROBED_ENDPOINTS = tuple(_REQUESTS)
 
 
 class ProbeResult(IntEnum):
@@ -41,9 +42,14 @@ class UpstreamProber:
     """Sends probes (small test requests) to one model at one backend.
 
     If several lines need a probe at the same time, they share its result.
+
+    Attributes:
+        answered: endpoints at which the model has answered a probe successfully. Callers add the endpoints at
+            which it has answered requests.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.answered = set[Endpoint]()
         self._clock = clock
         self._running: dict[Endpoint | None, asyncio.Task[ProbeResult]] = {}
         self._last: dict[Endpoint | None, tuple[float, ProbeResult]] = {}
@@ -74,32 +80,38 @@ class UpstreamProber:
             return last[1]
         task = self._running.get(endpoint)
         if task is None:
-            task = asyncio.create_task(_probe(client, url, model, endpoint, priority))
+            task = asyncio.create_task(self._probe(client, url, model, endpoint, priority))
             self._running[endpoint] = task
             task.add_done_callback(lambda ended: self._ended(endpoint, ended))
         return await asyncio.shield(task)
+
+    async def _probe(
+        self,
+        client: InferenceClient,
+        url: str,
+        model: str,
+        endpoint: Endpoint | None,
+        priority: int | None,
+    ) -> ProbeResult:
+        if endpoint is not None and (request := _REQUESTS.get(endpoint)) is not None:
+            prioritized = {} if priority is None else {"priority": priority}
+            body = json.dumps({"model": model, **request, **prioritized}).encode()
+            try:
+                async with asyncio.timeout(_TIMEOUT_SECONDS):
+                    outcome = await client.send(TargetUrl.of(url + endpoint), body, _ID)
+            except TimeoutError:
+                pass
+            else:
+                if outcome.verdict is SUCCESS:
+                    self.answered.add(endpoint)
+                if outcome.verdict.budget is Budget.SETTLED:
+                    return ProbeResult.NORMAL
+        return ProbeResult.ALIVE if await _is_alive(client, url) else ProbeResult.NONE
 
     def _ended(self, endpoint: Endpoint | None, task: asyncio.Task[ProbeResult]) -> None:
         del self._running[endpoint]
         if not task.cancelled() and task.exception() is None:
             self._last[endpoint] = self._clock(), task.result()
-
-
-async def _probe(
-    client: InferenceClient, url: str, model: str, endpoint: Endpoint | None, priority: int | None
-) -> ProbeResult:
-    if endpoint is not None and (request := _REQUESTS.get(endpoint)) is not None:
-        prioritized = {} if priority is None else {"priority": priority}
-        body = json.dumps({"model": model, **request, **prioritized}).encode()
-        try:
-            async with asyncio.timeout(_TIMEOUT_SECONDS):
-                outcome = await client.send(TargetUrl.of(url + endpoint), body, _ID)
-        except TimeoutError:
-            pass
-        else:
-            if outcome.verdict.budget is Budget.SETTLED:
-                return ProbeResult.NORMAL
-    return ProbeResult.ALIVE if await _is_alive(client, url) else ProbeResult.NONE
 
 
 async def _is_alive(client: InferenceClient, url: str) -> bool:

@@ -9,10 +9,10 @@ from batchwright.inference.circuit_reports import report_failure, report_probe_s
 from batchwright.inference.client import parse_response
 from batchwright.inference.limits.send_limits import Charge
 from batchwright.inference.outcomes import Outcome
-from batchwright.inference.probes import ProbeResult
+from batchwright.inference.probes import PROBED_ENDPOINTS, ProbeResult
 from batchwright.inference.router import Dispatch
 from batchwright.inference.transport.base import StreamedResponse
-from batchwright.rules.dispatch.retry_policy import Budget
+from batchwright.rules.dispatch.retry_policy import SUCCESS, Budget
 from batchwright.rules.results.token_usage import Tokens
 
 _BYTES_PER_TOKEN = 4  # of a request, to estimate its prompt tokens
@@ -69,11 +69,13 @@ class SentCall:
         if attempt.is_recorded:
             return
         if budget is Budget.SETTLED:
+            if outcome.verdict is SUCCESS:
+                dispatch.upstream.probes.answered.add(self.call.endpoint)
             report_success(dispatch)
             return
         is_alive = False
         if self._needs_probe(budget):
-            result = await dispatch.upstream.probe(self.call.endpoint)
+            result = await self._probe()
             if result is ProbeResult.NORMAL:
                 report_probe_success(dispatch)
             is_alive = result is not ProbeResult.NONE and outcome.status > 0
@@ -84,6 +86,25 @@ class SentCall:
             circuit.record_abort(attempt)
             return
         report_failure(dispatch, outcome, self.call.tenant, steady=is_alive)
+
+    async def _probe(self) -> ProbeResult:
+        """Probe the backend at an endpoint at which it has answered. Return the result.
+
+        The tenant may have chosen an endpoint that the model does not have. If no endpoint is known, one
+        after another is probed. A successful answer of any of them shows that the model works.
+        """
+        upstream, endpoint = self.dispatch.upstream, self.call.endpoint
+        answered = upstream.probes.answered
+        if answered:
+            return await upstream.probe(endpoint if endpoint in answered else min(answered))
+        result = await upstream.probe(endpoint)
+        for other in (each for each in PROBED_ENDPOINTS if each != endpoint):
+            if result is not ProbeResult.ALIVE or answered:
+                break
+            other_result = await upstream.probe(other)
+            if other in answered or other_result is ProbeResult.NONE:
+                result = other_result
+        return result
 
     def _needs_probe(self, budget: Budget) -> bool:
         circuit, attempt = self.dispatch.upstream.circuit, self.dispatch.attempt
@@ -134,6 +155,7 @@ class BackendAnswer:
     def succeed(self) -> None:
         """Report to the circuit breaker that a stream has arrived completely."""
         if not self.sent.dispatch.attempt.is_recorded:
+            self.sent.dispatch.upstream.probes.answered.add(self.sent.call.endpoint)
             report_success(self.sent.dispatch)
 
     def begin(self) -> None:

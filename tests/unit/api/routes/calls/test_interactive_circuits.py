@@ -269,3 +269,33 @@ async def test_no_tenant_takes_every_trial(api: Fixture) -> None:
     assert int(refused.headers["retry-after"]) > 0
     assert (await api.http.post(CHAT, json=ASK, headers=quiet)).status_code == 200
     assert (await api.http.post(CHAT, json=ASK, headers=noisy)).status_code == 200
+
+
+@pytest.mark.parametrize("code", [500, 401, 403])
+@pytest.mark.parametrize("has_answered", [False, True])
+async def test_calls_to_an_endpoint_that_the_model_does_not_have_stop_nobody(
+    api: Fixture, code: int, has_answered: bool
+) -> None:
+    def chats(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/embeddings":
+            return status(code)(request)
+        return httpx.Response(404) if request.url.path not in (CHAT, "/health") else answered(request)
+
+    api.handlers[A] = chats
+    if has_answered:
+        assert (await api.http.post(CHAT, json=ASK)).status_code == 200
+        api.clock.now += 1
+    for _ in range(20):
+        assert (await api.http.post("/v1/embeddings", json={**ASK, "input": "x"})).status_code in (500, 403)
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 200
+
+
+@pytest.mark.parametrize("code", [500, 401])
+async def test_a_backend_that_answers_only_health_checks_is_at_fault(api: Fixture, code: int) -> None:
+    def is_healthy(request: httpx.Request) -> httpx.Response:
+        if request.url.path == CHAT:
+            return httpx.Response(code)
+        return httpx.Response(200 if request.url.path == "/health" else 404)
+
+    api.handlers[A] = is_healthy
+    await opened(api, A)
