@@ -29,7 +29,7 @@ from batchwright.api.services.calls.backend_answer import BackendAnswer, Interac
 from batchwright.api.services.calls.interactive import InteractiveCalls, error_of
 from batchwright.api.services.calls.watched_connections import WatchedConnections, stopping_error
 from batchwright.contracts.terms import Endpoint
-from batchwright.inference.outcomes import Outcome
+from batchwright.inference.outcomes import Outcome, invalid_response
 from batchwright.inference.transport.base import BackendResponse, ResponseTooLarge
 from batchwright.inference.transport.decoding import decode_content
 from batchwright.rules.call_lines import edit_body
@@ -48,6 +48,7 @@ _MAX_SEND_SECONDS = 60.0  # a client that does not read for so long counts as di
 _PIECE_BYTES = 64 * 1024  # of a whole answer; the next piece is sent when the client has room for it
 _RECEIVE_ERRORS = (httpx.TransportError, httpx.DecodingError, TimeoutError, ResponseTooLarge)
 _REFUSED = "The backend refuses this request, although it accepts others. Change the request."
+_NO_ANSWER = "The backend's stream contains an error or no answer."
 _PAYMENT_REQUIRED = 402  # about the operator's account at the backend
 _Result = TypeVar("_Result")
 
@@ -174,12 +175,16 @@ class InteractiveForwarder:
                 count(len(piece))
                 held += len(piece)
                 if lines := events.feed(piece):
-                    answer.begin()
+                    if events.has_answered and not events.has_failed:
+                        answer.begin()
                     await _pass_on(send, lines)
                     count(events.held_bytes - held)
                     held = events.held_bytes
             last, result = events.finish(), "200"
-            answer.succeed()
+            if events.has_answered and not events.has_failed:
+                answer.succeed()
+            else:
+                await answer.sent.report(invalid_response(_NO_ANSWER))
         except ApiError as error:
             last, result = _error_event(error), "cut"
         except _RECEIVE_ERRORS as error:

@@ -153,13 +153,13 @@ class BackendAnswer:
         return outcome
 
     def succeed(self) -> None:
-        """Report to the circuit breaker that a stream has arrived completely."""
+        """Report to the circuit breaker that a stream has arrived completely, without an error in it."""
         if not self.sent.dispatch.attempt.is_recorded:
             self.sent.dispatch.upstream.probes.answered.add(self.sent.call.endpoint)
             report_success(self.sent.dispatch)
 
     def begin(self) -> None:
-        """Report to the circuit breaker that a stream has begun, if it waits for that.
+        """Report to the circuit breaker that a stream has begun normally, if it waits for that.
 
         A trial shows at its first event that the backend works again. The stream may take minutes.
         """

@@ -1,28 +1,32 @@
-"""Pass on the Server-Sent Events of a backend, and read the token usage in them."""
+"""Pass on the Server-Sent Events of a backend, and read the token usage and the errors in them."""
 
 import msgspec
 
 from batchwright.rules.results.token_usage import NO_TOKENS, Tokens, tokens_of
 
 _DATA = b"data:"
-_USAGE = b'"usage"'
+_USAGE, _ERROR = b'"usage"', b'"error"'
 _ABSENT = msgspec.Raw(b"")
 
 
 class _Event(msgspec.Struct):
     response: msgspec.Raw = _ABSENT  # an event of /v1/responses may contain the whole response
     choices: list[msgspec.Raw] | None = None
+    error: msgspec.Raw = _ABSENT
+    type: object = None
 
 
 _EVENT = msgspec.json.Decoder(_Event)
 
 
 class EventStream:
-    """Splits a stream of server-sent events into whole lines. It also reads the token usage in the events.
+    """Splits a stream of server-sent events into whole lines. It also finds the token usage and the errors.
 
     Attributes:
         usage: the last token usage that an event reported; None before the first.
         events: number of events with data so far.
+        has_answered: True after the first event that is a JSON object without an error.
+        has_failed: True after the first event with an error.
     """
 
     def __init__(self, *, hides_usage: bool) -> None:
@@ -36,6 +40,7 @@ class EventStream:
         self._rest: list[bytes] = []  # pieces of a line that is not complete
         self.usage: Tokens | None = None
         self.events = 0
+        self.has_answered = self.has_failed = False
 
     def feed(self, piece: bytes) -> bytes:
         """Return the whole lines that the next piece of the stream completes; empty if there are none."""
@@ -59,20 +64,25 @@ class EventStream:
 
     def _read(self, lines: bytes) -> bytes:
         self.events += lines.count(_DATA)
-        if _USAGE not in lines:
+        if self.has_answered and _USAGE not in lines and _ERROR not in lines:
             return lines
         return b"".join(line for line in lines.splitlines(keepends=True) if self._passes(line))
 
     def _passes(self, line: bytes) -> bool:
-        """Return True if a line is passed on to the client. Record the token usage in the line."""
-        if _USAGE not in line or not line.startswith(_DATA):
+        """Return True if a line is passed on to the client. Record its token usage, and if it is an error."""
+        has_usage = _USAGE in line
+        if not line.startswith(_DATA) or (self.has_answered and not has_usage and _ERROR not in line):
             return True
         data = line.removeprefix(_DATA).strip()
         try:
             event = _EVENT.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return True
-        usage = tokens_of(bytes(event.response) or data)
+        if event.type == "error" or bytes(event.error) not in (b"", b"null"):
+            self.has_failed = True
+        else:
+            self.has_answered = True
+        usage = tokens_of(bytes(event.response) or data) if has_usage else NO_TOKENS
         if usage == NO_TOKENS:
             return True
         self.usage = usage

@@ -64,3 +64,24 @@ def test_what_is_passed_on_ends_with_a_whole_line() -> None:
     assert stream.feed(b'": 2}') == b""
     assert stream.feed(b"\n") == b'data: {"a": 2}\n'
     assert stream.events == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "has_answered", "has_failed"),
+    [
+        (b"", False, False),
+        (b": ping\n\n" + DONE, False, False),
+        (WORDS + DONE, True, False),
+        (COMPLETED.replace(b'{"output"', b'{"error":null,"output"'), True, False),
+        (b'data: {"choices":[],"error":null}\n\n', True, False),
+        (b'data: {"error":{"message":"no"}}\n\n' + DONE, False, True),
+        (b'event: error\ndata: {"type":"error","code":"x"}\n\n', False, True),
+        (WORDS + b'data: {"error":"died"}\n\n', True, True),
+    ],
+)
+def test_errors_in_a_stream_are_told_from_answers(
+    content: bytes, has_answered: bool, has_failed: bool
+) -> None:
+    stream = EventStream(hides_usage=True)
+    passed_on(stream, content, 11)
+    assert (stream.has_answered, stream.has_failed) == (has_answered, has_failed)

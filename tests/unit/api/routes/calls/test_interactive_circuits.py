@@ -52,6 +52,10 @@ def events(_: httpx.Request) -> httpx.Response:
     return httpx.Response(200, headers=EVENTS, stream=Pieces(chunk("Hello"), LAST))
 
 
+def stream_of(*pieces: bytes) -> Callable[[httpx.Request], httpx.Response]:
+    return lambda _: httpx.Response(200, headers=EVENTS, stream=Pieces(*pieces))
+
+
 def status(code: int) -> Callable[[httpx.Request], httpx.Response]:
     return lambda _: httpx.Response(code, json={"error": {"message": "no"}})
 
@@ -86,6 +90,11 @@ async def opened(api: Fixture, *backends: str, body: object = ASK) -> None:
         (page, ASK),
         (cut, STREAM),
         (status(500), STREAM),
+        (stream_of(), STREAM),
+        (stream_of(b": ping\n\n", b"data: [DONE]\n\n"), STREAM),
+        (stream_of(b'data: {"error": {"message": "no"}}\n\n'), STREAM),
+        (stream_of(b'event: error\ndata: {"type": "error", "code": "server_error"}\n\n'), STREAM),
+        (stream_of(chunk("He"), b'data: {"error": {"message": "EngineCore died"}}\n\n'), STREAM),
     ],
 )
 async def test_a_backend_that_fails_gets_no_more_calls_while_another_one_works(
@@ -299,3 +308,20 @@ async def test_a_backend_that_answers_only_health_checks_is_at_fault(api: Fixtur
 
     api.handlers[A] = is_healthy
     await opened(api, A)
+
+
+@pytest.mark.parametrize("first", [b": ping\n\n", b'data: {"error": {"message": "no"}}\n\n'])
+async def test_a_stream_that_begins_without_an_answer_does_not_close_the_circuit(
+    api: Fixture, first: bytes
+) -> None:
+    api.handlers[A] = unreachable
+    await opened(api, A)
+    api.clock.now += 2
+    begun = Pieces(first, hangs=True)
+    api.handlers[A] = lambda _: httpx.Response(200, headers=EVENTS, stream=begun)
+    streaming = asyncio.create_task(api.http.post(CHAT, json=STREAM))
+    await begun.is_hanging.wait()
+    assert api.router is not None
+    assert api.router.is_open
+    streaming.cancel()
+    await asyncio.gather(streaming, return_exceptions=True)
