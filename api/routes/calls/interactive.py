@@ -131,14 +131,14 @@ class InteractiveForwarder:
             body = decode_content(BackendResponse(head.status, head.headers, received), most)
             count(len(body) - len(received))
         except ApiError as error:
-            answer.end(str(error.status), answer.sent.estimate(0))
+            answer.end(str(error.status), None)
             raise
         except _RECEIVE_ERRORS as error:
             answer.end("cut", NO_TOKENS)
             raise error_of(await answer.fail(error)) from None
         except asyncio.CancelledError:
             if self._connections.have_ended:
-                answer.end("503", answer.sent.estimate(0))
+                answer.end("503", None)
             raise
         outcome = await answer.read(body)
         if answer.sent.is_at_fault:
@@ -191,9 +191,9 @@ class InteractiveForwarder:
             last, result = _error_event(error_of(await answer.fail(error))), "cut"
         finally:
             # A client that leaves early, or a backend that reports nothing, does not make a call free.
-            tokens = events.usage or answer.sent.estimate(events.events)
-            answer.end("cut" if self._connections.have_ended else "disconnected", tokens)
-        answer.end(result, tokens)
+            ended = "cut" if self._connections.have_ended else "disconnected"
+            answer.end(ended, events.usage, output_tokens=events.events)
+        answer.end(result, events.usage, output_tokens=events.events)
         await _pass_on(send, last, is_last=True)
 
 

@@ -7,7 +7,6 @@ from batchwright.contracts.payloads.batch import Caller
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.circuit_reports import report_failure, report_probe_success, report_success
 from batchwright.inference.client import parse_response
-from batchwright.inference.limits.send_limits import Charge
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.probes import PROBED_ENDPOINTS, ProbeResult
 from batchwright.inference.router import Dispatch
@@ -35,19 +34,33 @@ class InteractiveCall(NamedTuple):
 
 
 @dataclass(eq=False)
+class CallCharge:
+    """What one call uses of rates per minute.
+
+    Attributes:
+        tokens: tokens that the call has used; None if no backend has got the call.
+        is_estimated: True if no backend has reported the tokens.
+    """
+
+    tokens: int | None = None
+    is_estimated: bool = False
+
+    def use(self, tokens: Tokens, *, is_estimated: bool = False) -> None:
+        self.tokens, self.is_estimated = tokens.input_tokens + tokens.output_tokens, is_estimated
+
+
+@dataclass(eq=False)
 class SentCall:
     """An interactive call that is sent to one backend.
 
     Attributes:
         body: body of the request as the backend gets it.
-        charge: what the request has taken from rates; None if no rate applies.
         is_at_fault: True if the backend refuses this call, but accepts the operator's API key.
     """
 
     call: InteractiveCall
     dispatch: Dispatch
     body: bytes
-    charge: Charge | None = None
     is_at_fault: bool = field(default=False, init=False)
 
     def estimate(self, output_tokens: int) -> Tokens:
@@ -127,18 +140,28 @@ class BackendAnswer:
     Attributes:
         result: how the call ended, for metrics.
         tokens: tokens that the call has used.
+        is_estimated: True if the backend has not reported the tokens.
     """
 
     response: StreamedResponse
     sent: SentCall
     result: str = field(default="disconnected", init=False)
     tokens: Tokens = field(init=False)
+    is_estimated: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         self.tokens = self.sent.estimate(0)
 
-    def end(self, result: str, tokens: Tokens) -> None:
-        self.result, self.tokens = result, tokens
+    def end(self, result: str, reported: Tokens | None, *, output_tokens: int = 0) -> None:
+        """Set how the call has ended.
+
+        Args:
+            result: for metrics.
+            reported: tokens that the backend has reported; None to estimate them.
+            output_tokens: tokens of the answer, for the estimate.
+        """
+        self.result, self.is_estimated = result, reported is None
+        self.tokens = self.sent.estimate(output_tokens) if reported is None else reported
 
     async def read(self, body: bytes) -> Outcome:
         """Return the outcome of the answer with this body, and report it to the circuit breaker."""

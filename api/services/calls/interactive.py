@@ -17,7 +17,7 @@ from batchwright.activities.services.backend_jobs import forwarded_headers
 from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.api.dependencies import ApiDependencies, ModelRouters
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError
-from batchwright.api.services.calls.backend_answer import BackendAnswer, InteractiveCall, SentCall
+from batchwright.api.services.calls.backend_answer import BackendAnswer, CallCharge, InteractiveCall, SentCall
 from batchwright.api.services.calls.held_calls import MAX_HELD, HeldConnections
 from batchwright.api.services.calls.interactive_admission import InteractiveAdmission
 from batchwright.api.services.calls.interactive_load import InteractiveLoad
@@ -31,7 +31,7 @@ from batchwright.inference.upstream import Upstream
 from batchwright.rules.backends.body_rewriting import INLINE_REWRITE_BYTES, with_model, with_priority
 from batchwright.rules.costs import AMOUNT_PER_UNIT, UnitPrices
 from batchwright.rules.dispatch.retry_policy import HOOK_FAILED, HOOK_REJECTED, NOT_SENT, Category
-from batchwright.rules.results.token_usage import Tokens
+from batchwright.rules.results.token_usage import NO_TOKENS, Tokens
 from batchwright.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -126,16 +126,19 @@ class InteractiveCalls:
         router = await self._admission.admit(call, model)
         with self._counted(model):
             try:
-                async with self._accepted(call, router) as answer:
-                    self._metrics.interactive_seconds.labels(model).observe(time.monotonic() - began)
-                    answering = answer.sent.dispatch.upstream.model
-                    if answering != model and answer.response.status == 200:
-                        self._metrics.fallbacks.labels(model, answering).inc()
-                    try:
-                        yield answer
-                    finally:
-                        self._count(call, model, answer.result, answer.tokens)
-                        self._admission.correct(answer.sent.charge, _sum_of(answer.tokens))
+                if self._hooks:
+                    call = await self._checked(call, router.model)
+                with self._admission.charged(call.tenant, router, len(call.body)) as charge:
+                    async with self._accepted(call, router, charge) as answer:
+                        self._metrics.interactive_seconds.labels(model).observe(time.monotonic() - began)
+                        answering = answer.sent.dispatch.upstream.model
+                        if answering != model and answer.response.status == 200:
+                            self._metrics.fallbacks.labels(model, answering).inc()
+                        try:
+                            yield answer
+                        finally:
+                            self._count(call, model, answer.result, answer.tokens)
+                            charge.use(answer.tokens, is_estimated=answer.is_estimated)
             except _NotSent as error:
                 self._metrics.interactive_requests.labels(model, str(error.error.status)).inc()
                 raise error.error from None
@@ -151,18 +154,16 @@ class InteractiveCalls:
                 del self._in_flight[model]
 
     @asynccontextmanager
-    async def _accepted(self, call: InteractiveCall, router: ModelRouter) -> AsyncGenerator[BackendAnswer]:
+    async def _accepted(
+        self, call: InteractiveCall, router: ModelRouter, charge: CallCharge
+    ) -> AsyncGenerator[BackendAnswer]:
         """Context manager that tries the model's backends in turn.
 
         It yields the answer of the first that accepts.
 
         Raises:
-            _NotSent: a hook refuses the call or fails, no backend may get it, or none has answered.
-            ApiError: a rate is used up (429).
+            _NotSent: no backend may get the call, or none has answered.
         """
-        if self._hooks:
-            call = await self._checked(call, router.model)
-        self._admission.check_rates(call.tenant, router)
         reachable = (upstream for each in (router, *router.fallbacks) for upstream in each.upstreams)
         tried = [upstream for upstream in reachable if upstream.jobs is not None]
         following = _selected(router, call.tenant, tried)
@@ -173,7 +174,7 @@ class InteractiveCalls:
                 dispatch, following = following, None
                 tried.append(dispatch.upstream)
                 async with AsyncExitStack() as sending:
-                    answer = await self._send(call, dispatch, sending)
+                    answer = await self._send(call, dispatch, charge, sending)
                     if await self._refused(answer):
                         if isinstance(answer, BackendAnswer) and answer.response.status in (401, 403):
                             tried += [each for other in router.fallbacks for each in other.upstreams]
@@ -184,7 +185,7 @@ class InteractiveCalls:
                         yield answer
                         return
                     if isinstance(answer, BackendAnswer):
-                        self._admission.correct(answer.sent.charge, 0)
+                        charge.use(NO_TOKENS)
         finally:
             if following is not None:
                 following.end()
@@ -213,7 +214,7 @@ class InteractiveCalls:
         return not answer.sent.is_at_fault
 
     async def _send(
-        self, call: InteractiveCall, dispatch: Dispatch, sending: AsyncExitStack
+        self, call: InteractiveCall, dispatch: Dispatch, charge: CallCharge, sending: AsyncExitStack
     ) -> BackendAnswer | Outcome:
         """Send the call to one backend. Return its answer, or an outcome that says why there is none.
 
@@ -223,9 +224,7 @@ class InteractiveCalls:
         sending.callback(dispatch.end)
         sending.enter_context(self._load.counted(backend.url))
         body = await _body_for(upstream, call)
-        model = self._deps.models.canonical(call.model)
-        charge = self._admission.charge(model, call.tenant, len(body))
-        sent = SentCall(call, dispatch, body, charge)
+        sent = SentCall(call, dispatch, body)
         extra = forwarded_headers(call.endpoint, call.caller)
         try:
             response = await sending.enter_async_context(
@@ -237,14 +236,16 @@ class InteractiveCalls:
                 "interactive call failed", extra={"backend": backend.url, "error": outcome.operator_message}
             )
             await sent.report(outcome)
-            if outcome.verdict is NOT_SENT:
-                self._admission.correct(charge, 0)
+            if outcome.verdict is not NOT_SENT:
+                charge.use(sent.estimate(0), is_estimated=True)
             return outcome
         except asyncio.CancelledError:
             # The client has left or the process stops, but the backend may have processed the prompt.
+            charge.use(sent.estimate(0), is_estimated=True)
             result = "503" if self._deps.stopping.drained.is_set else "disconnected"
-            self._count(call, model, result, sent.estimate(0))
+            self._count(call, self._deps.models.canonical(call.model), result, sent.estimate(0))
             raise
+        charge.use(sent.estimate(0), is_estimated=True)
         return BackendAnswer(response, sent)
 
     def _count(self, call: InteractiveCall, model: str, result: str, tokens: Tokens) -> None:

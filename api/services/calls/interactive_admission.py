@@ -1,12 +1,14 @@
 """Decides if interactive calls may be sent: permissions, budgets, holds and rates of tenants and models."""
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 
 from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.api.dependencies import ApiDependencies, ModelRouters
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, budget_used_up, model_not_found
-from batchwright.api.services.calls.backend_answer import InteractiveCall
+from batchwright.api.services.calls.backend_answer import CallCharge, InteractiveCall
 from batchwright.api.services.calls.interactive_load import InteractiveRates
 from batchwright.api.services.read_cache import CoalescingCache
 from batchwright.contracts.terms import HoldKind
@@ -15,7 +17,6 @@ from batchwright.database.tables.tenants.quota_records import TenantQuotas
 from batchwright.inference.limits.send_limits import (
     NO_RATES,
     BatchWeights,
-    Charge,
     FleetRate,
     Limit,
     Rates,
@@ -31,6 +32,9 @@ _HOLD_MESSAGES = {
     Limit.MODEL_HOLD: "An operator holds the model '{model}': its calls are not sent until the hold is "
     "released.",
 }
+# An estimate takes at most what the rate of the model allows in so many seconds: a tenant who sends large
+# requests and leaves could otherwise stop the calls of all others for minutes.
+_MOST_ESTIMATED_SECONDS = 5.0
 _RATE_RETRY_SECONDS = 1  # a rate allows the next call after a moment
 
 
@@ -87,7 +91,40 @@ class InteractiveAdmission:
             raise _hold_error(Limit.MODEL_HOLD, call.model)
         return router
 
-    def check_rates(self, tenant: str, router: ModelRouter) -> None:
+    @contextmanager
+    def charged(self, tenant: str, router: ModelRouter, request_bytes: int) -> Generator[CallCharge]:
+        """Context manager that takes one call from the rates of its tenant and model.
+
+        The call is taken in the same step in which the rates are checked, so that calls at the same time
+        cannot exceed them. At the end of the `with` block, the estimated tokens are replaced by those of the
+        yielded charge.
+
+        Raises:
+            ApiError: a rate is used up (429).
+        """
+        self._check_rates(tenant, router)
+        model = router.model
+        rate = self._model_rates.get(model, NO_RATES).tokens
+        most = math.inf if rate is None else rate.part * _MOST_ESTIMATED_SECONDS / 60
+        taken = self._limits.charge(model, tenant, request_bytes, time.monotonic(), most)
+        charge = CallCharge()
+        if taken is None:
+            yield charge
+            return
+        self.rates.count(tenant, model, 1)
+        try:
+            yield charge
+        finally:
+            if charge.tokens is None:
+                self._limits.give_back(taken)
+                self.rates.count(tenant, model, -1)
+            else:
+                used = charge.tokens
+                self._limits.correct(taken, used, most if charge.is_estimated else None)
+                of_model = int(min(used, most)) if charge.is_estimated else used
+                self.rates.count(tenant, model, 0, used, of_model)
+
+    def _check_rates(self, tenant: str, router: ModelRouter) -> None:
         """Check that the rates per minute of the tenant and the model allow one more request now.
 
         Raises:
@@ -108,19 +145,6 @@ class InteractiveAdmission:
         message = f"The call is {self._limits.reason(limit, model, tenant)}. Try again in a moment."
         headers = {"Retry-After": str(_RATE_RETRY_SECONDS)}
         raise ApiError(429, message, code="rate_limit_exceeded", headers=headers)
-
-    def charge(self, model: str, tenant: str, request_bytes: int) -> Charge | None:
-        """Take a request that is sent from the rates. Return None if no rate applies."""
-        charge = self._limits.charge(model, tenant, request_bytes, time.monotonic())
-        if charge is not None:
-            self.rates.count(tenant, model, requests=1)
-        return charge
-
-    def correct(self, charge: Charge | None, used_tokens: int) -> None:
-        """Replace the estimated tokens of a charge by those that the request has used."""
-        if charge is not None:
-            self._limits.correct(charge, used_tokens)
-            self.rates.count(charge.tenant, charge.model, tokens=used_tokens)
 
     async def _read_permissions(self, _: str) -> Mapping[str, TenantQuotas]:
         own = {row.tenant: row.own for row in await self._deps.database.quotas.all()}

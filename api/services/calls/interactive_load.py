@@ -97,12 +97,12 @@ class InteractiveRates:
         self._uses: dict[tuple[bool, str], _RateUse] = {}
         self._reported_at = clock()
 
-    def count(self, tenant: str, model: str, *, requests: int = 0, tokens: int = 0) -> None:
-        """Count requests or tokens of a call for its tenant and its model."""
-        for key in ((True, tenant), (False, model)):
+    def count(self, tenant: str, model: str, requests: int, tokens: int = 0, model_tokens: int = 0) -> None:
+        """Count requests of a call for its tenant and its model, and tokens for each of them."""
+        for key, its_tokens in (((True, tenant), tokens), ((False, model), model_tokens)):
             use = self._uses.setdefault(key, _RateUse())
             use.requests += requests
-            use.tokens += tokens
+            use.tokens += its_tokens
 
     def report(self) -> list[InteractiveRate]:
         """Return the use of all rates that are not idle. Call this regularly."""
@@ -114,6 +114,6 @@ class InteractiveRates:
             if max(use.requests_per_minute, use.tokens_per_minute) < _NEGLIGIBLE_RATE:
                 del self._uses[key]
         return [
-            InteractiveRate(*key, use.requests_per_minute, use.tokens_per_minute)
+            InteractiveRate(*key, max(0.0, use.requests_per_minute), use.tokens_per_minute)
             for key, use in self._uses.items()
         ]

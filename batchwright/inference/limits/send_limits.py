@@ -3,6 +3,7 @@
 If a tenant, an API key or a model has reached a limit, only its own lines wait.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
@@ -138,15 +139,19 @@ class Charge(NamedTuple):
 
     Attributes:
         line_bytes: length of the request's line.
-        tokens: estimated tokens that were charged.
-        buckets: what was charged: the rates of the tenant, of the model, or of both.
+        of_tenant: the rates of the tenant; None if it has none.
+        of_model: the rates of the model; None if it has none.
+        tokens: estimated tokens that were charged to the tenant.
+        model_tokens: estimated tokens that were charged to the model.
     """
 
     model: str
     tenant: str
     line_bytes: int
+    of_tenant: _Buckets | None
+    of_model: _Buckets | None
     tokens: float
-    buckets: tuple[_Buckets, ...]
+    model_tokens: float
 
 
 def _no_record(_limit: Limit, _model: str, _tenant: str, _seconds: float) -> None:
@@ -265,44 +270,61 @@ class SendLimits:
 
     # Charges
 
-    def charge(self, model: str, tenant: str, line_bytes: int, now: float) -> Charge | None:
+    def charge(
+        self, model: str, tenant: str, line_bytes: int, now: float, most_of_model: float = math.inf
+    ) -> Charge | None:
         """Count a request against the rates of its model and tenant. Return None if neither has a rate.
 
         Args:
             line_bytes: length of the line, from which its tokens are estimated.
             now: the current time in seconds.
+            most_of_model: the most tokens that the estimate may take from the rate of the model.
         """
         of_tenant = _current(self._tenants, tenant, self.shares.rates.get(tenant, NO_RATES), now)
         of_model = _current(self._models, model, self.model_rates.get(model, NO_RATES), now)
         if of_tenant is None and of_model is None:
             return None
-        buckets = tuple(each for each in (of_tenant, of_model) if each is not None)
         further = self._further_tokens.get((model, tenant), _FIRST_OUTPUT_TOKENS)
         tokens = max(1.0, line_bytes / _BYTES_PER_TOKEN + further)
-        for each in buckets:
-            if each.requests is not None:
-                each.requests.charge(1)
-            if each.tokens is not None:
-                each.tokens.charge(tokens)
-        return Charge(model, tenant, line_bytes, tokens, buckets)
+        charge = Charge(model, tenant, line_bytes, of_tenant, of_model, tokens, min(tokens, most_of_model))
+        _take(charge, 1, charge.tokens, charge.model_tokens)
+        return charge
 
-    def correct(self, charge: Charge, used: int) -> None:
+    def give_back(self, charge: Charge) -> None:
+        """Undo a charge, because the request was not sent."""
+        _take(charge, -1, -charge.tokens, -charge.model_tokens)
+
+    def correct(self, charge: Charge, used: int, most_of_model: float | None = None) -> None:
         """Replace the estimated tokens of a charge by `used`, the number of tokens that were used.
 
         This also improves later estimates for the same model and tenant. An estimate is one token per four
         bytes of the line, plus an average: by how much earlier requests exceeded this. If `used` is 0, the
         average does not change.
+
+        Args:
+            charge: the result of `charge`.
+            used: number of tokens.
+            most_of_model: None if `used` was reported. If it is another estimate, this is the most tokens
+                that it may take from the rate of the model, and the average does not change.
         """
-        for buckets in charge.buckets:
-            if buckets.tokens is not None:
-                buckets.tokens.charge(used - charge.tokens)
-        if not used:
+        of_model = used if most_of_model is None else min(used, most_of_model)
+        _take(charge, 0, used - charge.tokens, of_model - charge.model_tokens)
+        if not used or most_of_model is not None:
             return
         if len(self._further_tokens) >= _MAX_AVERAGES:
             self._further_tokens.clear()
         key, further = (charge.model, charge.tenant), used - charge.line_bytes / _BYTES_PER_TOKEN
         before = self._further_tokens.get(key, further)
         self._further_tokens[key] = before + _NEWEST_SHARE * (further - before)
+
+
+def _take(charge: Charge, requests: int, tokens: float, model_tokens: float) -> None:
+    for buckets, its_tokens in ((charge.of_tenant, tokens), (charge.of_model, model_tokens)):
+        if buckets is not None:
+            if buckets.requests is not None:
+                buckets.requests.charge(requests)
+            if buckets.tokens is not None:
+                buckets.tokens.charge(its_tokens)
 
 
 def _current(known: dict[str, _Buckets], name: str, rates: Rates, now: float) -> _Buckets | None:

@@ -1,5 +1,6 @@
 """Holds and rates, as they apply to interactive calls."""
 
+import asyncio
 from types import SimpleNamespace
 
 import httpx
@@ -10,6 +11,7 @@ from batchwright.api.services.calls import interactive_admission
 from batchwright.contracts.registry.schema import BackendConfig
 from batchwright.contracts.terms import HoldKind
 from batchwright.database.records import InteractiveRate
+from batchwright.inference.transport.httpx_transport import HttpxTransport
 from tests.fakes.api import error_of
 from tests.fakes.routing import Clock
 from tests.unit.api.routes.calls.interactive_api import (
@@ -20,7 +22,10 @@ from tests.unit.api.routes.calls.interactive_api import (
     MINUTE,
     NOW,
     A,
+    B,
     Fixture,
+    Pieces,
+    answered,
 )
 
 STREAM = {**ASK, "stream": True}
@@ -140,3 +145,71 @@ async def test_a_process_reports_what_its_calls_use_of_rates(api: Fixture) -> No
     for each in reported:
         assert each.requests > 0
         assert each.tokens == pytest.approx(30 * each.requests)  # pyright: ignore[reportUnknownMemberType]
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_a_large_call_whose_client_leaves_does_not_use_up_the_rate_of_a_model_for_others(
+    api: Fixture, stopped_clock: Clock, has_begun: bool
+) -> None:
+    api.register(BackendConfig(url=A), limits={"tokens_per_minute": 60_000})
+    body, waits = Pieces(b"{", hangs=True), asyncio.Event()
+
+    async def hangs(_: httpx.Request) -> httpx.Response:
+        if has_begun:
+            return httpx.Response(200, stream=body)
+        waits.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    assert api.router is not None
+    client = api.router.upstreams[0].backend.client
+    client.set_transport(HttpxTransport(httpx.MockTransport(hangs), connect_seconds=1))
+    leaving = asyncio.create_task(api.http.post(CHAT, json={**ASK, "user": "u" * 2_000_000}))
+    await (body.is_hanging if has_begun else waits).wait()
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    client.set_transport(HttpxTransport(httpx.MockTransport(answered), connect_seconds=1))
+    stopped_clock.now += 6
+    other = await api.http.post(CHAT, json=ASK, headers={"X-Tenant": "other"})
+    assert other.status_code == 200
+    await api.calls.publish()
+    reported = await api.database.workers.interactive_rates(MINUTE)
+    of_model, of_tenant = reported[0], reported[1]
+    assert (of_model.of_tenant, of_tenant.name) == (False, "default")
+    assert of_model.tokens < of_tenant.tokens / 10
+
+
+@pytest.mark.usefixtures("stopped_clock")
+async def test_large_calls_at_the_same_time_do_not_exceed_a_rate_together(api: Fixture) -> None:
+    api.register(BackendConfig(url=A, model="meta/llama"), limits={"requests_per_minute": 60})
+    large = {**ASK, "user": "u" * 200_000}
+    answers = await asyncio.gather(*(api.http.post(CHAT, json=large) for _ in range(20)))
+    assert sorted(answer.status_code for answer in answers) == [200] + [429] * 19
+    assert len(api.requests) == 1
+
+
+@pytest.mark.usefixtures("stopped_clock")
+async def test_a_call_takes_one_request_of_a_rate_however_many_backends_cannot_be_reached(
+    api: Fixture,
+) -> None:
+    def unreachable(_: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    urls = ["http://c", "http://d", "http://e", "http://f", A, B]
+    api.register(*(BackendConfig(url=url) for url in urls), limits={"requests_per_minute": 240})
+    api.handlers = dict.fromkeys(urls, unreachable)
+    assert {(await api.http.post(CHAT, json=ASK)).status_code for _ in range(3)} == {503}
+    api.handlers[B] = answered
+    answers = [(await api.http.post(CHAT, json=ASK)).status_code for _ in range(3)]
+    assert answers == [200, 200, 429]
+
+
+async def test_a_rate_of_requests_is_told_to_others_only_for_calls_that_were_sent(api: Fixture) -> None:
+    def unreachable(_: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    api.handlers[A] = unreachable
+    await api.database.quotas.change("default", {"backend_requests_per_minute": 60_000}, NOW)
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 503
+    await api.calls.publish()
+    assert await api.database.workers.interactive_rates(MINUTE) == []

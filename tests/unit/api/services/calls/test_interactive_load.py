@@ -70,8 +70,8 @@ def test_the_use_of_rates_is_an_average_per_minute_and_ends_with_the_calls() -> 
     found = rates.report()
     assert found == []
     for _ in range(60):
-        rates.count("blue", "llama", requests=2)
-        rates.count("blue", "llama", tokens=100)
+        rates.count("blue", "llama", 2)
+        rates.count("blue", "llama", 0, 100, 100)
         clock.now += 1
         found = rates.report()
     assert [each[:2] for each in found] == [(True, "blue"), (False, "llama")]
