@@ -164,7 +164,8 @@ class InteractiveForwarder:
         """Send the events of a backend to the client as they arrive.
 
         If the answer breaks off, send an error as the last event: the status is already sent and cannot
-        change.
+        change. The beginning of an event that is not complete is left out, so that clients can read the
+        error.
 
         Raises:
             ClientDisconnect: the client does not read, but keeps the connection open.
@@ -284,8 +285,8 @@ class InteractiveRoutes:
 
 
 def _error_event(error: ApiError) -> bytes:
-    """Return the bytes that end an event stream with an error. The error begins on a new line."""
-    return b"\n\ndata: %b\n\n" % bytes(error_response(error).body)
+    """Return the bytes that end an event stream with an error."""
+    return b"data: %b\n\n" % bytes(error_response(error).body)
 
 
 def _asks_for_usage(fields: Fields) -> bool:

@@ -6,6 +6,8 @@ from batchwright.rules.results.token_usage import NO_TOKENS, Tokens, tokens_of
 
 _DATA = b"data:"
 _USAGE, _ERROR = b'"usage"', b'"error"'
+_BLANK_LINES = (b"\n\n", b"\n\r\n")  # with the end of the line before
+_TAIL_BYTES = 2  # one less than the longest of them
 _ABSENT = msgspec.Raw(b"")
 
 
@@ -20,7 +22,7 @@ _EVENT = msgspec.json.Decoder(_Event)
 
 
 class EventStream:
-    """Splits a stream of server-sent events into whole lines. It also finds the token usage and the errors.
+    """Splits a stream of server-sent events into whole events. It also finds the token usage and the errors.
 
     Attributes:
         usage: the last token usage that an event reported; None before the first.
@@ -37,29 +39,36 @@ class EventStream:
                 asked for it.
         """
         self._hides_usage = hides_usage
-        self._rest: list[bytes] = []  # pieces of a line that is not complete
+        self._rest: list[bytes] = []  # pieces of an event that is not complete
+        self._tail = b""  # the last bytes of `_rest`, in which the end of an event may begin
         self.usage: Tokens | None = None
         self.events = 0
         self.has_answered = self.has_failed = False
 
     def feed(self, piece: bytes) -> bytes:
-        """Return the whole lines that the next piece of the stream completes; empty if there are none."""
-        end = piece.rfind(b"\n") + 1
-        if not end:
+        """Return the events that the next piece of the stream completes; empty if there are none.
+
+        An event ends with an empty line. Only whole events are passed on, so that an error can follow them.
+        """
+        seen = self._tail + piece
+        ends = [seen.rfind(blank) + len(blank) for blank in _BLANK_LINES if blank in seen]
+        if not ends:
             self._rest.append(piece)
+            self._tail = seen[-_TAIL_BYTES:]
             return b""
-        lines = b"".join([*self._rest, piece[:end]])
-        self._rest = [piece[end:]]
-        return self._read(lines)
+        end = max(ends) - len(self._tail)
+        whole = b"".join([*self._rest, piece[:end]])
+        self._rest, self._tail = [piece[end:]], piece[end:][-_TAIL_BYTES:]
+        return self._read(whole)
 
     @property
     def held_bytes(self) -> int:
-        """Number of buffered bytes: the beginning of a line that is not complete yet."""
+        """Number of buffered bytes: the beginning of an event that is not complete yet."""
         return sum(map(len, self._rest))
 
     def finish(self) -> bytes:
-        """Return the rest of the stream at its end: a last line without a line break, or nothing."""
-        rest, self._rest = b"".join(self._rest), []
+        """Return the rest of the stream at its end: a last event without an empty line, or nothing."""
+        rest, self._rest, self._tail = b"".join(self._rest), [], b""
         return self._read(rest)
 
     def _read(self, lines: bytes) -> bytes:

@@ -54,16 +54,20 @@ def test_an_event_with_nothing_but_usage_is_left_out_if_the_client_did_not_ask_f
 )
 def test_events_that_make_no_sense_are_passed_on_and_report_nothing(line: bytes) -> None:
     stream = EventStream(hides_usage=True)
-    assert stream.feed(line) == line
+    assert stream.feed(line + b"\n") == line + b"\n"
     assert stream.usage is None
 
 
-def test_what_is_passed_on_ends_with_a_whole_line() -> None:
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_an_event_is_passed_on_as_soon_as_it_is_complete(end: bytes) -> None:
     stream = EventStream(hides_usage=False)
-    assert stream.feed(b'data: 1\ndata: {"a') == b"data: 1\n"
-    assert stream.feed(b'": 2}') == b""
-    assert stream.feed(b"\n") == b'data: {"a": 2}\n'
-    assert stream.events == 2
+    first, second = b"event: a%bdata: 1%b%b" % (end, end, end), b"event: b%bdata: {}%b%b" % (end, end, end)
+    assert stream.feed(first + second[:9]) == first
+    assert stream.held_bytes == 9
+    held = [stream.feed(second[at : at + 1]) for at in range(9, len(second))]
+    assert held == [b""] * (len(held) - 1) + [second]
+    assert (stream.held_bytes, stream.events) == (0, 2)
+    assert stream.feed(second + first) == second + first
 
 
 @pytest.mark.parametrize(

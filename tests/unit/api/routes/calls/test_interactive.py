@@ -144,6 +144,19 @@ async def test_a_stream_that_breaks_off_ends_with_an_error_and_is_not_sent_again
     assert api.counted("interactive_requests_total", model="llama", result="cut") == 1
 
 
+@pytest.mark.parametrize("begun", [b"event: response.output_text.delta\n", b'data: {"choices": []}\n'])
+async def test_the_error_of_a_stream_follows_whole_events(api: Fixture, begun: bytes) -> None:
+    error = httpx.RemoteProtocolError("peer closed connection without sending complete message body")
+    api.handlers[A] = lambda _: httpx.Response(
+        200, headers=EVENTS, stream=Pieces(chunk("He"), chunk("llo") + begun, error=error)
+    )
+    stream = await api.openai.chat.completions.create(model="llama", messages=MESSAGES, stream=True)
+    texts = [(await anext(stream)).choices[0].delta.content for _ in range(2)]
+    assert texts == ["He", "llo"]
+    with pytest.raises(APIError, match="The connection ended before the response was complete"):
+        await anext(stream)
+
+
 async def test_an_answer_that_breaks_off_is_an_error(api: Fixture) -> None:
     error = httpx.ReadError("reset by 10.0.0.7")
     api.handlers[A] = lambda _: httpx.Response(200, stream=Pieces(b'{"id":', error=error))
