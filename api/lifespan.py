@@ -41,7 +41,9 @@ async def open_dependencies(settings: Settings) -> AsyncGenerator[ApiDependencie
         database = await open_database(settings)
         opened.push_async_callback(database.close)
         interactive = settings.interactive_passthrough
-        clients = ClientPool(client_settings(settings) if interactive else settings)
+        clients = ClientPool(
+            client_settings(settings) if interactive else settings, of_batches=not interactive
+        )
         opened.push_async_callback(clients.aclose)
         registry = BackendRegistry(
             settings, database.models, database.model_changes, clients, unavailable=DatabaseUnavailable

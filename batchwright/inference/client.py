@@ -74,6 +74,7 @@ class InferenceClient:
         backend: BackendConfig | None = None,
         *,
         problem: str = "",
+        of_batches: bool = True,
     ) -> None:
         """Create the client of one backend.
 
@@ -82,6 +83,8 @@ class InferenceClient:
                 process.
             problem: why the backend cannot be used; empty if it can be used. If it is not empty, every
                 request fails with this text.
+            of_batches: False if the process sends only interactive calls. Its probes then look like them, so
+                that a backend which serves people first does not let them wait behind people.
         """
         self._transport, self._secrets_dir = transport, settings.secrets_dir
         self._backend = backend
@@ -93,7 +96,9 @@ class InferenceClient:
         self._timeout = (backend and backend.request_timeout) or settings.request_timeout_seconds
         self._first_byte = (backend and backend.first_byte_timeout) or 0.0
         self._idle = (backend and backend.idle_timeout) or 0.0
-        self._common_headers = [*_COMMON_HEADERS, *_registry_headers(settings, backend, of_batches=True)]
+        self.of_batches = of_batches
+        added = _registry_headers(settings, backend, of_batches=of_batches)
+        self._common_headers = [*_COMMON_HEADERS, *added]
         self._interactive_headers = _registry_headers(settings, backend, of_batches=False)
         self._initial_problem, self.problem = problem, problem
         # A backend in the registry gets only the key it names. The default key is not sent everywhere.

@@ -87,7 +87,17 @@ class ClientPool:
         open_transport: TransportFactory = open_transport,
         *,
         on_problem: ProblemHandler = _log_problem,
+        of_batches: bool = True,
     ) -> None:
+        """Create an empty pool.
+
+        Args:
+            settings: settings of the process.
+            open_transport: creates transports.
+            on_problem: called if a backend cannot be used.
+            of_batches: False if the process sends only interactive calls.
+        """
+        self._of_batches = of_batches
         self._settings, self._open_transport, self._on_problem = settings, open_transport, on_problem
         self._clients: dict[str, InferenceClient] = {}
         self._transports: dict[str, _SharedTransport] = {}
@@ -145,12 +155,17 @@ class ClientPool:
 
     def _create(self, key: str, backend: BackendConfig) -> InferenceClient:
         try:
-            return InferenceClient(self._transport_for(key, backend).transport, self._settings, backend)
+            transport = self._transport_for(key, backend).transport
+            return InferenceClient(transport, self._settings, backend, of_batches=self._of_batches)
         except InvalidTlsFiles as error:
             self._unusable[key] = backend
             unused = self._shared("", None, None)
             unused.clients.add(key)
-            return InferenceClient(unused.transport, self._settings, backend, problem=str(error))
+            return InferenceClient(
+                *(unused.transport, self._settings, backend),
+                problem=str(error),
+                of_batches=self._of_batches,
+            )
 
     def _retry_unusable(self, key: str, backend: BackendConfig) -> None:
         try:

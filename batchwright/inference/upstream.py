@@ -83,10 +83,9 @@ class Upstream:
 
         If a request to `endpoint` would start a job, only the backend's health or model list is requested.
         """
-        probed = endpoint if self.jobs is None else None
-        return await self.probes.probe(
-            self.backend.client, self.backend.url, self.upstream_model, probed, self.priority
-        )
+        client, probed = self.backend.client, endpoint if self.jobs is None else None
+        priority = self.priority if client.of_batches else None
+        return await self.probes.probe(client, self.backend.url, self.upstream_model, probed, priority)
 
     @property
     def key(self) -> str:

@@ -163,7 +163,10 @@ class Fixture:
         config = ModelConfig.model_validate({"backends": list(backends), **how})
         router = ModelRouter(model, RetryPolicy(), 5, self.clock)
         transport = HttpxTransport(httpx.MockTransport(self._handle), connect_seconds=1)
-        clients = [Backend(each.url, InferenceClient(transport, self.settings, each)) for each in backends]
+        clients = [
+            Backend(each.url, InferenceClient(transport, self.settings, each, of_batches=False))
+            for each in backends
+        ]
         router.update(config, clients, RetryPolicy())
         return router
 

@@ -325,3 +325,17 @@ async def test_a_stream_that_begins_without_an_answer_does_not_close_the_circuit
     assert api.router.is_open
     streaming.cancel()
     await asyncio.gather(streaming, return_exceptions=True)
+
+
+async def test_probes_of_interactive_calls_look_like_such_calls(api: Fixture) -> None:
+    config = {"url": A, "priority": 10, "headers": {"X-Team": "red"}, "batch_headers": {"X-Lane": "batch"}}
+    api.register(BackendConfig.model_validate({**config, "send_dispatch_header": True}))
+    api.handlers[A] = status(500)
+    await opened(api, A)
+    probes = [each for each in api.requests if is_probe(each)]
+    assert any(each.method == "POST" for each in probes)
+    for probe in probes:
+        assert probe.headers["x-team"] == "red"
+        assert "x-lane" not in probe.headers
+        assert "x-source" not in probe.headers
+        assert b"priority" not in probe.content
