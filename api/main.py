@@ -159,7 +159,7 @@ async def _open_and_serve(settings: Settings, listener: socket.socket, stop: _St
         await stop.server.serve(sockets=[listener])
         if interactive is not None:
             with suppress(DatabaseUnavailable):
-                await interactive.publish()
+                await interactive.close()
 
 
 def _check_host(settings: Settings) -> None:

@@ -135,12 +135,12 @@ class InteractiveForwarder:
             raise
         except _RECEIVE_ERRORS as error:
             answer.end("cut", NO_TOKENS)
-            raise error_of(await answer.fail(error)) from None
+            raise error_of(answer.fail(error)) from None
         except asyncio.CancelledError:
             if self._connections.have_ended:
                 answer.end("503", None)
             raise
-        outcome = await answer.read(body)
+        outcome = answer.read(body)
         if answer.sent.is_at_fault:
             response = error_response(ApiError(403, _REFUSED))
         else:
@@ -185,11 +185,11 @@ class InteractiveForwarder:
             if events.has_answered and not events.has_failed:
                 answer.succeed()
             else:
-                await answer.sent.report(invalid_response(_NO_ANSWER))
+                answer.sent.report(invalid_response(_NO_ANSWER))
         except ApiError as error:
             last, result = _error_event(error), "cut"
         except _RECEIVE_ERRORS as error:
-            last, result = _error_event(error_of(await answer.fail(error))), "cut"
+            last, result = _error_event(error_of(answer.fail(error))), "cut"
         finally:
             # A client that leaves early, or a backend that reports nothing, does not make a call free.
             ended = "cut" if self._connections.have_ended else "disconnected"

@@ -1,8 +1,10 @@
 """An interactive call at one backend: its request, its answer, and its report to the circuit breaker."""
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from batchwright.api.services.calls.report_tasks import ReportTasks
 from batchwright.contracts.payloads.batch import Caller
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.circuit_reports import report_failure, report_probe_success, report_success
@@ -55,12 +57,16 @@ class SentCall:
 
     Attributes:
         body: body of the request as the backend gets it.
+        reports: runs reports that need a probe.
+        reporting: such a report of this call; None if there is none.
         is_at_fault: True if the backend refuses this call, but accepts the operator's API key.
     """
 
     call: InteractiveCall
     dispatch: Dispatch
     body: bytes
+    reports: ReportTasks
+    reporting: asyncio.Task[None] | None = field(default=None, init=False)
     is_at_fault: bool = field(default=False, init=False)
 
     def estimate(self, output_tokens: int) -> Tokens:
@@ -71,34 +77,47 @@ class SentCall:
         """Return the outcome if the request or its answer has failed. Its message is for the client."""
         return self.dispatch.upstream.backend.client.failure(error)
 
-    async def report(self, outcome: Outcome) -> None:
+    def end(self) -> None:
+        """End the request. If its report still runs, its attempt stays open until the report has ended."""
+        if self.reporting is None or self.reporting.done():
+            self.dispatch.end()
+        else:
+            self.reporting.add_done_callback(lambda _: self.dispatch.end())
+
+    def report(self, outcome: Outcome) -> None:
         """Report the end of the request to the backend's circuit breaker. Only the first report counts.
 
         If several calls have failed and none has succeeded since, a probe shows if the backend is at fault.
-        After a refusal with 401 or 403, a probe always shows it: some backends refuse prompts with them.
+        After a refusal with 401 or 403, a probe always shows it: some backends refuse prompts with them. A
+        report with a probe is the task `reporting`, because the client must not wait for it.
         """
-        dispatch, attempt = self.dispatch, self.dispatch.attempt
-        circuit, budget = dispatch.upstream.circuit, outcome.verdict.budget
-        if attempt.is_recorded:
+        dispatch, budget = self.dispatch, outcome.verdict.budget
+        if dispatch.attempt.is_recorded or self.reporting is not None:
             return
         if budget is Budget.SETTLED:
             if outcome.verdict is SUCCESS:
                 dispatch.upstream.probes.answered.add(self.call.endpoint)
             report_success(dispatch)
             return
-        is_alive = False
         if self._needs_probe(budget):
-            result = await self._probe()
-            if result is ProbeResult.NORMAL:
-                report_probe_success(dispatch)
-            is_alive = result is not ProbeResult.NONE and outcome.status > 0
-        elif budget is Budget.ATTEMPT:
-            return
+            self.reporting = self.reports.start(self._report_after_probe(outcome))
+        elif budget is not Budget.ATTEMPT:
+            self._report_failure(outcome, is_alive=False)
+
+    async def _report_after_probe(self, outcome: Outcome) -> None:
+        result = await self._probe()
+        if result is ProbeResult.NORMAL:
+            report_probe_success(self.dispatch)
+        self._report_failure(outcome, is_alive=result is not ProbeResult.NONE and outcome.status > 0)
+
+    def _report_failure(self, outcome: Outcome, *, is_alive: bool) -> None:
+        circuit, attempt = self.dispatch.upstream.circuit, self.dispatch.attempt
+        budget = outcome.verdict.budget
         if budget is not Budget.CAPACITY and circuit.succeeded_since(attempt.sent_at):
             self.is_at_fault = budget is Budget.CREDENTIALS
             circuit.record_abort(attempt)
-            return
-        report_failure(dispatch, outcome, self.call.tenant, steady=is_alive)
+        else:
+            report_failure(self.dispatch, outcome, self.call.tenant, steady=is_alive)
 
     async def _probe(self) -> ProbeResult:
         """Probe the backend at an endpoint at which it has answered. Return the result.
@@ -163,16 +182,16 @@ class BackendAnswer:
         self.result, self.is_estimated = result, reported is None
         self.tokens = self.sent.estimate(output_tokens) if reported is None else reported
 
-    async def read(self, body: bytes) -> Outcome:
+    def read(self, body: bytes) -> Outcome:
         """Return the outcome of the answer with this body, and report it to the circuit breaker."""
         outcome = parse_response(self.response.status, self.response.headers, body, self.sent.body)
-        await self.sent.report(outcome)
+        self.sent.report(outcome)
         return outcome
 
-    async def fail(self, error: Exception) -> Outcome:
+    def fail(self, error: Exception) -> Outcome:
         """Return the outcome of an answer that has broken off, and report it to the circuit breaker."""
         outcome = self.sent.failure(error)
-        await self.sent.report(outcome)
+        self.sent.report(outcome)
         return outcome
 
     def succeed(self) -> None:

@@ -21,6 +21,7 @@ from batchwright.api.services.calls.backend_answer import BackendAnswer, CallCha
 from batchwright.api.services.calls.held_calls import MAX_HELD, HeldConnections
 from batchwright.api.services.calls.interactive_admission import InteractiveAdmission
 from batchwright.api.services.calls.interactive_load import InteractiveLoad
+from batchwright.api.services.calls.report_tasks import ReportTasks
 from batchwright.contracts.errors import LineCode
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference.client import from_status
@@ -50,6 +51,7 @@ class InteractiveCalls:
 
     Attributes:
         connections: limits the client connections that are open for interactive calls.
+        reports: reports of failed calls that wait for a probe.
     """
 
     def __init__(self, deps: ApiDependencies, routers: ModelRouters) -> None:
@@ -70,9 +72,18 @@ class InteractiveCalls:
         self._hooks = PreCallHooks(deps.settings)
         self._admission = InteractiveAdmission(deps, routers, self._budgets, self._process)
         self.connections = HeldConnections()
-        self._load = InteractiveLoad(deps.metrics)
+        self._load, self.reports = InteractiveLoad(deps.metrics), ReportTasks()
         self._in_flight = Counter[str]()  # number of calls by model
         self._is_reported = True  # False while the database has a load or rates of this process
+
+    async def close(self) -> None:
+        """End the reports, and publish for the last time. Call this when the last call has ended.
+
+        Raises:
+            DatabaseUnavailable: the database does not respond.
+        """
+        await self.reports.stop()
+        await self.publish()
 
     async def run(self) -> None:
         """Publish the load and the token usage of this process every second, until the task is cancelled."""
@@ -208,7 +219,9 @@ class InteractiveCalls:
         status, upstream = answer.response.status, answer.sent.dispatch.upstream
         if status not in _REFUSALS:
             return False
-        await answer.sent.report(from_status(status, answer.response.headers, b""))
+        answer.sent.report(from_status(status, answer.response.headers, b""))
+        if answer.sent.reporting is not None:  # it decides whether the call is passed on
+            await asyncio.wait([answer.sent.reporting])
         refusal = {"backend": upstream.backend.url, "status": status}
         logger.warning("a backend has refused an interactive call", extra=refusal)
         return not answer.sent.is_at_fault
@@ -221,10 +234,10 @@ class InteractiveCalls:
         Closing `sending` ends the request.
         """
         upstream, backend = dispatch.upstream, dispatch.upstream.backend
-        sending.callback(dispatch.end)
+        sent = SentCall(call, dispatch, call.body, self.reports)
+        sending.callback(sent.end)
         sending.enter_context(self._load.counted(backend.url))
-        body = await _body_for(upstream, call)
-        sent = SentCall(call, dispatch, body)
+        body = sent.body = await _body_for(upstream, call)
         extra = forwarded_headers(call.endpoint, call.caller)
         try:
             response = await sending.enter_async_context(
@@ -235,7 +248,7 @@ class InteractiveCalls:
             logger.warning(
                 "interactive call failed", extra={"backend": backend.url, "error": outcome.operator_message}
             )
-            await sent.report(outcome)
+            sent.report(outcome)
             if outcome.verdict is not NOT_SENT:
                 charge.use(sent.estimate(0), is_estimated=True)
             return outcome

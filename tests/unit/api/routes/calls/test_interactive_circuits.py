@@ -73,6 +73,7 @@ async def opened(api: Fixture, *backends: str, body: object = ASK) -> None:
     assert api.router is not None
     for _ in range(40):
         await api.http.post(CHAT, json=body)
+        await api.calls.reports.ended()
         if all(each.circuit.is_open for each in api.router.upstreams if each.backend.url in backends):
             return
     raise AssertionError("the circuits stay closed")
@@ -339,3 +340,37 @@ async def test_probes_of_interactive_calls_look_like_such_calls(api: Fixture) ->
         assert "x-lane" not in probe.headers
         assert "x-source" not in probe.headers
         assert b"priority" not in probe.content
+
+
+@pytest.mark.parametrize("body", [ASK, STREAM])
+@pytest.mark.parametrize("stops", [False, True])
+async def test_a_client_gets_its_error_before_a_probe_of_the_backend_ends(
+    api: Fixture, body: dict[str, object], stops: bool
+) -> None:
+    probed, ends = asyncio.Event(), asyncio.Event()
+
+    async def hangs_when_probed(request: httpx.Request) -> httpx.Response:
+        if is_probe(request):
+            probed.set()
+            await ends.wait()
+            return httpx.Response(500)
+        return cut(request) if body is STREAM else httpx.Response(500)
+
+    assert api.router is not None
+    upstream = api.router.upstreams[0]
+    transport = HttpxTransport(httpx.MockTransport(hangs_when_probed), connect_seconds=1)
+    upstream.backend.client.set_transport(transport)
+    for _ in range(upstream.circuit.failures_to_open):
+        async with asyncio.timeout(10):
+            answer = await api.http.post(CHAT, json=body)
+        assert b"error" in answer.content
+    await probed.wait()
+    assert upstream.outstanding == 1
+    if stops:
+        await api.calls.close()
+    ends.set()
+    await api.calls.reports.ended()
+    await asyncio.sleep(0)  # the callbacks of the report
+    assert upstream.outstanding == 0
+    if not stops:
+        await opened(api, A, body=body)

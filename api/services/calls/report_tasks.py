@@ -1,0 +1,31 @@
+"""Tasks that probe a backend and report a failed call, while its client already has the error."""
+
+import asyncio
+from collections.abc import Coroutine
+
+from batchwright.background import log_failure
+
+
+class ReportTasks:
+    """The running reports of this process. An exception of a report is logged."""
+
+    def __init__(self) -> None:
+        self._running = set[asyncio.Task[None]]()
+
+    def start(self, report: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(report, name="interactive_report")
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        task.add_done_callback(log_failure)
+        return task
+
+    async def ended(self) -> None:
+        """Wait until all reports have ended."""
+        while self._running:
+            await asyncio.wait(self._running)
+
+    async def stop(self) -> None:
+        """Cancel all reports, and wait until they have ended: the process stops, and its circuits with it."""
+        for task in self._running:
+            task.cancel()
+        await self.ended()
