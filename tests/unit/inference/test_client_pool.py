@@ -274,3 +274,11 @@ async def test_the_timeout_before_an_answer_and_the_one_within_it_are_separate(
         await server.begun(pool, patient)
         server.finish()
         assert (await patient).status == 200
+
+
+async def test_clients_of_a_process_without_batches_do_not_mark_their_requests() -> None:
+    backend = BackendConfig(url="http://a", batch_headers={"X-Lane": "batch"}, send_dispatch_header=True)
+    for of_batches in (True, False):
+        clients = ClientPool(load(), of_batches=of_batches)
+        assert clients.client_for(backend).of_batches == of_batches
+        await clients.aclose()
