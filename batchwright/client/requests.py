@@ -57,7 +57,7 @@ class BatchLimits(BaseModel):
 
 
 class Upload(NamedTuple):
-    """What to send for one batch: its input file, and then the request that creates the batch.
+    """Data to send for one batch: its input file, and then the request that creates the batch.
 
     Attributes:
         headers: headers of both requests: the upload of the file and the creation of the batch.

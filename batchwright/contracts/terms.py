@@ -68,14 +68,14 @@ class Quota(StrEnum):
 
 
 class OverQuota(StrEnum):
-    """What to do with a batch that would exceed its tenant's quota of enqueued lines or tokens."""
+    """Rule for a batch that would exceed its tenant's quota of enqueued lines or tokens."""
 
     FAIL = "fail"
     WAIT = "wait"  # the batch stays in validation until the quota allows it
 
 
 class AdmissionPolicy(StrEnum):
-    """What to do with a batch that, according to its forecast, cannot end within its completion window."""
+    """Rule for a batch that, by its forecast, cannot end within its completion window."""
 
     ACCEPT = "accept"
     REFUSE = "refuse"  # it fails before a line is sent

@@ -253,7 +253,7 @@ class BackendLoad(NamedTuple):
 
 
 class InteractiveRate(NamedTuple):
-    """What interactive calls use of the rates of one tenant or model, on average over the last seconds.
+    """Use of one tenant's or model's rates by interactive calls, on average over the last seconds.
 
     Attributes:
         of_tenant: True for a tenant, False for a model.

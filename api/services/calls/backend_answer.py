@@ -37,7 +37,7 @@ class InteractiveCall(NamedTuple):
 
 @dataclass(eq=False)
 class CallCharge:
-    """What one call uses of rates per minute.
+    """Use of rates per minute by one call.
 
     Attributes:
         tokens: tokens that the call has used; None if no backend has got the call.

@@ -14,7 +14,7 @@ WORKFLOW = "ScheduledBatchWorkflow"
 
 
 class OverlapPolicy(StrEnum):
-    """What to do if a batch is due while an earlier batch of its schedule has not ended.
+    """Rule for a batch that is due while an earlier batch of its schedule has not ended.
 
     The names are the same as in Temporal.
     """

@@ -47,7 +47,7 @@ class AuditTarget(Message):
 
 
 class AuditEntry(Message):
-    """What the audit log records when an action begins. The outcome is added later.
+    """First record of an action in the audit log, made when the action begins. The outcome is added later.
 
     `before` is the target as it was before the action, without secrets; None if the target did not exist.
     """
