@@ -34,7 +34,7 @@ _AT_ONCE = 4  # an estimate takes about a second of CPU time for 50,000 lines
 # Beyond so many lines, an estimate takes up to 64 MiB of memory more, and then disk. One at a time may do so.
 _LARGE_LINES = 1_000_000
 _WAIT_SECONDS = 20.0
-_MAX_SECONDS = 600.0  # for one input, so that a slow bucket does not keep a place for ever
+_MAX_SECONDS = 600.0  # for one input, so that a slow bucket does not keep a place forever
 _DEFAULT_WEIGHT = 1.0
 
 

@@ -79,15 +79,7 @@ def validate(
     except OSError as error:
         stop(f"{file} cannot be read: {error.strerror or error}.")
     if json:
-        fields = {
-            "valid": report.valid,
-            "lines": report.lines,
-            "error_count": report.error_count,
-            "errors": [error.model_dump() for error in report.errors],
-            "models": report.models,
-            **({"estimate": estimated.model_dump(mode="json")} if estimated else {}),
-        }
-        print(jsonlib.dumps(fields))
+        print(_as_json(report, estimated))
     else:
         print(_as_text(file, report))
         if estimated is not None:
@@ -154,6 +146,18 @@ def _object_pieces(url: str, settings: Settings) -> Generator[bytes]:
         finally:
             runner.run(content.aclose())
             runner.run(objects.aclose())
+
+
+def _as_json(report: ValidationReport, estimated: EstimateObject | None) -> str:
+    fields = {
+        "valid": report.valid,
+        "lines": report.lines,
+        "error_count": report.error_count,
+        "errors": [error.model_dump() for error in report.errors],
+        "models": report.models,
+        **({"estimate": estimated.model_dump(mode="json")} if estimated else {}),
+    }
+    return jsonlib.dumps(fields)
 
 
 def _as_text(file: str, report: ValidationReport) -> str:
