@@ -34,7 +34,7 @@ from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.activities.services.holds_and_weights import StoredShares
 from batchwright.activities.services.progress import ProgressReporter
 from batchwright.activities.services.slice_demand import MAX_SLICES
-from batchwright.activities.services.waiting_reason_reports import WaitingReasons, temporal_reason_signal
+from batchwright.activities.services.slice_waiting_reasons import WaitingReasons, temporal_reason_signal
 from batchwright.activities.webhooks.activity import WebhookDeliveries
 from batchwright.contracts import temporal_names
 from batchwright.database.database import Database
@@ -66,8 +66,8 @@ from batchwright.worker.fleet_metrics import (
 from batchwright.worker.forecasts import ForecastCollector, temporal_forecast_signal
 from batchwright.worker.interceptors import ActivityMetricsInterceptor, WaitingReasonInterceptor
 from batchwright.worker.pollers import PollerFactory, ReconnectingWorker
+from batchwright.worker.queue_waiting_reasons import WaitingReasonMonitor
 from batchwright.worker.slice_slots import SliceSlots
-from batchwright.worker.waiting_reason_monitor import WaitingReasonMonitor
 from batchwright.worker.webhook_dispatcher import WebhookDispatcher
 from batchwright.workflows.batch import BatchWorkflow
 from batchwright.workflows.consistency_check import ConsistencyCheckWorkflow

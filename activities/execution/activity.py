@@ -8,7 +8,7 @@ from temporalio import activity
 
 from batchwright.activities.execution.attempt import SliceAttempt
 from batchwright.activities.execution.quarantine import attempt_history
-from batchwright.activities.execution.slice_turn import next_turn_error
+from batchwright.activities.execution.turn_context import next_turn_error
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.slice_demand import HeldSlice
 from batchwright.contracts.errors import Failure

@@ -22,25 +22,21 @@ from batchwright.activities.execution.line_queue import (
     read_slice_record,
 )
 from batchwright.activities.execution.line_settlement import LineSettler
+from batchwright.activities.execution.progress_report import SliceReporter
 from batchwright.activities.execution.quarantine import (
     MAX_LINE_CRASHES,
     CrashQuarantine,
     attempt_history,
 )
-from batchwright.activities.execution.reporting import SliceReporter
+from batchwright.activities.execution.rate_pacer import RatePacer
 from batchwright.activities.execution.result_writer import (
     FLUSH_RESULTS,
     LAST_FLUSH_SECONDS,
     ResultWriter,
     SegmentNames,
 )
-from batchwright.activities.execution.slice_turn import (
-    RatePacer,
-    SliceTurn,
-    StopReason,
-    StopSignal,
-    next_turn_error,
-)
+from batchwright.activities.execution.stop_signal import StopReason, StopSignal
+from batchwright.activities.execution.turn_context import TurnContext, next_turn_error
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_costs import SliceCost
 from batchwright.activities.services.call_answers import CallAnswers
@@ -210,7 +206,7 @@ class SliceAttempt:
         outcomes = LineSettler(worker, request, self._writer, router.retries, cost)
         self._quarantine_suspects(queue, outcomes)
         await self._drop_cancelled_calls(queue, outcomes)
-        turn = SliceTurn(
+        turn = TurnContext(
             worker=worker,
             request=request,
             router=router,

@@ -8,7 +8,8 @@ from batchwright.activities.clock import SUSPEND_AWARE_CLOCK
 from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.quarantine import TRACKED_BATCH_SIZE
 from batchwright.activities.execution.request_executor import RequestExecutor
-from batchwright.activities.execution.slice_turn import SliceTurn, StopReason
+from batchwright.activities.execution.stop_signal import StopReason
+from batchwright.activities.execution.turn_context import TurnContext
 from batchwright.activities.services.authorization import LineAuthorizer
 from batchwright.inference.limits.concurrency_limiter import Permit, PermitRequest
 from batchwright.rules.dispatch.rate_limits import ALL_MODELS
@@ -25,7 +26,7 @@ class SliceDispatcher:
     selects the line that waits for a permit, sends quarantined lines, and ends the turn.
     """
 
-    def __init__(self, turn: SliceTurn) -> None:
+    def __init__(self, turn: TurnContext) -> None:
         worker, request = turn.worker, turn.request
         self._turn, self._limiter, self._permissions = turn, worker.permits, worker.permissions
         self._router, self._queue, self._writer = turn.router, turn.queue, turn.writer

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from batchwright.activities.execution.earlier_results import SubmittedJob
 from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.line_settlement import OutboundRequest
-from batchwright.activities.execution.slice_turn import SliceTurn, StopReason
+from batchwright.activities.execution.stop_signal import StopReason
+from batchwright.activities.execution.turn_context import TurnContext
 from batchwright.activities.services.backend_jobs import cancel_job, forwarded_headers, kind_label
 from batchwright.activities.services.callbacks import CallbackFuture
 from batchwright.contracts.errors import LineCode
@@ -64,7 +65,7 @@ class JobRunner:
     One object is for one turn (attempt of the slice).
     """
 
-    def __init__(self, turn: SliceTurn) -> None:
+    def __init__(self, turn: TurnContext) -> None:
         worker, request = turn.worker, turn.request
         self._callbacks, self._max_bytes = worker.callbacks, worker.settings.max_response_bytes
         # Fixed for the turn, because a job's start and end must be counted with the same label.

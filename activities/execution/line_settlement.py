@@ -7,7 +7,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from batchwright.activities.execution.failure_attribution import FailureAttribution, LineAttempts
+from batchwright.activities.execution.line_or_backend_fault import FaultAttribution, LineAttempts
 from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.result_writer import ResultWriter
 from batchwright.activities.execution.worker_context import WorkerContext
@@ -190,7 +190,7 @@ class LineSettler:
         self._batch_id, self._model = request.batch_id, request.model
         self._writer = writer
         self.metrics = SliceMetrics(worker, request, cost)
-        self.attribution = FailureAttribution(
+        self.attribution = FaultAttribution(
             request, others_wait=partial(worker.permits.others_wait, request.model, request.tenant)
         )
         self.attempts = LineAttempts(request, writer, policy)

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from batchwright.activities.execution.jobs import JobRunner
 from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.line_settlement import InFlightRequest, OutboundRequest
-from batchwright.activities.execution.slice_turn import SliceTurn
 from batchwright.activities.execution.task_pool import TaskPool
+from batchwright.activities.execution.turn_context import TurnContext
 from batchwright.activities.services.backend_jobs import forwarded_headers
 from batchwright.contracts.registry.schema import LimitConfig
 from batchwright.contracts.terms import Endpoint
@@ -37,7 +37,7 @@ class RequestExecutor:
     would cost more than all other work for the request.
     """
 
-    def __init__(self, turn: SliceTurn) -> None:
+    def __init__(self, turn: TurnContext) -> None:
         self._turn, self._worker, self._request = turn, turn.worker, turn.request
         self._router, self._queue, self._outcomes = turn.router, turn.queue, turn.outcomes
         self._stop, self._pacer, self._state = turn.stop, turn.pacer, turn.state

@@ -12,7 +12,7 @@ from batchwright.activities.services.batch_costs import BatchCosts
 from batchwright.activities.services.callbacks import CallbackSubscriptions, NoCallbacks
 from batchwright.activities.services.progress import ProgressReporter
 from batchwright.activities.services.slice_demand import SliceDemand
-from batchwright.activities.services.waiting_reason_reports import DeferralMetrics, WaitingReasons
+from batchwright.activities.services.slice_waiting_reasons import DeferralMetrics, WaitingReasons
 from batchwright.database.tables.calls import CallsTable
 from batchwright.inference.hooks import PreCallHooks
 from batchwright.inference.limits.backend_limits import AdaptiveLimitPolicy, BackendLimits

@@ -26,7 +26,7 @@ from batchwright.activities.services.authorization import CachedPermissions
 from batchwright.activities.services.batch_costs import BatchCosts
 from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.activities.services.progress import ProgressReporter
-from batchwright.activities.services.waiting_reason_reports import WaitingReasons
+from batchwright.activities.services.slice_waiting_reasons import WaitingReasons
 from batchwright.contracts.payloads.batch import WaitingReason
 from batchwright.contracts.payloads.execution import ModelRun, SliceRequest, SliceResult
 from batchwright.contracts.payloads.ingestion import IngestResult

@@ -4,7 +4,7 @@ import httpx
 import pytest
 from temporalio.exceptions import ActivityError, ApplicationError, RetryState
 
-from batchwright.activities.services.waiting_reason_reports import waiting_reason
+from batchwright.activities.services.slice_waiting_reasons import waiting_reason
 from batchwright.contracts.errors import Failure, LineCode
 from batchwright.inference.circuit_breaker import CircuitBreaker
 from batchwright.inference.client import from_status

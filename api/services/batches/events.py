@@ -13,7 +13,7 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, rate_limited
 from batchwright.api.schemas.responses import FORECAST_AGE
 from batchwright.api.services.batches.control import BatchControl
-from batchwright.api.services.batches.waiting_reasons import PolledQueues
+from batchwright.api.services.batches.shown_waiting_reasons import PolledQueues
 from batchwright.api.streams import LIFETIME_SECONDS
 from batchwright.contracts.objects.openai import BatchObject
 from batchwright.contracts.objects.webhook_events import EventType

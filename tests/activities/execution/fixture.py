@@ -22,7 +22,7 @@ from batchwright.activities.services.batch_costs import BatchCosts
 from batchwright.activities.services.holds_and_weights import StoredShares
 from batchwright.activities.services.progress import ProgressReporter
 from batchwright.activities.services.slice_demand import MAX_SLICES
-from batchwright.activities.services.waiting_reason_reports import WaitingReasons
+from batchwright.activities.services.slice_waiting_reasons import WaitingReasons
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.payloads.batch import ModelCounts, WaitingReason
 from batchwright.contracts.payloads.execution import RELEASED, SliceRequest, SliceResult

@@ -190,7 +190,7 @@ LOOPS = {
     "pollers": "batchwright.worker.pollers:PollerSupervisor.run",
     "rate_limits": "batchwright.worker.temporal_rate_limits:RateLimitSync.run",
     "fleet_metrics": "batchwright.worker.fleet_metrics:FleetMetricsCollector.run",
-    "waiting_reasons": "batchwright.worker.waiting_reason_monitor:WaitingReasonMonitor.run",
+    "waiting_reasons": "batchwright.worker.queue_waiting_reasons:WaitingReasonMonitor.run",
 }
 
 

@@ -11,7 +11,7 @@ from temporalio.activity import ActivityCancellationDetails
 from temporalio.exceptions import ApplicationError
 
 from batchwright.activities.execution.lease import HeartbeatReply
-from batchwright.activities.execution.slice_turn import StopReason, StopSignal
+from batchwright.activities.execution.stop_signal import StopReason, StopSignal
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.payloads.execution import SliceResult
 from batchwright.contracts.registry.backend_config import BackendConfig

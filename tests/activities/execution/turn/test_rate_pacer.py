@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchwright.activities.execution.slice_turn import RatePacer
+from batchwright.activities.execution.rate_pacer import RatePacer
 from batchwright.rules.dispatch.rate_limits import Pacing
 from tests.fakes.rates import FixedRates
 

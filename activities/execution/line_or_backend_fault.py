@@ -30,7 +30,7 @@ _PERSISTED_WAIT_SECONDS = 2.0  # shorter waits for capacity are not worth a reco
 _MAX_ERROR_CHARACTERS = 200
 
 
-class FailureAttribution:
+class FaultAttribution:
     """Decides for each failure of a slice's lines if the line or the backend is at fault.
 
     It also reports failures to the backends' circuit breakers.

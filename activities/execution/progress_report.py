@@ -5,9 +5,9 @@ import time
 from temporalio.exceptions import ApplicationError
 
 from batchwright.activities.execution.result_writer import LAST_FLUSH_SECONDS, ResultWriter
-from batchwright.activities.execution.slice_turn import next_turn_error
+from batchwright.activities.execution.turn_context import next_turn_error
 from batchwright.activities.execution.worker_context import WorkerContext
-from batchwright.activities.services.waiting_reason_reports import (
+from batchwright.activities.services.slice_waiting_reasons import (
     deferral_cause,
     deferral_seconds,
     waiting_reason,

@@ -1,0 +1,72 @@
+"""Rate limit of one turn of a slice: the interval between its requests, and their number."""
+
+import math
+import time
+from collections.abc import Callable
+
+from batchwright.inference.limits.fleet_rates import EffectiveRates
+from batchwright.rules.dispatch.rate_limits import Pacing
+
+# If a send was late, the next send may be early by at most this much. Timers are late by milliseconds.
+_MAX_CATCH_UP_SECONDS = 0.02
+
+
+class RatePacer:
+    """Limits the requests of one attempt of a slice (turn): the interval between them, and their number.
+
+    Temporal limits how many turns start per second. Each turn sends a limited number of requests, so the rate
+    of all requests is limited, too. The rates are looked up before each request, so a changed rate applies to
+    running turns.
+    """
+
+    def __init__(
+        self, rates: EffectiveRates, model: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._rates, self._model, self._clock = rates, model, clock
+        self._sends = 0
+        self._last_due = float("-inf")  # when the last send was due; without a rate, when it was made
+        self._checked: Pacing | None = None  # the rate that allowed the next send
+
+    @property
+    def is_exhausted(self) -> bool:
+        """True if this attempt of the slice may send no more requests.
+
+        The next attempt sends the remaining lines.
+        """
+        return not self.remaining()
+
+    def remaining(self) -> float:
+        """Return how many more requests this attempt of the slice may send.
+
+        If there is no rate limit, return infinity.
+        """
+        pacing = self._pacing
+        return math.inf if pacing is None else max(0, pacing.lines - self._sends)
+
+    @property
+    def may_send(self) -> bool:
+        self._checked = pacing = self._pacing
+        return pacing is None or (self._sends < pacing.lines and not self._delay(pacing))
+
+    def delay(self) -> float:
+        """Return the seconds until the next request may be sent; 0 if it may be sent now."""
+        pacing = self._pacing
+        return 0.0 if pacing is None else self._delay(pacing)
+
+    @property
+    def _pacing(self) -> Pacing | None:
+        rates = self._rates.allocation
+        return rates.own.get(self._model, rates.shared)
+
+    def _delay(self, pacing: Pacing) -> float:
+        return max(0.0, self._last_due + pacing.interval_seconds - self._clock())
+
+    def record_send(self) -> None:
+        """Count a request that `may_send` has allowed. Call this also when a line is sent again."""
+        pacing, now = self._checked, self._clock()
+        if pacing is None or not self._sends:
+            self._last_due = now
+        else:
+            due = self._last_due + pacing.interval_seconds
+            self._last_due = min(now, max(due, now - _MAX_CATCH_UP_SECONDS))
+        self._sends += 1

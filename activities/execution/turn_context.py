@@ -1,0 +1,67 @@
+"""Objects and state that the parts of one turn of a slice share, and the error that precedes another turn."""
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from batchwright.activities.execution.lease import SliceLease
+from batchwright.activities.execution.line_queue import LineQueue, SliceLine
+from batchwright.activities.execution.line_settlement import InFlightRequest, LineSettler
+from batchwright.activities.execution.quarantine import CrashQuarantine
+from batchwright.activities.execution.rate_pacer import RatePacer
+from batchwright.activities.execution.result_writer import ResultWriter
+from batchwright.activities.execution.stop_signal import StopSignal
+from batchwright.activities.execution.worker_context import WorkerContext
+from batchwright.activities.services.batch_costs import SliceCost
+from batchwright.activities.services.slice_demand import HeldSlice
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.payloads.execution import SliceRequest
+from batchwright.inference.router import ModelRouter
+
+
+@dataclass(eq=False, slots=True)
+class TurnState:
+    """Changing state of a running attempt of a slice (turn). Its dispatcher and executor share the state."""
+
+    in_flight: set[InFlightRequest] = field(default_factory=set[InFlightRequest])
+    waiting_line: SliceLine | None = None  # the line that is queued for a permit
+    error: Exception | None = None  # an error that ends the turn
+    wake: asyncio.Event = field(default_factory=asyncio.Event)  # set when the dispatcher has to check again
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        self.wake.set()
+
+
+@dataclass(frozen=True, eq=False)
+class TurnContext:
+    """Objects of one attempt of a slice (turn) that its dispatcher, executor and job runner share."""
+
+    worker: WorkerContext
+    request: SliceRequest
+    router: ModelRouter
+    queue: LineQueue
+    writer: ResultWriter
+    outcomes: LineSettler
+    lease: SliceLease
+    stop: StopSignal
+    quarantine: CrashQuarantine
+    pacer: RatePacer
+    held: HeldSlice
+    cost: SliceCost
+    state: TurnState = field(default_factory=TurnState)
+
+
+def next_turn_error(kind: Failure, message: str, delay_seconds: float) -> ApplicationError:
+    """Return the error with which this attempt ends, so that another attempt follows.
+
+    It is not counted as a failure. Temporal starts the next attempt after `delay_seconds`.
+    """
+    return ApplicationError(
+        message,
+        type=kind,
+        category=ApplicationErrorCategory.BENIGN,
+        next_retry_delay=timedelta(seconds=delay_seconds),
+    )
