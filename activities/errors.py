@@ -15,7 +15,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from batchwright.contracts.errors import NEVER_RETRIED, Failure
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules.planning.plan_format import PlanDamaged
-from batchwright.rules.results.segments import SegmentDamaged
+from batchwright.rules.results.segment_format import SegmentDamaged
 from batchwright.storage.base import ObjectMissing, StorageUnavailable
 
 # Temporal would return the same status if the call were retried.

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from batchwright.contracts.payloads.batch import ErrorCount
 from batchwright.contracts.terms import Usage
 from batchwright.rules.results.error_tally import line_error
-from batchwright.rules.results.segments import RecordKind, RecordLocation, locate_records
+from batchwright.rules.results.segment_format import RecordKind, RecordLocation, locate_records
 from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage, StorageUnavailable
 
 _MAX_LISTINGS = 3

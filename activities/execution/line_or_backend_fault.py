@@ -24,7 +24,7 @@ from batchwright.rules.dispatch.retry_policy import (
     backoff,
     within_deadline,
 )
-from batchwright.rules.results.segments import RecordKind, SegmentRecord
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 
 _PERSISTED_WAIT_SECONDS = 2.0  # shorter waits for capacity are not worth a record
 _MAX_ERROR_CHARACTERS = 200

@@ -32,7 +32,7 @@ from batchwright.rules.input.lines import LineDamaged, read_request
 from batchwright.rules.planning.plan_format import PlanDamaged
 from batchwright.rules.results import output_lines
 from batchwright.rules.results.dead_letters import FinalAttempt, error_summary
-from batchwright.rules.results.segments import RecordKind, SegmentRecord
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from batchwright.rules.results.token_usage import Tokens, tokens_of
 from batchwright.telemetry.prometheus.metric_series import CounterSeries
 

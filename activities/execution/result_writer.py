@@ -17,8 +17,8 @@ from batchwright.contracts.terms import Usage
 from batchwright.inference.limits.memory_budget import MemoryBudget
 from batchwright.rules import object_keys
 from batchwright.rules.results.error_tally import ErrorTally, line_error
-from batchwright.rules.results.segment_merging import merge_segments
-from batchwright.rules.results.segments import RecordKind, SegmentRecord, SegmentWriter
+from batchwright.rules.results.segment_compaction import compact_segments
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter
 from batchwright.rules.results.token_usage import total_usage
 from batchwright.storage.base import ObjectInfo, Storage, StorageUnavailable
 from batchwright.telemetry.metrics import Metrics
@@ -198,7 +198,7 @@ class ResultWriter:
         old = self._small_segments()
         if len(old) < min_segments:
             return
-        await self._store(merge_segments([await self._storage.get(info.key) for info in old]))
+        await self._store(compact_segments([await self._storage.get(info.key) for info in old]))
         for info in old:
             if is_lease_valid():
                 await self._storage.delete(info.key)

@@ -21,7 +21,7 @@ from batchwright.activities.completion import (
     record_span,
 )
 from batchwright.activities.errors import failure, translated
-from batchwright.activities.finalization.duplicates import DuplicateSettler
+from batchwright.activities.finalization.duplicate_results import DuplicateSettler
 from batchwright.activities.finalization.missing_lines import MissingLines, MissingLineSettler, find_missing
 from batchwright.activities.finalization.unanswered_calls import answer_calls
 from batchwright.activities.heartbeat import heartbeating
@@ -45,7 +45,7 @@ from batchwright.rules.ids import request_id
 from batchwright.rules.planning.plan_format import PlanDamaged
 from batchwright.rules.results.dead_letters import DeadLetter, parse_dead_letter
 from batchwright.rules.results.error_tally import ErrorTally, line_error
-from batchwright.rules.results.segments import SegmentDamaged
+from batchwright.rules.results.segment_format import SegmentDamaged
 from batchwright.rules.results.token_usage import total_usage
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage, StorageError

@@ -25,13 +25,13 @@ from batchwright.activities.completion import (
 from batchwright.activities.concurrency import run_both
 from batchwright.activities.errors import translated
 from batchwright.activities.heartbeat import heartbeating
+from batchwright.activities.ingestion.admission_forecast import check_window
 from batchwright.activities.ingestion.call_input import write_calls
 from batchwright.activities.ingestion.input_copy import InputCopy
 from batchwright.activities.ingestion.input_spool import InputSpool
 from batchwright.activities.ingestion.publisher import Publisher, settled_counts
 from batchwright.activities.ingestion.resumption import SourceBatchGone, resumed_results
 from batchwright.activities.ingestion.scanner import IngestionContext, Scanner
-from batchwright.activities.ingestion.window_check import check_window
 from batchwright.activities.services.model_access import ModelAccess
 from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.payloads.batch import BatchOrder, ErrorCount, ModelCounts

@@ -15,7 +15,11 @@ import msgspec
 from msgspec import UNSET
 
 from batchwright.activities.concurrency import map_concurrently, run_both
-from batchwright.activities.ingestion.duplicates import DuplicateDetector, DuplicatePositions, read_duplicates
+from batchwright.activities.ingestion.duplicate_detection import (
+    DuplicateDetector,
+    DuplicatePositions,
+    read_duplicates,
+)
 from batchwright.activities.ingestion.input_spool import InputSpool
 from batchwright.activities.ingestion.resumption import ResumedResults
 from batchwright.activities.ingestion.scanner import IngestionContext, Scanner
@@ -29,7 +33,7 @@ from batchwright.rules.growing_bytes import GrowingBytes
 from batchwright.rules.ids import request_id, safe_name
 from batchwright.rules.input.line_checks import describe_body_problems
 from batchwright.rules.input.lines import parse_line, read_fields, read_text
-from batchwright.rules.planning.duplicates import encode_duplicates
+from batchwright.rules.planning.duplicate_lines import encode_duplicates
 from batchwright.rules.planning.plan_format import SLICE_BYTES, PlanEntry, pack_entry, pack_slice
 from batchwright.rules.planning.prefix_order import ModelLines, PlanLine
 from batchwright.rules.planning.slicing import (
@@ -40,7 +44,7 @@ from batchwright.rules.planning.slicing import (
 )
 from batchwright.rules.results.error_tally import ErrorTally, line_error
 from batchwright.rules.results.output_lines import error_line
-from batchwright.rules.results.segments import RecordKind, SegmentRecord, SegmentWriter
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter
 from batchwright.storage.base import Storage
 
 _PIECE_BYTES = 1024 * 1024

@@ -31,7 +31,7 @@ from batchwright.rules.results.output_lines import (
     usage_of_line,
     with_id,
 )
-from batchwright.rules.results.segments import RecordKind, SegmentRecord, SegmentWriter
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectMissing, Storage
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from batchwright.activities.ingestion.duplicates import DuplicateDetector
+from batchwright.activities.ingestion.duplicate_detection import DuplicateDetector
 from batchwright.activities.ingestion.resumption import ResumedResults
 from batchwright.activities.services.model_access import ModelAccess, display_name
 from batchwright.contracts.errors import LineCode

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 
 from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.contracts.terms import Usage
-from batchwright.rules.results.segments import (
+from batchwright.rules.results.segment_format import (
     FINAL_FLAG,
     SUCCESS_FLAG,
     TOKENS_BYTES,

@@ -25,7 +25,7 @@ from batchwright.rules import object_keys
 from batchwright.rules.ids import request_id
 from batchwright.rules.planning.plan_format import unpack_entries
 from batchwright.rules.results.output_lines import result_line
-from batchwright.rules.results.segments import RecordKind, SegmentRecord, SegmentWriter
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter
 from batchwright.settings import load
 from batchwright.storage.local import LocalStorage
 from batchwright.telemetry.metrics import Metrics

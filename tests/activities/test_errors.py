@@ -7,7 +7,7 @@ from batchwright.activities.errors import translated
 from batchwright.contracts.errors import Failure
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules.planning.plan_format import PlanDamaged
-from batchwright.rules.results.segments import SegmentDamaged
+from batchwright.rules.results.segment_format import SegmentDamaged
 from batchwright.storage.base import ObjectMissing, StorageFull, StorageUnavailable
 
 

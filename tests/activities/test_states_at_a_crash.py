@@ -20,7 +20,7 @@ from batchwright.activities.services.progress import ProgressReporter
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules import object_keys
-from batchwright.rules.results.segments import SegmentWriter, read_records
+from batchwright.rules.results.segment_format import SegmentWriter, read_records
 from batchwright.settings import load
 from batchwright.storage.base import StorageUnavailable
 from batchwright.telemetry.metrics import Metrics

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pydantic import BaseModel
 
 from batchwright.rules import ids
-from batchwright.rules.results.segments import RecordKind, SegmentDamaged, read_index
+from batchwright.rules.results.segment_format import RecordKind, SegmentDamaged, read_index
 from batchwright.storage.base import DatedObject, Storage, StorageError
 from tests.clients import http_client
 

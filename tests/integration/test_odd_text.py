@@ -29,7 +29,7 @@ from batchwright.rules.input.lines import read_request
 from batchwright.rules.planning.plan_format import unpack_entries
 from batchwright.rules.results.dead_letters import FinalAttempt
 from batchwright.rules.results.output_lines import result_line
-from batchwright.rules.results.segments import RecordKind, SegmentRecord, SegmentWriter
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter
 from batchwright.telemetry.metrics import Metrics
 from tests.activities.execution.fixture import ExecutionFixture, status
 from tests.activities.ingestion.fresh_batch import FakeModels

@@ -16,9 +16,9 @@ from batchwright.contracts.payloads.batch import BatchOrder
 from batchwright.contracts.payloads.ingestion import IngestResult
 from batchwright.rules import object_keys
 from batchwright.rules.ids import RequestIds
-from batchwright.rules.planning.duplicates import copy_result, decode_duplicates
+from batchwright.rules.planning.duplicate_lines import copy_result, decode_duplicates
 from batchwright.rules.planning.plan_format import walk_entries
-from batchwright.rules.results.segments import (
+from batchwright.rules.results.segment_format import (
     HEAD_BYTES,
     TRAILER_BYTES,
     IndexEntry,

@@ -46,7 +46,7 @@ from batchwright.inference.router import ModelRouter
 from batchwright.inference.upstream import Backend
 from batchwright.rules import object_keys
 from batchwright.rules.planning.plan_format import PlanEntry, SliceRecord, pack_entry, pack_slice
-from batchwright.rules.results.segments import RecordKind, SegmentRecord, SegmentWriter, read_records
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter, read_records
 from batchwright.settings import Settings
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.memory_database import MemoryDatabase

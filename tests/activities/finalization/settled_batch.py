@@ -21,7 +21,7 @@ from batchwright.rules.ids import derived_file_id, request_id
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter
 from batchwright.rules.planning.plan_format import PlanEntry, pack_entry
 from batchwright.rules.results.output_lines import error_line, result_line
-from batchwright.rules.results.segments import RecordKind, SegmentRecord, SegmentWriter
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter
 from batchwright.storage.base import Storage
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.memory_database import MemoryDatabase

@@ -11,7 +11,7 @@ from batchwright.contracts.terms import BatchStatus
 from batchwright.database.tables.batches.dead_letters import StoredDeadLetter
 from batchwright.rules.ids import request_id
 from batchwright.rules.results.dead_letters import FinalAttempt
-from batchwright.rules.results.segments import RecordKind, SegmentRecord, read_records
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, read_records
 from tests.activities.execution.fixture import (
     FOLDER,
     MODEL,

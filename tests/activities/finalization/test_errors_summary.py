@@ -8,9 +8,9 @@ from batchwright.contracts.errors import LINE_MESSAGES, LineCode
 from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.results.output_lines import result_line
-from batchwright.rules.results.segments import RecordKind, SegmentRecord
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from tests.activities.finalization.settled_batch import BATCH_ID, TENANT, SettledBatch, a_batch
-from tests.activities.finalization.test_duplicates import Repetitive
+from tests.activities.finalization.test_duplicate_results import Repetitive
 
 
 async def summary(batch: SettledBatch | Repetitive) -> list[ErrorCount]:

@@ -13,7 +13,7 @@ from batchwright.contracts.payloads.finalization import FinalizeRequest, Finaliz
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules import object_keys
-from batchwright.rules.results.segments import RecordKind, SegmentRecord
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from batchwright.storage.base import StorageUnavailable
 from tests.activities.finalization.settled_batch import (
     BATCH_ID,

@@ -14,7 +14,7 @@ from batchwright.contracts.errors import LineCode
 from batchwright.contracts.payloads.batch import ModelCounts
 from batchwright.contracts.payloads.finalization import FinalizeResult
 from batchwright.contracts.terms import BatchStatus, Usage, ValidationError
-from batchwright.rules.results.segments import RecordKind, SegmentRecord
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from batchwright.storage.base import StorageFull, StorageUnavailable
 from batchwright.storage.local import LocalStorage
 from tests.activities.finalization.settled_batch import (

@@ -10,7 +10,7 @@ from batchwright.activities.execution.earlier_results import LineAttempt, Submit
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import OutcomeUnknown
-from batchwright.rules.results.segments import RecordKind, SegmentRecord
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from tests.activities.execution.jobs.job_server import JobServer, config_of
 from tests.activities.finalization.settled_batch import SettledBatch
 

@@ -26,7 +26,7 @@ from batchwright.rules.planning.plan_format import (
     unpack_entries,
     unpack_slice,
 )
-from batchwright.rules.results.segments import SegmentRecord, read_records
+from batchwright.rules.results.segment_format import SegmentRecord, read_records
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.memory_database import MemoryDatabase
 from tests.fakes.rates import FixedRates

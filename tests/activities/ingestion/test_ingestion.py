@@ -29,7 +29,7 @@ from batchwright.rules.input.validation import validate
 from batchwright.rules.planning.plan_format import PlanEntry, SliceRecord
 from batchwright.rules.planning.prefix_order import ModelLines, PlanLine, ReadLine
 from batchwright.rules.results.output_lines import error_line
-from batchwright.rules.results.segments import RecordKind, SegmentRecord
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from batchwright.settings import load
 from batchwright.storage.base import ObjectWriter
 from tests.activities.ingestion.fresh_batch import (

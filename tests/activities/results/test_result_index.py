@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from batchwright.activities.results.result_index import ResultIndex, in_input_order
 from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.contracts.terms import Usage
-from batchwright.rules.results.segments import RecordKind, SegmentDamaged, SegmentRecord, SegmentWriter
+from batchwright.rules.results.segment_format import RecordKind, SegmentDamaged, SegmentRecord, SegmentWriter
 from batchwright.rules.results.token_usage import Tokens
 
 few = st.integers(0, 5)

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from batchwright.rules import ids, object_keys
-from batchwright.rules.results.segments import RecordKind, read_index
+from batchwright.rules.results.segment_format import RecordKind, read_index
 from tests.e2e.batches import chat_lines, check_conservation, ended, lines_of, settled, submit, until
 from tests.e2e.stack import MODELS, Part, Stack
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from batchwright.rules import ids, object_keys
-from batchwright.rules.results.segments import RecordKind, read_index
+from batchwright.rules.results.segment_format import RecordKind, read_index
 from batchwright.settings import load
 from batchwright.starter.local_stack.service_commands import is_reachable
 from batchwright.storage.base import Storage

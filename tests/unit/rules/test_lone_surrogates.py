@@ -14,7 +14,7 @@ from batchwright.rules.backends.response_checks import find_embeddings_problem
 from batchwright.rules.input.line_checks import InputLimits
 from batchwright.rules.input.lines import parse_line, read_fields, read_request, reread_body
 from batchwright.rules.input.validation import InputValidator
-from batchwright.rules.planning.duplicates import (
+from batchwright.rules.planning.duplicate_lines import (
     Duplicate,
     DuplicatesDamaged,
     decode_duplicates,

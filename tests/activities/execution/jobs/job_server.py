@@ -14,7 +14,7 @@ from batchwright.contracts.errors import Failure
 from batchwright.contracts.payloads.execution import SliceResult
 from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
 from batchwright.rules.backends.callback_tokens import CALLBACK_PATH, verify_token
-from batchwright.rules.results.segments import RecordKind
+from batchwright.rules.results.segment_format import RecordKind
 from batchwright.storage.base import StorageUnavailable
 from tests.activities.execution.fixture import ExecutionFixture, line_of, ok, plan_slice
 from tests.fakes.memory_database import MemoryDatabase

@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.payloads.execution import SliceResult
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.rules.results.segments import RecordKind
+from batchwright.rules.results.segment_format import RecordKind
 from tests.activities.execution.fixture import MODEL, eventually, ok, request, status
 from tests.activities.execution.jobs.job_server import JobServer, config_of, done
 

@@ -12,7 +12,7 @@ from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.database.tables.batches.batch_snapshots import BatchKey
 from batchwright.database.tables.batches.progress import BatchSpending
 from batchwright.rules.costs import amount_of
-from batchwright.rules.results.segments import RecordKind
+from batchwright.rules.results.segment_format import RecordKind
 from tests.activities.execution.fixture import BATCH, TENANT, eventually, request
 from tests.activities.execution.jobs.job_server import CallingServer, JobServer, config_of, done
 

@@ -12,7 +12,7 @@ from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
 from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.rules.dispatch.retry_policy import Budget
-from batchwright.rules.results.segments import RecordKind
+from batchwright.rules.results.segment_format import RecordKind
 from docs.error_codes import ANSWER_OUTCOMES, AnswerOutcome
 from tests.activities.execution.fixture import ExecutionFixture, plan_slice, request
 from tests.fakes import hostile_backends

@@ -4,7 +4,7 @@ import asyncio
 
 from batchwright.contracts.payloads.execution import SliceResult
 from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
-from batchwright.rules.results.segments import RecordKind
+from batchwright.rules.results.segment_format import RecordKind
 from batchwright.simulator.backend import SimulatorOptions
 from tests.activities.execution.fixture import (
     MODEL,

@@ -18,7 +18,7 @@ from batchwright.contracts.registry.backend_config import BackendConfig
 from batchwright.contracts.registry.schema import ModelConfig
 from batchwright.inference.upstream import Upstream
 from batchwright.rules.backends.body_rewriting import INLINE_REWRITE_BYTES
-from batchwright.rules.results.segments import RecordKind
+from batchwright.rules.results.segment_format import RecordKind
 from tests.activities.execution.fixture import (
     MODEL,
     ExecutionFixture,

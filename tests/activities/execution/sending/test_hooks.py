@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from batchwright.inference.hooks import HookCall, PreCallHooks, Refused
-from batchwright.rules.results.segments import RecordKind
+from batchwright.rules.results.segment_format import RecordKind
 from batchwright.settings import SettingsError, load
 from tests.activities.execution.fixture import (
     BATCH,

@@ -17,7 +17,7 @@ from batchwright.inference.outcomes import Outcome
 from batchwright.inference.transport.base import Header, TargetUrl
 from batchwright.rules.backends.microbatch import EmbeddingsAdapter
 from batchwright.rules.dispatch import retry_policy
-from batchwright.rules.results.segments import RecordKind
+from batchwright.rules.results.segment_format import RecordKind
 from batchwright.telemetry.metrics import Metrics
 from tests.activities.execution.fixture import ExecutionFixture, eventually, ok, plan_slice, request
 from tests.fakes.settings import load

@@ -12,7 +12,7 @@ from batchwright.contracts.errors import Failure
 from batchwright.contracts.payloads.execution import SliceResult
 from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig, RetryConfig
 from batchwright.inference.router import ModelRouter
-from batchwright.rules.results.segments import RecordKind
+from batchwright.rules.results.segment_format import RecordKind
 from batchwright.settings import load
 from tests.activities.execution.fixture import (
     MODEL,

@@ -8,7 +8,7 @@ from temporalio.exceptions import ApplicationErrorCategory
 
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.payloads.execution import SliceResult
-from batchwright.rules.results.segments import RecordKind, SegmentRecord
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from tests.activities.execution.fixture import (
     BATCH,
     MODEL,

@@ -14,7 +14,7 @@ from batchwright.contracts.errors import Failure
 from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
 from batchwright.contracts.terms import Quota
 from batchwright.inference.limits.memory_budget import MemoryBudget
-from batchwright.rules.results.segments import RecordKind, SegmentRecord
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from batchwright.storage.base import StorageUnavailable
 from batchwright.telemetry.metrics import Metrics
 from tests.activities.execution.fixture import (

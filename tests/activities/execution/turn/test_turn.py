@@ -12,7 +12,7 @@ from batchwright.contracts.payloads.execution import SliceResult
 from batchwright.contracts.terms import Usage
 from batchwright.rules import ids, object_keys
 from batchwright.rules.results.output_lines import result_line
-from batchwright.rules.results.segments import RecordKind, SegmentRecord
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from batchwright.storage.base import StorageUnavailable
 from tests.activities.execution.fixture import (
     BATCH,

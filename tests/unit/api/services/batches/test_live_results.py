@@ -21,8 +21,8 @@ from batchwright.contracts.errors import LineCode
 from batchwright.contracts.payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules import object_keys
-from batchwright.rules.planning.duplicates import Duplicate, encode_duplicates
-from batchwright.rules.results.segments import SegmentRecord
+from batchwright.rules.planning.duplicate_lines import Duplicate, encode_duplicates
+from batchwright.rules.results.segment_format import SegmentRecord
 from batchwright.storage.base import StorageUnavailable
 from batchwright.storage.local import LocalStorage
 from batchwright.telemetry.metrics import Metrics

@@ -18,7 +18,7 @@ from batchwright.rules.input.line_splitter import LineSplitter
 from batchwright.rules.input.lines import read_request
 from batchwright.rules.results.dead_letters import FinalAttempt
 from batchwright.rules.results.output_lines import error_line, result_line
-from batchwright.rules.results.segments import RecordKind, SegmentRecord, SegmentWriter
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter
 from tests.activities.finalization.finalized import finalized
 from tests.activities.ingestion.fresh_batch import BATCH_ID, INPUT_KEY, TENANT, FreshBatch, a_line
 

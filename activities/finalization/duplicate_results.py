@@ -13,11 +13,11 @@ from batchwright.contracts.payloads.ingestion import ModelShare
 from batchwright.rules import object_keys
 from batchwright.rules.ids import request_id
 from batchwright.rules.json_text import storable
-from batchwright.rules.planning.duplicates import Duplicate, copy_result, decode_duplicates
+from batchwright.rules.planning.duplicate_lines import Duplicate, copy_result, decode_duplicates
 from batchwright.rules.planning.plan_format import PlanDamaged
 from batchwright.rules.results.dead_letters import FinalAttempt
 from batchwright.rules.results.error_tally import ErrorTally, line_error
-from batchwright.rules.results.segments import RecordKind, SegmentRecord
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from batchwright.storage.base import Storage
 
 _BATCH_BYTES = 4 * 1024 * 1024

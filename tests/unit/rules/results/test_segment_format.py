@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchwright.rules.results.segments import (
+from batchwright.rules.results.segment_format import (
     IndexEntry,
     RecordKind,
     SegmentDamaged,

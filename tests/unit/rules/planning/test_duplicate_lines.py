@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from batchwright.contracts.errors import LineCode
 from batchwright.rules.ids import request_id
-from batchwright.rules.planning.duplicates import (
+from batchwright.rules.planning.duplicate_lines import (
     Duplicate,
     DuplicatesDamaged,
     canonical_body,

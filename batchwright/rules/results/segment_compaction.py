@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from batchwright.rules.results.segments import RecordKind, RecordLocation, SegmentWriter, locate_records
+from batchwright.rules.results.segment_format import RecordKind, RecordLocation, SegmentWriter, locate_records
 
 
 class _SegmentRecord(NamedTuple):
@@ -13,7 +13,7 @@ class _SegmentRecord(NamedTuple):
     place: RecordLocation
 
 
-def merge_segments(segments: Iterable[bytes]) -> bytes:
+def compact_segments(segments: Iterable[bytes]) -> bytes:
     """Merge several segments (objects with many results) into one that has one result for each line.
 
     If a line has several results, the first success is kept, or the first error if there is no success. If
