@@ -19,10 +19,10 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.error_handlers import handle_errors
 from batchwright.api.middleware.access_log import AccessLogMiddleware
 from batchwright.api.middleware.authentication import AuthenticationMiddleware
-from batchwright.api.middleware.browser_guard import BrowserGuardMiddleware
 from batchwright.api.middleware.cors import allow_origins
+from batchwright.api.middleware.cross_site_guard import CrossSiteGuardMiddleware
 from batchwright.api.middleware.head_method import HeadMethodMiddleware
-from batchwright.api.middleware.http_hardening import RequestLimitsMiddleware
+from batchwright.api.middleware.header_and_body_limits import HeaderAndBodyLimitsMiddleware
 from batchwright.api.middleware.query_parameters import QueryParametersMiddleware
 from batchwright.api.middleware.request_id import RequestIdMiddleware
 from batchwright.api.openapi import DocumentedApp, auth_error_responses, error_responses
@@ -32,33 +32,33 @@ from batchwright.api.routes.admin.budget_groups import BudgetGroupRoutes
 from batchwright.api.routes.admin.dead_letters import DeadLetterRoutes
 from batchwright.api.routes.admin.holds import HoldRoutes
 from batchwright.api.routes.admin.keys import KeyRoutes
-from batchwright.api.routes.admin.models import ModelRegistryRoutes
+from batchwright.api.routes.admin.model_registry import ModelRegistryRoutes
 from batchwright.api.routes.admin.quotas import QuotaRoutes
 from batchwright.api.routes.admin.rates import RateRoutes
 from batchwright.api.routes.admin.workers import WorkerRoutes
+from batchwright.api.routes.anthropic.error_format import MessageErrorMiddleware, message_error_responses
+from batchwright.api.routes.anthropic.message_batches import MessageBatchRoutes
 from batchwright.api.routes.batch_events import BatchEventRoutes
 from batchwright.api.routes.batches import BatchRoutes
 from batchwright.api.routes.callbacks import CallbackRoutes
 from batchwright.api.routes.calls.call_body import CallBodies
 from batchwright.api.routes.calls.flex import ChatRoutes, FlexCalls
-from batchwright.api.routes.calls.interactive import InteractiveForwarder, InteractiveRoutes
-from batchwright.api.routes.calls.queue import QueueRoutes
+from batchwright.api.routes.calls.interactive_passthrough import InteractiveForwarder, InteractiveRoutes
+from batchwright.api.routes.calls.queue_jobs import QueueRoutes
 from batchwright.api.routes.calls.responses import ResponseRoutes
 from batchwright.api.routes.files import FileRoutes
 from batchwright.api.routes.health import HealthRoutes
 from batchwright.api.routes.limits import LimitRoutes
-from batchwright.api.routes.messages.error_format import MessageErrorMiddleware, message_error_responses
-from batchwright.api.routes.messages.routes import MessageBatchRoutes
 from batchwright.api.routes.models import ModelRoutes
 from batchwright.api.routes.results import ResultRoutes
 from batchwright.api.routes.schedules import ScheduleRoutes
 from batchwright.api.routes.stats import StatsRoutes
 from batchwright.api.routes.uploads import UploadRoutes
 from batchwright.api.routes.webhooks import WebhookRoutes
-from batchwright.api.services.batches.events import BatchEvents
 from batchwright.api.services.batches.line_search import LineSearch
+from batchwright.api.services.batches.progress_events import BatchEvents
 from batchwright.api.services.calls.acceptance import Calls
-from batchwright.api.services.calls.interactive import InteractiveCalls
+from batchwright.api.services.calls.interactive_calls import InteractiveCalls
 from batchwright.api.services.request_rate_limit import RequestRateLimit
 from batchwright.api.ui.middleware import UiMiddleware
 from batchwright.settings import Settings
@@ -163,10 +163,10 @@ def _add_middleware(
     app.add_middleware(UiMiddleware, deps=deps, authenticator=authenticator)
     if settings.auth != "api_key":
         app.add_middleware(
-            BrowserGuardMiddleware, origins=settings.api_cors_origins, hosts=settings.api_hosts
+            CrossSiteGuardMiddleware, origins=settings.api_cors_origins, hosts=settings.api_hosts
         )
     allow_origins(app, settings.api_cors_origins, settings.tenant_header)
-    app.add_middleware(RequestLimitsMiddleware)
+    app.add_middleware(HeaderAndBodyLimitsMiddleware)
     app.add_middleware(AccessLogMiddleware)
     app.add_middleware(RequestIdMiddleware, metrics=deps.metrics)
     app.add_middleware(MessageErrorMiddleware)

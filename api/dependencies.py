@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Protocol
 
+from batchwright.api.long_responses import ApiShutdown
 from batchwright.api.retry_after import RetryAfterSpread
-from batchwright.api.streams import ApiShutdown
 from batchwright.api.temporal_gateway import TemporalGateway
 from batchwright.background import BackgroundTasks
 from batchwright.contracts.registry.prices import PriceConfig

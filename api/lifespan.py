@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.services.calls.interactive import client_settings
+from batchwright.api.services.calls.interactive_calls import client_settings
 from batchwright.api.temporal_gateway import TemporalClientGateway, log_until_ready
 from batchwright.background import BackgroundTasks
 from batchwright.database.errors import DatabaseUnavailable

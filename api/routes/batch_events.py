@@ -14,7 +14,7 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import invalid_value
 from batchwright.api.middleware.head_method import is_head
 from batchwright.api.openapi import EVENT_STREAM_RESPONSES, pattern_schema
-from batchwright.api.services.batches.events import BatchEvents, Listener
+from batchwright.api.services.batches.progress_events import BatchEvents, Listener
 
 _EVENT_ID = re.compile(r"[0-9a-f]{24}", re.ASCII)
 _MEDIA_TYPE = "text/event-stream"

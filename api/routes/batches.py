@@ -27,7 +27,7 @@ from batchwright.api.schemas.json_body import (
     read_optional_object,
     reject_unknown,
 )
-from batchwright.api.schemas.responses import batch_object, batch_page, found_page, json_response
+from batchwright.api.schemas.openai_objects import batch_object, batch_page, found_page, json_response
 from batchwright.api.services.batches.control import BatchControl
 from batchwright.api.services.batches.creation import BatchCreator
 from batchwright.api.services.batches.deletion import BatchDeletion

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
 from batchwright.api.openapi import error_responses
-from batchwright.api.schemas.responses import json_response
+from batchwright.api.schemas.openai_objects import json_response
 from batchwright.rules.backends.callback_tokens import CALLBACK_PATH, CallbackToken, verify_token
 from batchwright.rules.json_text import is_json
 

@@ -14,7 +14,7 @@ from batchwright.api.errors import ApiError, conflict, file_not_found
 from batchwright.api.middleware.head_method import is_head
 from batchwright.api.openapi import FILE_RESPONSES, enum_schema, error_responses, limit_schema
 from batchwright.api.schemas.file_create import FILE_BODY, SCOPE_OBSERVER, file_size_limit
-from batchwright.api.schemas.responses import file_object, file_page, json_response
+from batchwright.api.schemas.openai_objects import file_object, file_page, json_response
 from batchwright.api.services.files.download import conditional_headers, file_response
 from batchwright.api.services.files.streamed_body import stream_body
 from batchwright.api.services.files.upload import FileUpload, discard_object, store_file

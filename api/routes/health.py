@@ -13,7 +13,7 @@ from batchwright.api.auth.authenticators import Authenticator, has_key_header
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError
 from batchwright.api.openapi import auth_error_responses, text_response
-from batchwright.api.schemas.responses import json_response
+from batchwright.api.schemas.openai_objects import json_response
 from batchwright.background import BackgroundTaskFailing
 from batchwright.database.errors import DatabaseError
 from batchwright.oidc.issuer import IssuerUnavailable

@@ -5,7 +5,7 @@ from fastapi import APIRouter, Request, Response
 from batchwright.api.auth.caller import key_id_of, tenant_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.openapi import error_responses
-from batchwright.api.schemas.responses import json_response
+from batchwright.api.schemas.openai_objects import json_response
 from batchwright.contracts.objects.operator import GroupLimit, LimitObject, LimitsObject
 from batchwright.contracts.terms import AdmissionPolicy, OverQuota, Quota
 from batchwright.rules.costs import amount_text

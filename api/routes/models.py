@@ -6,7 +6,7 @@ from batchwright.api.auth.caller import tenant_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
 from batchwright.api.openapi import error_responses
-from batchwright.api.schemas.responses import json_response
+from batchwright.api.schemas.openai_objects import json_response
 from batchwright.contracts.objects.openai import ModelObject, ModelPage
 
 

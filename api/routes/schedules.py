@@ -11,7 +11,7 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import schedule_not_found
 from batchwright.api.openapi import error_responses, limit_schema
 from batchwright.api.schemas.json_body import json_body_spec, read_json_object
-from batchwright.api.schemas.responses import json_response
+from batchwright.api.schemas.openai_objects import json_response
 from batchwright.api.schemas.schedules import ScheduleBody, ScheduleChanges, parse_schedule
 from batchwright.api.services.schedules import Schedules
 from batchwright.contracts.objects.audit_log import AuditAction

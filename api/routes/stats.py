@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fastapi import APIRouter, Response
 
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.schemas.responses import json_response
+from batchwright.api.schemas.openai_objects import json_response
 from batchwright.api.services.read_cache import CoalescingCache
 from batchwright.contracts.objects.operator import (
     BackendStats,

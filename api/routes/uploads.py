@@ -13,7 +13,7 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, upload_not_found
 from batchwright.api.openapi import error_responses
 from batchwright.api.schemas.json_body import read_json_object
-from batchwright.api.schemas.responses import json_response, part_object, upload_object
+from batchwright.api.schemas.openai_objects import json_response, part_object, upload_object
 from batchwright.api.schemas.upload_create import (
     COMPLETE_BODY,
     CREATE_BODY,
@@ -23,6 +23,7 @@ from batchwright.api.schemas.upload_create import (
     parse_completion,
     parse_upload_create,
 )
+from batchwright.api.services.expensive_task_limiter import ExpensiveTaskLimiter
 from batchwright.api.services.files.streamed_body import stream_body
 from batchwright.api.services.files.upload_assembly import MAX_PART_BYTES, assemble, store_part
 from batchwright.api.services.idempotency import (
@@ -32,7 +33,6 @@ from batchwright.api.services.idempotency import (
     idempotency_key_parameter,
 )
 from batchwright.api.services.quota_checks import QuotaChecks
-from batchwright.api.services.task_limiter import TaskLimiter
 from batchwright.contracts.objects.audit_log import AuditAction
 from batchwright.contracts.objects.openai import PartObject, UploadObject
 from batchwright.database.errors import UnknownUpload, UploadClosed, UploadFull
@@ -50,7 +50,7 @@ class UploadRoutes:
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
         self._uploads = deps.database.uploads
-        self._limiter = TaskLimiter(_ASSEMBLIES, _ASSEMBLY_WAIT_SECONDS)
+        self._limiter = ExpensiveTaskLimiter(_ASSEMBLIES, _ASSEMBLY_WAIT_SECONDS)
         self._audit_log = AuditLog(deps)
 
     def router(self) -> APIRouter:

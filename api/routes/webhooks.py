@@ -18,7 +18,7 @@ from batchwright.api.schemas.json_body import (
     reject_unknown,
     required_text,
 )
-from batchwright.api.schemas.responses import json_response
+from batchwright.api.schemas.openai_objects import json_response
 from batchwright.api.schemas.webhooks import (
     RotateBody,
     TestBody,

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 
-from batchwright.api.schemas.responses import batch_object, forecast_object
+from batchwright.api.schemas.openai_objects import batch_object, forecast_object
 from batchwright.contracts.objects.openai import BatchObject
 from batchwright.contracts.objects.operator import (
     BatchCountsObject,

@@ -14,7 +14,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from batchwright.api.app import build_app
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.services.batches.events import BatchEvents
+from batchwright.api.services.batches.progress_events import BatchEvents
 from batchwright.background import BackgroundTasks
 from batchwright.contracts.objects.openai import BatchObject, ErrorDetails, ErrorObject, FileObject
 from batchwright.contracts.payloads.batch import BatchOrder

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from batchwright.api.schemas.responses import batch_object
+from batchwright.api.schemas.openai_objects import batch_object
 from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database

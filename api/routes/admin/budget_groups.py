@@ -23,7 +23,7 @@ from batchwright.api.schemas.budgets import (
     tokens_per_day_of,
 )
 from batchwright.api.schemas.json_body import json_body_spec, read_json_object, reject_unknown
-from batchwright.api.schemas.responses import json_response
+from batchwright.api.schemas.openai_objects import json_response
 from batchwright.contracts.objects.audit_log import AuditAction
 from batchwright.contracts.objects.operator import BudgetGroupList, BudgetGroupObject
 from batchwright.contracts.registry.prices import DecimalText

@@ -19,7 +19,7 @@ from batchwright.api.schemas.json_body import (
     read_optional_object,
     reject_unknown,
 )
-from batchwright.api.schemas.responses import batch_object, json_response
+from batchwright.api.schemas.openai_objects import batch_object, json_response
 from batchwright.api.services.batches.dead_letter_retry import DeadLetterRetries
 from batchwright.contracts.objects.audit_log import AuditAction
 from batchwright.contracts.objects.openai import BatchObject

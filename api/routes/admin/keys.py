@@ -24,7 +24,7 @@ from batchwright.api.schemas.json_body import (
     required_integer,
     required_text,
 )
-from batchwright.api.schemas.responses import json_response
+from batchwright.api.schemas.openai_objects import json_response
 from batchwright.contracts.objects.audit_log import AuditAction
 from batchwright.contracts.objects.keys import CreatedKey, KeyList, KeyObject
 from batchwright.database.errors import UnknownTenant

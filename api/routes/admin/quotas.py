@@ -24,7 +24,7 @@ from batchwright.api.schemas.json_body import (
     required_text,
     wrong_type,
 )
-from batchwright.api.schemas.responses import json_response
+from batchwright.api.schemas.openai_objects import json_response
 from batchwright.contracts.objects.audit_log import AuditAction
 from batchwright.contracts.objects.operator import DefaultQuotas, LimitsObject, QuotaList, QuotaObject
 from batchwright.contracts.payloads.batch import MAX_PRIORITY, MIN_PRIORITY

@@ -19,7 +19,7 @@ from batchwright.api.schemas.json_body import (
     reject_unknown,
     wrong_type,
 )
-from batchwright.api.schemas.responses import json_response
+from batchwright.api.schemas.openai_objects import json_response
 from batchwright.contracts.objects.audit_log import AuditAction
 from batchwright.contracts.objects.operator import RateList, RateObject
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE

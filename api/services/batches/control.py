@@ -4,7 +4,7 @@ import asyncio
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import batch_not_found, conflict, invalid_value
-from batchwright.api.schemas.responses import batch_object, cost_of, forecast_object
+from batchwright.api.schemas.openai_objects import batch_object, cost_of, forecast_object
 from batchwright.api.services.batches.shown_waiting_reasons import PAUSED, BatchWaitingReasons, PolledQueues
 from batchwright.api.temporal_gateway import RunMissing
 from batchwright.contracts.objects.openai import BatchObject

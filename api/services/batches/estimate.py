@@ -16,8 +16,8 @@ from batchwright.api.errors import (
 )
 from batchwright.api.schemas.batch_create import EstimateRequest, parse_estimate
 from batchwright.api.services.batches.creation import check_input_location
+from batchwright.api.services.expensive_task_limiter import ExpensiveTaskLimiter
 from batchwright.api.services.quota_checks import QuotaChecks
-from batchwright.api.services.task_limiter import TaskLimiter
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.objects.openai import EstimatedTime, EstimateObject
 from batchwright.rules.dispatch.start_forecast import start_time
@@ -41,9 +41,9 @@ _DEFAULT_WEIGHT = 1.0
 class BatchEstimates:
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
-        self._limiter = TaskLimiter(_AT_ONCE, _WAIT_SECONDS, work="estimates are being made")
+        self._limiter = ExpensiveTaskLimiter(_AT_ONCE, _WAIT_SECONDS, work="estimates are being made")
         work = f"estimates of inputs of more than {_LARGE_LINES:,} lines are being made"
-        self._large = TaskLimiter(1, _WAIT_SECONDS, work=work)
+        self._large = ExpensiveTaskLimiter(1, _WAIT_SECONDS, work=work)
 
     async def estimate(self, tenant: str, fields: Mapping[str, object]) -> EstimateObject:
         """Read the input of a batch, and return the estimated lines, tokens and cost of the batch.

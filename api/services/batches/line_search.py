@@ -1,7 +1,7 @@
 """Search for the batches that have a line with a certain `custom_id`."""
 
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.services.task_limiter import TaskLimiter
+from batchwright.api.services.expensive_task_limiter import ExpensiveTaskLimiter
 from batchwright.database.tables.batches.custom_ids import FoundBatches
 from batchwright.database.tables.operations.operator_batches import OperatorBatchFilters
 from batchwright.rules.batch_filters import BatchFilters
@@ -21,7 +21,7 @@ class LineSearch:
     def __init__(self, deps: ApiDependencies) -> None:
         self._custom_ids, self._operator_batches = deps.database.custom_ids, deps.database.operator_batches
         most = min(_AT_ONCE, deps.settings.database_pool_size // 2)
-        self._limiter = TaskLimiter(most, _WAIT_SECONDS, work="searches for a custom_id are running")
+        self._limiter = ExpensiveTaskLimiter(most, _WAIT_SECONDS, work="searches for a custom_id are running")
 
     async def batches(
         self, tenant: str, custom_id: str, *, limit: int, after: str | None, filters: BatchFilters

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, file_not_found, invalid_value, rate_limited
+from batchwright.api.long_responses import LIFETIME_SECONDS
 from batchwright.api.services.batches.live_index import LiveIndex, open_index
 from batchwright.api.services.batches.result_lines import (
     LineFilter,
@@ -25,7 +26,6 @@ from batchwright.api.services.batches.result_lines import (
 )
 from batchwright.api.services.batches.result_order import NextWindow, next_in_input_order, next_settled
 from batchwright.api.services.compressed_response import accepted_compression, encoded, encoding_headers
-from batchwright.api.streams import LIFETIME_SECONDS
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.rules.input.compression import Compression

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from starlette.types import Receive
 
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError
-from batchwright.api.streams import StopSignal
+from batchwright.api.long_responses import StopSignal
 
 
 class WatchedConnections:

@@ -131,7 +131,7 @@ LOOPS = {
     "temporal_connection": "batchwright.temporal:TemporalConnection.run",
     "registry": "batchwright.inference.backend_registry:BackendRegistry.run",
     "temporal_readiness": "batchwright.api.lifespan:log_until_ready",
-    "batch_events": "batchwright.api.services.batches.events:BatchEvents.run",
+    "batch_events": "batchwright.api.services.batches.progress_events:BatchEvents.run",
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from batchwright.api.app import build_app
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.services.batches.events import BatchEvents
+from batchwright.api.services.batches.progress_events import BatchEvents
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.settings import load

@@ -12,7 +12,7 @@ import pytest
 from batchwright.api.app import build_app
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.retry_after import MAX_RETRY_SECONDS, MAX_TENANTS, MIN_RETRY_SECONDS, RetryAfterSpread
-from batchwright.api.services.batches.events import BatchEvents
+from batchwright.api.services.batches.progress_events import BatchEvents
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.ids import new_file_id
 from tests.fakes.api import ApiFixture, open_api

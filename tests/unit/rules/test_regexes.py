@@ -13,7 +13,7 @@ import pytest
 from msgspec import Raw
 
 import batchwright
-from batchwright.api.routes.messages.request_stream import RequestSplitter
+from batchwright.api.routes.anthropic.request_stream import RequestSplitter
 from batchwright.rules.backends.body_rewriting import with_default_model, with_model, with_string
 from batchwright.rules.backends.microbatch import EmbeddingsAdapter
 from batchwright.rules.ids import safe_name
@@ -39,9 +39,9 @@ OF_OPERATORS = {
 }
 # They are only matched at a given place or against a whole text; the readers of bodies below run them.
 ONLY_MATCHED = {
-    "batchwright.api.routes.messages.request_stream._BEGIN.0",
-    "batchwright.api.routes.messages.request_stream._TO_BRACKET.0",
-    "batchwright.api.routes.messages.request_stream._TO_STRING_END.0",
+    "batchwright.api.routes.anthropic.request_stream._BEGIN.0",
+    "batchwright.api.routes.anthropic.request_stream._TO_BRACKET.0",
+    "batchwright.api.routes.anthropic.request_stream._TO_STRING_END.0",
     "batchwright.rules.input.body_checks._ELEMENT.0",
     "batchwright.rules.json_text._MEMBER_NAME.0",
     "batchwright.rules.json_text._TO_BRACKET.0",

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from batchwright.api.services.batches import events as batch_events
+from batchwright.api.services.batches import progress_events as batch_events
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.objects.openai import BatchObject
 from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample, ModelCounts, StartFit, WindowFit

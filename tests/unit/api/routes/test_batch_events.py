@@ -10,10 +10,10 @@ import pytest
 
 from batchwright.api.auth import key_cache
 from batchwright.api.dependencies import now
+from batchwright.api.long_responses import LIFETIME_SECONDS
 from batchwright.api.middleware import authentication
-from batchwright.api.services.batches import events as batch_events
-from batchwright.api.services.batches.events import KEEP_ALIVE, KEEP_ALIVE_SECONDS
-from batchwright.api.streams import LIFETIME_SECONDS
+from batchwright.api.services.batches import progress_events as batch_events
+from batchwright.api.services.batches.progress_events import KEEP_ALIVE, KEEP_ALIVE_SECONDS
 from batchwright.contracts.objects.openai import BatchObject
 from batchwright.contracts.payloads.batch import (
     BatchForecast,

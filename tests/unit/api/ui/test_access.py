@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.api.streams import ApiShutdown
+from batchwright.api.long_responses import ApiShutdown
 from batchwright.api.ui.batch_pages import BatchPages
 from batchwright.api.ui.file_pages import FilePages
 from batchwright.api.ui.line_pages import LINE_PAGES

@@ -13,8 +13,8 @@ from starlette.responses import StreamingResponse
 
 from batchwright.api.auth import sessions
 from batchwright.api.errors import ApiError
+from batchwright.api.long_responses import ApiShutdown
 from batchwright.api.middleware import authentication
-from batchwright.api.streams import ApiShutdown
 from batchwright.api.ui import live
 from batchwright.api.ui.live import Fragment, LiveFragments, Read
 from batchwright.api.ui.visit import Visit

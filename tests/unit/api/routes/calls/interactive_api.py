@@ -12,8 +12,8 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from batchwright.api.app import build_app
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.services.batches.events import BatchEvents
-from batchwright.api.services.calls.interactive import InteractiveCalls
+from batchwright.api.services.batches.progress_events import BatchEvents
+from batchwright.api.services.calls.interactive_calls import InteractiveCalls
 from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
 from batchwright.database.records import BackendLoad
 from batchwright.inference.client import InferenceClient

@@ -13,10 +13,10 @@ from starlette.responses import StreamingResponse
 from batchwright.api.app import build_app
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
+from batchwright.api.long_responses import LIFETIME_SECONDS
 from batchwright.api.services.batches import live_results, result_order
-from batchwright.api.services.batches.events import BatchEvents
 from batchwright.api.services.batches.live_results import LiveResults, ReaderCutOff, ResultQuery
-from batchwright.api.streams import LIFETIME_SECONDS
+from batchwright.api.services.batches.progress_events import BatchEvents
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus

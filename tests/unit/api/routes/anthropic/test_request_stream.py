@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchwright.api.errors import ApiError
-from batchwright.api.routes.messages.request_stream import (
+from batchwright.api.routes.anthropic.request_stream import (
     OversizedRequest,
     RequestLimits,
     RequestSplitter,

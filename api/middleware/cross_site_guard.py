@@ -21,7 +21,7 @@ _LOCAL_SUFFIXES = (".localhost", ".internal", ".svc", ".test")
 # `.local` is not allowed, because any device in the local network can claim such a name (multicast DNS).
 
 
-class BrowserGuardMiddleware:
+class CrossSiteGuardMiddleware:
     """Rejects requests that web pages of other sites make a browser send. Used if callers need no API key.
 
     It finds the site in the headers Host and Origin.

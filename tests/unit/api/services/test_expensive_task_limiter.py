@@ -1,4 +1,4 @@
-"""TaskLimiter: slots per process and per tenant, and the order of the queue."""
+"""ExpensiveTaskLimiter: slots per process and per tenant, and the order of the queue."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -7,11 +7,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from batchwright.api.errors import ApiError
-from batchwright.api.services.task_limiter import TaskLimiter
+from batchwright.api.services.expensive_task_limiter import ExpensiveTaskLimiter
 
 
 @asynccontextmanager
-async def held(limiter: TaskLimiter, *tasks: str) -> AsyncGenerator[None]:
+async def held(limiter: ExpensiveTaskLimiter, *tasks: str) -> AsyncGenerator[None]:
     """Context manager that holds slots for these objects. Each is a tenant and a name, such as `blue 1`."""
     async with AsyncExitStack() as stack:
         for task in tasks:
@@ -27,12 +27,12 @@ async def held(limiter: TaskLimiter, *tasks: str) -> AsyncGenerator[None]:
 async def test_a_request_without_a_slot_in_time_is_refused_with_retry_after(
     theirs: list[str], key: str
 ) -> None:
-    limiter = TaskLimiter(3, seconds=0)
+    limiter = ExpensiveTaskLimiter(3, seconds=0)
     async with held(limiter, *theirs):
         with pytest.raises(ApiError, match="none of 3 places") as refused:
             async with held(limiter, key):
                 pass
-        async with held(TaskLimiter(3, 0), key):  # the limit of the process
+        async with held(ExpensiveTaskLimiter(3, 0), key):  # the limit of the process
             pass
     assert (refused.value.status, refused.value.code) == (429, "rate_limit_exceeded")
     assert refused.value.headers["Retry-After"]
@@ -41,7 +41,7 @@ async def test_a_request_without_a_slot_in_time_is_refused_with_retry_after(
 
 
 async def test_the_next_waiting_request_gets_the_slot_unless_its_tenant_has_its_maximum() -> None:
-    limiter, came = TaskLimiter(2, seconds=60), list[str]()
+    limiter, came = ExpensiveTaskLimiter(2, seconds=60), list[str]()
 
     async def enter(tenant: str, task: str) -> None:
         async with limiter.slot(tenant, task) as waited:
@@ -60,7 +60,7 @@ async def test_the_next_waiting_request_gets_the_slot_unless_its_tenant_has_its_
 
 
 async def test_a_request_that_is_aborted_releases_its_slot() -> None:
-    limiter = TaskLimiter(1, seconds=60)
+    limiter = ExpensiveTaskLimiter(1, seconds=60)
     async with held(limiter, "red 1"):
         waiting = asyncio.create_task(limiter.slot("blue", "2").__aenter__())
         await asyncio.sleep(0)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.api.routes.messages.results import results
+from batchwright.api.routes.anthropic.message_batch_results import results
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
 from batchwright.contracts.payloads.batch import BatchOrder, BatchPolicy
 from batchwright.contracts.terms import BatchStatus, Endpoint, ValidationError

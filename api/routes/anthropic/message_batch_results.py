@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
 import msgspec
 
-from batchwright.api.routes.messages.error_format import error_type
-from batchwright.api.routes.messages.objects import ended_without_files
+from batchwright.api.routes.anthropic.error_format import error_type
+from batchwright.api.routes.anthropic.message_batch_objects import ended_without_files
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
 from batchwright.contracts.objects.anthropic import ErrorType
 from batchwright.contracts.terms import BatchStatus

@@ -13,7 +13,7 @@ from openai import APIError, InternalServerError, NotFoundError, RateLimitError
 from batchwright.api.routes.calls import call_body
 from batchwright.api.routes.calls import interactive as routes
 from batchwright.api.services.calls import held_calls
-from batchwright.api.services.calls.interactive import client_settings
+from batchwright.api.services.calls.interactive_calls import client_settings
 from batchwright.contracts.registry.job_config import JobConfig
 from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.contracts.registry.schema import BackendConfig

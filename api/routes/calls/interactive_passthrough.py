@@ -26,7 +26,7 @@ from batchwright.api.routes.calls.call_body import CallBodies, Fields, HeldBytes
 from batchwright.api.routes.calls.flex import disconnected_response
 from batchwright.api.schemas.json_body import json_body_spec
 from batchwright.api.services.calls.backend_answer import BackendAnswer, InteractiveCall
-from batchwright.api.services.calls.interactive import InteractiveCalls, error_of
+from batchwright.api.services.calls.interactive_calls import InteractiveCalls, error_of
 from batchwright.api.services.calls.watched_connections import WatchedConnections, stopping_error
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.outcomes import Outcome, invalid_response

@@ -22,20 +22,20 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, invalid_value
 from batchwright.api.middleware.head_method import is_head
 from batchwright.api.openapi import ResponseSpecs, limit_schema, pattern_schema
-from batchwright.api.routes.messages import request_stream
-from batchwright.api.routes.messages.error_format import message_error_responses
-from batchwright.api.routes.messages.objects import (
+from batchwright.api.routes.anthropic import request_stream
+from batchwright.api.routes.anthropic.error_format import message_error_responses
+from batchwright.api.routes.anthropic.message_batch_objects import (
     RESULTS_LIFETIME,
     has_ended,
     message_batch,
     result_file_ids,
     results_available,
 )
-from batchwright.api.routes.messages.request_stream import RequestStream, limits_of
-from batchwright.api.routes.messages.results import results
+from batchwright.api.routes.anthropic.message_batch_results import results
+from batchwright.api.routes.anthropic.request_stream import RequestStream, limits_of
 from batchwright.api.schemas.batch_create import BatchCreate
 from batchwright.api.schemas.json_body import json_body_spec
-from batchwright.api.schemas.responses import batch_object, json_response
+from batchwright.api.schemas.openai_objects import batch_object, json_response
 from batchwright.api.services.batches.control import BatchControl
 from batchwright.api.services.batches.creation import BatchCreator
 from batchwright.api.services.batches.deletion import BatchDeletion

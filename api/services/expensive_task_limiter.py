@@ -15,7 +15,7 @@ class _Waiter(NamedTuple):
     granted: asyncio.Future[None]
 
 
-class TaskLimiter:
+class ExpensiveTaskLimiter:
     """Limits expensive tasks: at most `most` run at a time.
 
     Other callers wait in order, up to `seconds` each. A caller may be overtaken by later callers in two

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, rate_limited
-from batchwright.api.schemas.responses import FORECAST_AGE
+from batchwright.api.long_responses import LIFETIME_SECONDS
+from batchwright.api.schemas.openai_objects import FORECAST_AGE
 from batchwright.api.services.batches.control import BatchControl
 from batchwright.api.services.batches.shown_waiting_reasons import PolledQueues
-from batchwright.api.streams import LIFETIME_SECONDS
 from batchwright.contracts.objects.openai import BatchObject
 from batchwright.contracts.objects.webhook_events import EventType
 from batchwright.database.errors import DatabaseUnavailable

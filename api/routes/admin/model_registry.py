@@ -30,7 +30,7 @@ from batchwright.api.schemas.model_update import (
     validated_config,
     version_conflict,
 )
-from batchwright.api.schemas.responses import json_response
+from batchwright.api.schemas.openai_objects import json_response
 from batchwright.contracts.objects.audit_log import AuditAction
 from batchwright.contracts.objects.operator import ModelSettingsObject, RegisteredModels
 from batchwright.contracts.registry.prices import describe_mixed_currencies

@@ -20,7 +20,7 @@ _SECURITY_HEADERS = {
 _DENY_ALL_POLICY = "default-src 'none'; frame-ancestors 'none'"
 
 
-class RequestLimitsMiddleware:
+class HeaderAndBodyLimitsMiddleware:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
