@@ -28,13 +28,13 @@ from batchwright.database.records import LiveBatch, ModelDeadline
 from batchwright.database.tables.operations.consistency_checks import ConsistencyChecksTable
 from batchwright.database.tables.operations.fleet import LiveBatches
 from batchwright.database.tables.operations.retention import RetentionTable
-from batchwright.rules.dispatch.deadline_demand import (
+from batchwright.rules.forecast.deadline_demand import (
     HORIZONS,
     DueCount,
     lines_within,
     required_rate,
 )
-from batchwright.rules.dispatch.throughput_history import ThroughputHistory, remaining_seconds
+from batchwright.rules.forecast.throughput_history import ThroughputHistory, remaining_seconds
 from batchwright.rules.ids import safe_name
 from batchwright.telemetry.labels import OTHER, top_names
 from batchwright.telemetry.metrics import Metrics

@@ -54,6 +54,7 @@ from batchwright.temporal.stored_secrets import StoredSecrets
 from batchwright.temporal.task_queues import describe_queue
 from batchwright.temporal.webhook_start import start_delivery
 from batchwright.webhooks.sender import WebhookSender
+from batchwright.worker.batch_forecasts import ForecastCollector, temporal_forecast_signal
 from batchwright.worker.budget_metrics import BudgetCollector
 from batchwright.worker.fleet_metrics import (
     FleetMetricsCollector,
@@ -63,7 +64,6 @@ from batchwright.worker.fleet_metrics import (
     QueueCollector,
     TemporalEndedRuns,
 )
-from batchwright.worker.forecasts import ForecastCollector, temporal_forecast_signal
 from batchwright.worker.interceptors import ActivityMetricsInterceptor, WaitingReasonInterceptor
 from batchwright.worker.pollers import PollerFactory, ReconnectingWorker
 from batchwright.worker.queue_waiting_reasons import WaitingReasonMonitor

@@ -8,8 +8,8 @@ from batchwright.contracts.payloads.batch import StartFit, StartForecast
 from batchwright.contracts.terms import AdmissionPolicy, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.tables.operations.forecasts import ForecastsTable
-from batchwright.rules.dispatch.start_forecast import start_time
-from batchwright.rules.dispatch.work_ahead import UnsettledWork
+from batchwright.rules.forecast.new_batch import start_time
+from batchwright.rules.forecast.work_ahead import UnsettledWork
 from batchwright.rules.input.errors import window_too_short
 from batchwright.telemetry.metrics import Metrics
 

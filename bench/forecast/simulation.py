@@ -9,11 +9,11 @@ from random import Random
 from typing import NamedTuple
 
 from batchwright.contracts.payloads.batch import StartFit
-from batchwright.rules.dispatch.batch_forecast import Forecaster
 from batchwright.rules.dispatch.fair_queue import FairShare
-from batchwright.rules.dispatch.queue_forecast import ModelSpeed, RemainingTime
-from batchwright.rules.dispatch.start_forecast import StartTime, start_time
-from batchwright.rules.dispatch.work_ahead import FOR_OTHERS, UnsettledWork
+from batchwright.rules.forecast.live_batches import Forecaster
+from batchwright.rules.forecast.model_queue import ModelSpeed, RemainingTime
+from batchwright.rules.forecast.new_batch import StartTime, start_time
+from batchwright.rules.forecast.work_ahead import FOR_OTHERS, UnsettledWork
 from batchwright.rules.worker_stats import UpstreamTraffic
 from bench.forecast.scenarios import Batch, Scenario
 from bench.limits.backend import Clock

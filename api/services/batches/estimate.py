@@ -20,8 +20,8 @@ from batchwright.api.services.expensive_task_limiter import ExpensiveTaskLimiter
 from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.objects.openai import EstimatedTime, EstimateObject
-from batchwright.rules.dispatch.start_forecast import start_time
-from batchwright.rules.dispatch.work_ahead import UnsettledWork
+from batchwright.rules.forecast.new_batch import start_time
+from batchwright.rules.forecast.work_ahead import UnsettledWork
 from batchwright.rules.ids import is_file_id
 from batchwright.rules.input.line_checks import InputLimits
 from batchwright.rules.input.validation import InputValidator

@@ -9,7 +9,7 @@ from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.payloads.batch import ModelCounts, StartFit, StartForecast
 from batchwright.contracts.terms import AdmissionPolicy, BatchStatus
-from batchwright.rules.dispatch.queue_forecast import ModelSpeed
+from batchwright.rules.forecast.model_queue import ModelSpeed
 from batchwright.storage.base import StorageUnavailable
 from tests.activities.ingestion.fresh_batch import TENANT, FreshBatch, a_batch, a_line
 from tests.fakes.storage import MemoryStorage, MemoryWriter

@@ -9,8 +9,8 @@ from batchwright.contracts.payloads.batch import BatchForecast, StartForecast
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.sql import queries
 from batchwright.database.tables.batches.waiting_reasons import WaitingSource
-from batchwright.rules.dispatch.queue_forecast import ModelSpeed
-from batchwright.rules.dispatch.work_ahead import UnsettledWork
+from batchwright.rules.forecast.model_queue import ModelSpeed
+from batchwright.rules.forecast.work_ahead import UnsettledWork
 
 SPEED_AGE = timedelta(hours=1)  # an older speed of a model is not used
 

@@ -8,7 +8,7 @@ from batchwright.contracts.terms import BatchStatus
 from batchwright.database.tables.batches.batch_records import add_reported
 from batchwright.database.tables.batches.waiting_reasons import WaitingSource
 from batchwright.database.tables.operations.forecasts import SPEED_AGE, ForecastRow, ForecastsTable, LiveWork
-from batchwright.rules.dispatch.queue_forecast import ModelSpeed
+from batchwright.rules.forecast.model_queue import ModelSpeed
 from tests.fakes.tables.rows import Rows, per_model, slices
 from tests.fakes.tables.webhooks import record_event_of
 

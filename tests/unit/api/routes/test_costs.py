@@ -17,7 +17,7 @@ from batchwright.contracts.terms import Usage
 from batchwright.database.records import SliceProgress
 from batchwright.database.tables.batches.batch_snapshots import BatchKey
 from batchwright.rules.costs import amount_of
-from batchwright.rules.dispatch.queue_forecast import ModelSpeed
+from batchwright.rules.forecast.model_queue import ModelSpeed
 from tests.fakes.api import ApiFixture, error_of, open_api, open_own_api, read
 from tests.fakes.small_memory import small_memory
 

@@ -19,7 +19,7 @@ from batchwright.database.records import ApiKeyRow
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
 from batchwright.database.tables.operations.forecasts import ForecastRow, LiveWork
 from batchwright.rules.api_keys import Scope, SecretHash
-from batchwright.rules.dispatch.queue_forecast import ModelSpeed
+from batchwright.rules.forecast.model_queue import ModelSpeed
 from tests.integration.database.rows import START, a_running_batch, after, an_order, slice_progress
 
 

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from batchwright.rules.dispatch.request_durations import RequestDurations, longest_remaining
+from batchwright.rules.forecast.request_durations import RequestDurations, longest_remaining
 from batchwright.rules.worker_stats import UpstreamTraffic
 
 

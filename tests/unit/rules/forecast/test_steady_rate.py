@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchwright.rules.dispatch.steady_rate import SteadyRate
+from batchwright.rules.forecast.steady_rate import SteadyRate
 
 
 def measured(seconds: int) -> SteadyRate:

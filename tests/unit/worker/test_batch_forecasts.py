@@ -9,7 +9,7 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
 from batchwright.rules.worker_stats import UpstreamTraffic
 from batchwright.telemetry.metrics import Metrics
-from batchwright.worker.forecasts import ForecastCollector
+from batchwright.worker.batch_forecasts import ForecastCollector
 from tests.fakes.memory_database import MemoryDatabase
 from tests.integration.database.rows import after, an_order, slice_progress
 

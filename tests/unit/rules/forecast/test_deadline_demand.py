@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchwright.rules.dispatch.deadline_demand import HORIZONS, DueCount, lines_within, required_rate
+from batchwright.rules.forecast.deadline_demand import HORIZONS, DueCount, lines_within, required_rate
 
 due_lines = st.lists(
     st.builds(

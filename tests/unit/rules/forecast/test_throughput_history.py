@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchwright.rules.dispatch.throughput_history import ThroughputHistory, remaining_seconds
+from batchwright.rules.forecast.throughput_history import ThroughputHistory, remaining_seconds
 
 
 def test_without_lines_left_the_forecast_is_zero() -> None:

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from batchwright.contracts.payloads.batch import BatchForecast, WindowFit
-from batchwright.rules.dispatch.queue_forecast import (
+from batchwright.rules.forecast.model_queue import (
     PRIOR_LINES,
     LineWork,
     ModelSpeed,
     QueueForecast,
     RemainingTime,
 )
-from batchwright.rules.dispatch.request_durations import RequestDurations
-from batchwright.rules.dispatch.steady_rate import SteadyRate
-from batchwright.rules.dispatch.work_ahead import ModelOfBatch, UnsettledWork, present_shares
+from batchwright.rules.forecast.request_durations import RequestDurations
+from batchwright.rules.forecast.steady_rate import SteadyRate
+from batchwright.rules.forecast.work_ahead import ModelOfBatch, UnsettledWork, present_shares
 from batchwright.rules.worker_stats import UpstreamTraffic
 
 _RATE_SECONDS = 120.0  # a measurement so old counts about a third as much as a new one

@@ -5,13 +5,13 @@ from datetime import timedelta
 import pytest
 
 from batchwright.contracts.payloads.batch import BatchForecast, WindowFit
-from batchwright.rules.dispatch.batch_forecast import (
+from batchwright.rules.forecast.live_batches import (
     Forecaster,
     is_news,
     window_fit,
 )
-from batchwright.rules.dispatch.queue_forecast import RemainingTime
-from batchwright.rules.dispatch.work_ahead import UnsettledWork
+from batchwright.rules.forecast.model_queue import RemainingTime
+from batchwright.rules.forecast.work_ahead import UnsettledWork
 from batchwright.rules.worker_stats import UpstreamTraffic
 from tests.integration.database.rows import after
 

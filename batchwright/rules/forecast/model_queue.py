@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from batchwright.contracts.message import Message
-from batchwright.rules.dispatch.request_durations import longest_remaining
-from batchwright.rules.dispatch.work_ahead import ModelOfBatch, UnsettledWork, WorkUntil, present_shares
+from batchwright.rules.forecast.request_durations import longest_remaining
+from batchwright.rules.forecast.work_ahead import ModelOfBatch, UnsettledWork, WorkUntil, present_shares
 
 PRIOR_LINES = 20.0  # weight of the assumption that all lines of a model are equal work
 # Relative error of a forecast if all rates are known: batches are created later, backends become slower.

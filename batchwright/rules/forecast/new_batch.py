@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from batchwright.contracts.payloads.batch import StartFit
-from batchwright.rules.dispatch.queue_forecast import LineWork, ModelSpeed, QueueForecast
-from batchwright.rules.dispatch.work_ahead import UnsettledWork
+from batchwright.rules.forecast.model_queue import LineWork, ModelSpeed, QueueForecast
+from batchwright.rules.forecast.work_ahead import UnsettledWork
 
 # Nothing is known of the lines of a new batch. A line is expected to be as much work as any of its model, but
 # without much certainty, and it may be only a part of that. Chosen with `python -m bench.forecast`.

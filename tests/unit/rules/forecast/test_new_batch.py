@@ -3,9 +3,9 @@
 import pytest
 
 from batchwright.contracts.payloads.batch import StartFit
-from batchwright.rules.dispatch.queue_forecast import ModelSpeed
-from batchwright.rules.dispatch.start_forecast import StartTime, start_time
-from batchwright.rules.dispatch.work_ahead import UnsettledWork
+from batchwright.rules.forecast.model_queue import ModelSpeed
+from batchwright.rules.forecast.new_batch import StartTime, start_time
+from batchwright.rules.forecast.work_ahead import UnsettledWork
 
 
 def speed(rate: float = 10.0, variation: float = 0.0) -> ModelSpeed:

@@ -12,8 +12,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from batchwright.contracts.payloads.batch import BatchForecast
 from batchwright.database.database import Database
 from batchwright.database.tables.operations.forecasts import ForecastRow
-from batchwright.rules.dispatch.batch_forecast import Forecaster, is_news, window_fit
-from batchwright.rules.dispatch.queue_forecast import RemainingTime
+from batchwright.rules.forecast.live_batches import Forecaster, is_news, window_fit
+from batchwright.rules.forecast.model_queue import RemainingTime
 from batchwright.rules.worker_stats import FRESH_AGE
 from batchwright.telemetry.metrics import Metrics
 

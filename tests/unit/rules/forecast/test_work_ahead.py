@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchwright.rules.dispatch.work_ahead import Share, SharedCapacity
+from batchwright.rules.forecast.work_ahead import Share, SharedCapacity
 
 
 @pytest.mark.parametrize(
