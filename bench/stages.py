@@ -14,7 +14,12 @@ _WHOLE_STACK = {
 }
 _INNERMOST = {
     "HTTP exchange": ("inference/transport/", "httptools"),
-    "choice of a backend, response, learned limit": ("inference/", "rules/dispatch/", "rules/backends/"),
+    "choice of a backend, response, learned limit": (
+        "inference/",
+        "rules/dispatch/",
+        "rules/limits/",
+        "rules/backends/",
+    ),
     "metrics, logs and traces": ("batchwright/telemetry/", "prometheus"),
     "output lines and segments": ("result_writer.py", "rules/results/", "batchwright/contracts/"),
     "storage": ("batchwright/storage/",),

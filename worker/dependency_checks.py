@@ -13,8 +13,8 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 
 from batchwright.background import BackgroundTaskFailing
 from batchwright.database.errors import DatabaseError, DatabaseUnavailable
-from batchwright.inference.limits.fleet_rates import FleetRates
-from batchwright.rules.dispatch.rate_limits import RatesConflict
+from batchwright.inference.limits.fleet_rate_limits import FleetRates
+from batchwright.rules.limits.rate_allocation import RatesConflict
 from batchwright.settings import Settings, SettingsError
 from batchwright.storage.base import Storage, StorageError, StorageUnavailable
 from batchwright.temporal import TemporalConnection, TemporalUnavailable, open_connection

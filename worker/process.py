@@ -12,7 +12,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
-from batchwright.activities.services.progress import ProgressReporter
+from batchwright.activities.services.progress_writer import ProgressReporter
 from batchwright.background import BackgroundTasks
 from batchwright.contracts import temporal_names
 from batchwright.database.errors import DatabaseError, DatabaseUnavailable
@@ -20,7 +20,7 @@ from batchwright.database.postgres import open_database
 from batchwright.inference.backend_registry import BackendRegistry
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.hooks import PreCallHooks
-from batchwright.inference.limits.fleet_rates import FleetRates
+from batchwright.inference.limits.fleet_rate_limits import FleetRates
 from batchwright.inference.microbatch_sender import load_chat_executors
 from batchwright.rules.ids import safe_name
 from batchwright.rules.worker_stats import (
@@ -50,12 +50,12 @@ from batchwright.worker.dependency_checks import (
     check_storage,
     connect_temporal,
 )
-from batchwright.worker.fleet_limits import FleetLimits
 from batchwright.worker.health import HealthServer
 from batchwright.worker.interceptors import register_slot_gauges
+from batchwright.worker.limit_sharing import LimitSharing
 from batchwright.worker.pollers import PollerSupervisor, QueuePollers, ReconnectingWorker, RequiredModels
 from batchwright.worker.shutdown import ShutdownSignal
-from batchwright.worker.temporal_rate_limits import SYNC_SECONDS, RateLimitSync, TemporalRateLimits
+from batchwright.worker.task_queue_rate_limits import SYNC_SECONDS, RateLimitSync, TemporalRateLimits
 from batchwright.worker.wiring import (
     InferenceWorkers,
     Role,
@@ -211,7 +211,7 @@ async def _poll(
     shares = _follow_registry(resources, inference)
     background.start("temporal_connection", resources.connection.run)
     background.start("registry", resources.registry.run)
-    background.start("fleet_limits", shares.run)
+    background.start("limit_sharing", shares.run)
     background.start("progress", progress.run)
     background.start("dependencies", dependencies.run)
     background.start(
@@ -243,14 +243,14 @@ async def _poll(
         task.result()  # raises the error of a poller that failed, which ends the process
 
 
-def _follow_registry(resources: WorkerResources, inference: InferenceWorkers) -> FleetLimits:
+def _follow_registry(resources: WorkerResources, inference: InferenceWorkers) -> LimitSharing:
     """Let this process follow changes of the model registry.
 
     After each change, the state and metrics of removed models and backends are deleted, and the fleet's
     limits are divided again. Return the object that divides the limits. The caller must call its `run`.
     """
     stale = StaleSeriesRemover(resources.metrics)
-    shares = FleetLimits(
+    shares = LimitSharing(
         worker_id(),
         resources.database.workers,
         resources.registry,

@@ -17,8 +17,8 @@ from batchwright.database.database import Database
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ModelBacklog
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
-from batchwright.rules.dispatch.rate_limits import Pacing
 from batchwright.rules.ids import safe_name
+from batchwright.rules.limits.rate_allocation import Pacing
 from batchwright.rules.worker_stats import (
     FRESH_AGE,
     is_polled,

@@ -27,22 +27,22 @@ from batchwright.activities.ingestion.activity import Ingestion
 from batchwright.activities.lifecycle import Lifecycle
 from batchwright.activities.output_copies.activity import OutputCopies
 from batchwright.activities.retention.activity import Retention
-from batchwright.activities.services.authorization import CachedPermissions
-from batchwright.activities.services.batch_costs import BatchCosts
-from batchwright.activities.services.callbacks import CallbackWatch
+from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.daily_budgets import DailyBudgets
-from batchwright.activities.services.holds_and_weights import StoredShares
-from batchwright.activities.services.progress import ProgressReporter
+from batchwright.activities.services.holds_caps_and_weights import StoredShares
+from batchwright.activities.services.job_callbacks import CallbackWatch
+from batchwright.activities.services.progress_writer import ProgressReporter
+from batchwright.activities.services.send_authorization import CachedPermissions
 from batchwright.activities.services.slice_demand import MAX_SLICES
 from batchwright.activities.services.slice_waiting_reasons import WaitingReasons, temporal_reason_signal
 from batchwright.activities.webhooks.activity import WebhookDeliveries
 from batchwright.contracts import temporal_names
 from batchwright.database.database import Database
 from batchwright.inference.backend_registry import BackendRegistry
-from batchwright.inference.limits.fleet_rates import FleetRates
+from batchwright.inference.limits.fleet_rate_limits import FleetRates
 from batchwright.rules.deadline import MAX_START_DELAY
-from batchwright.rules.dispatch.rate_limits import ALL_MODELS
 from batchwright.rules.ids import safe_name
+from batchwright.rules.limits.rate_allocation import ALL_MODELS
 from batchwright.settings import Settings, SettingsError
 from batchwright.storage.base import Storage
 from batchwright.storage.observed import StorageComponent, for_component

@@ -14,9 +14,9 @@ from batchwright.activities.services.slice_demand import HeldSlice
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.payloads.execution import ExecutionActivities, SliceRequest, SliceResult
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE
-from batchwright.inference.limits.fleet_rates import EffectiveRates
+from batchwright.inference.limits.fleet_rate_limits import EffectiveRates
 from batchwright.rules.deadline import Deadline
-from batchwright.rules.dispatch.rate_limits import ALL_MODELS
+from batchwright.rules.limits.rate_allocation import ALL_MODELS
 
 _MAX_MOVE_SECONDS = 30.0
 _DEPENDENCY_RETRY_SECONDS = 5.0

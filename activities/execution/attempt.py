@@ -38,7 +38,7 @@ from batchwright.activities.execution.result_writer import (
 from batchwright.activities.execution.stop_signal import StopReason, StopSignal
 from batchwright.activities.execution.turn_context import TurnContext, next_turn_error
 from batchwright.activities.execution.worker_context import WorkerContext
-from batchwright.activities.services.batch_costs import SliceCost
+from batchwright.activities.services.batch_cost_cap import SliceCost
 from batchwright.activities.services.call_answers import CallAnswers
 from batchwright.activities.services.slice_demand import HeldSlice
 from batchwright.background import BackgroundTasks

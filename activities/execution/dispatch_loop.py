@@ -10,9 +10,9 @@ from batchwright.activities.execution.quarantine import TRACKED_BATCH_SIZE
 from batchwright.activities.execution.request_executor import RequestExecutor
 from batchwright.activities.execution.stop_signal import StopReason
 from batchwright.activities.execution.turn_context import TurnContext
-from batchwright.activities.services.authorization import LineAuthorizer
+from batchwright.activities.services.send_authorization import LineAuthorizer
 from batchwright.inference.limits.concurrency_limiter import Permit, PermitRequest
-from batchwright.rules.dispatch.rate_limits import ALL_MODELS
+from batchwright.rules.limits.rate_allocation import ALL_MODELS
 
 MAX_BLOCKED_SECONDS = 3.0  # a slice that can send nothing for longer releases its slot
 _TICK_SECONDS = 0.25

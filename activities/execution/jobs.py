@@ -19,7 +19,7 @@ from batchwright.activities.execution.line_settlement import OutboundRequest
 from batchwright.activities.execution.stop_signal import StopReason
 from batchwright.activities.execution.turn_context import TurnContext
 from batchwright.activities.services.backend_jobs import cancel_job, forwarded_headers, kind_label
-from batchwright.activities.services.callbacks import CallbackFuture
+from batchwright.activities.services.job_callbacks import CallbackFuture
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.registry.job_config import JobConfig
 from batchwright.database.errors import DatabaseUnavailable

@@ -11,7 +11,7 @@ from batchwright.activities.execution.line_or_backend_fault import FaultAttribut
 from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.result_writer import ResultWriter
 from batchwright.activities.execution.worker_context import WorkerContext
-from batchwright.activities.services.batch_costs import SliceCost
+from batchwright.activities.services.batch_cost_cap import SliceCost
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
 from batchwright.contracts.payloads.execution import SliceRequest
 from batchwright.inference.circuit_reports import report_success

@@ -4,8 +4,8 @@ import math
 import time
 from collections.abc import Callable
 
-from batchwright.inference.limits.fleet_rates import EffectiveRates
-from batchwright.rules.dispatch.rate_limits import Pacing
+from batchwright.inference.limits.fleet_rate_limits import EffectiveRates
+from batchwright.rules.limits.rate_allocation import Pacing
 
 # If a send was late, the next send may be early by at most this much. Timers are late by milliseconds.
 _MAX_CATCH_UP_SECONDS = 0.02

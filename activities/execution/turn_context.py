@@ -14,7 +14,7 @@ from batchwright.activities.execution.rate_pacer import RatePacer
 from batchwright.activities.execution.result_writer import ResultWriter
 from batchwright.activities.execution.stop_signal import StopSignal
 from batchwright.activities.execution.worker_context import WorkerContext
-from batchwright.activities.services.batch_costs import SliceCost
+from batchwright.activities.services.batch_cost_cap import SliceCost
 from batchwright.activities.services.slice_demand import HeldSlice
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.payloads.execution import SliceRequest

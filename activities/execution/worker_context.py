@@ -6,20 +6,26 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from batchwright.activities.execution.lease import Heartbeat
-from batchwright.activities.services.authorization import Permissions, UnrestrictedPermissions
 from batchwright.activities.services.backend_jobs import RouterLookup
-from batchwright.activities.services.batch_costs import BatchCosts
-from batchwright.activities.services.callbacks import CallbackSubscriptions, NoCallbacks
-from batchwright.activities.services.progress import ProgressReporter
+from batchwright.activities.services.batch_cost_cap import BatchCosts
+from batchwright.activities.services.job_callbacks import CallbackSubscriptions, NoCallbacks
+from batchwright.activities.services.progress_writer import ProgressReporter
+from batchwright.activities.services.send_authorization import Permissions, UnrestrictedPermissions
 from batchwright.activities.services.slice_demand import SliceDemand
 from batchwright.activities.services.slice_waiting_reasons import DeferralMetrics, WaitingReasons
 from batchwright.database.tables.calls import CallsTable
 from batchwright.inference.hooks import PreCallHooks
-from batchwright.inference.limits.backend_limits import AdaptiveLimitPolicy, BackendLimits
+from batchwright.inference.limits.adaptive_backend_limits import AdaptiveLimitPolicy, BackendLimits
 from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter
-from batchwright.inference.limits.fleet_rates import EffectiveRates, NoRates
+from batchwright.inference.limits.fleet_rate_limits import EffectiveRates, NoRates
 from batchwright.inference.limits.memory_budget import MemoryBudget
-from batchwright.inference.limits.send_limits import BatchWeights, Limit, Rates, SendLimits, TenantShares
+from batchwright.inference.limits.tenant_and_model_limits import (
+    BatchWeights,
+    Limit,
+    Rates,
+    TenantAndModelLimits,
+    TenantShares,
+)
 from batchwright.inference.microbatch_sender import MicrobatchSenders
 from batchwright.inference.router import ModelRouter
 from batchwright.settings import Settings
@@ -86,7 +92,7 @@ class WorkerContext:
             model_limit=self._model_limit,
             backends=BackendLimits(policy, self.urls_of, metrics),
             has_room=self.budget.has_room,
-            limits=SendLimits(self.shares, self._record_wait),
+            limits=TenantAndModelLimits(self.shares, self._record_wait),
         )
         self.demand = SliceDemand(self.permits, self.budget, self._is_blocked, self.has_share)
         metrics.in_flight.set_function(lambda: self.permits.used)

@@ -42,7 +42,7 @@ from batchwright.database.database import Database
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.inference.backend_registry import CurrentModels
-from batchwright.inference.limits.fleet_rates import EffectiveRates, NoRates
+from batchwright.inference.limits.fleet_rate_limits import EffectiveRates, NoRates
 from batchwright.rules import object_keys
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.input.errors import file_not_found, file_too_large, price_problem, quota_exceeded

@@ -27,7 +27,7 @@ from batchwright.activities.services.model_access import display_name, model_not
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.payloads.batch import ModelCounts
 from batchwright.contracts.payloads.ingestion import ModelShare
-from batchwright.inference.limits.fleet_rates import EffectiveRates
+from batchwright.inference.limits.fleet_rate_limits import EffectiveRates
 from batchwright.rules import object_keys
 from batchwright.rules.growing_bytes import GrowingBytes
 from batchwright.rules.ids import request_id, safe_name

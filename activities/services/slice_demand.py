@@ -14,8 +14,8 @@ from threading import Lock
 
 from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter
 from batchwright.inference.limits.memory_budget import MemoryBudget, Reservation
-from batchwright.inference.limits.send_limits import Limit
-from batchwright.rules.dispatch.rate_limits import ALL_MODELS
+from batchwright.inference.limits.tenant_and_model_limits import Limit
+from batchwright.rules.limits.rate_allocation import ALL_MODELS
 
 MAX_SLICES = 64  # slices of one task queue that a worker holds at once
 _MAX_BLOCKED_SLICES = 4  # maximum number of slices while no request of the model may be sent

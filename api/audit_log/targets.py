@@ -20,7 +20,6 @@ from batchwright.database.records import BatchRow
 from batchwright.database.tables.operations.audit_log import AuditTarget
 from batchwright.rules.api_keys import new_key_id
 from batchwright.rules.batch_states import visible_status
-from batchwright.rules.dispatch.rate_limits import ALL_MODELS
 from batchwright.rules.ids import (
     batch_id_of,
     is_batch_id,
@@ -32,6 +31,7 @@ from batchwright.rules.ids import (
     new_schedule_id,
 )
 from batchwright.rules.json_text import storable
+from batchwright.rules.limits.rate_allocation import ALL_MODELS
 
 _MAX_ID_CHARACTERS = 256
 State = dict[str, JsonValue]

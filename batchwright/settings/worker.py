@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings
 
-from batchwright.rules.dispatch.rate_limits import (
+from batchwright.rules.limits.rate_allocation import (
     ALL_MODELS,
     MAX_RATE,
     MIN_RATE,

@@ -22,10 +22,10 @@ from temporalio.testing import ActivityEnvironment
 from batchwright.activities.execution.activity import Execution
 from batchwright.activities.execution.lease import Heartbeat, HeartbeatReply
 from batchwright.activities.execution.worker_context import WorkerContext
-from batchwright.activities.services.authorization import CachedPermissions
-from batchwright.activities.services.batch_costs import BatchCosts
+from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.daily_budgets import DailyBudgets
-from batchwright.activities.services.progress import ProgressReporter
+from batchwright.activities.services.progress_writer import ProgressReporter
+from batchwright.activities.services.send_authorization import CachedPermissions
 from batchwright.activities.services.slice_waiting_reasons import WaitingReasons
 from batchwright.contracts.payloads.batch import WaitingReason
 from batchwright.contracts.payloads.execution import ModelRun, SliceRequest, SliceResult
@@ -33,7 +33,7 @@ from batchwright.contracts.payloads.ingestion import IngestResult
 from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
 from batchwright.inference.backend_registry import retry_policy_of
 from batchwright.inference.client_pool import ClientPool
-from batchwright.inference.limits.fleet_rates import FleetRates
+from batchwright.inference.limits.fleet_rate_limits import FleetRates
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.upstream import Backend
 from batchwright.rules import object_keys

@@ -6,8 +6,8 @@ A limit is the number of requests that may be in flight. `on_complete` adapts th
 from collections.abc import Callable
 from typing import Protocol
 
-from batchwright.rules.dispatch.adaptive_limit import AdaptiveLimit, LimitBounds
-from batchwright.rules.dispatch.backend_load import LoadSignal
+from batchwright.rules.limits.adaptive_limit import AdaptiveLimit, LimitBounds
+from batchwright.rules.limits.backend_load import LoadSignal
 
 
 class LimitAlgorithm(Protocol):

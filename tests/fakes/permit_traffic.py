@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from itertools import count
 
-from batchwright.inference.limits.backend_limits import AdaptiveLimitPolicy, BackendLimits
+from batchwright.inference.limits.adaptive_backend_limits import AdaptiveLimitPolicy, BackendLimits
 from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
-from batchwright.inference.limits.send_limits import Limit, SendLimits, TenantShares
+from batchwright.inference.limits.tenant_and_model_limits import Limit, TenantAndModelLimits, TenantShares
 from batchwright.telemetry.metrics import Metrics
 
 LINE_BYTES = 400
@@ -32,7 +32,9 @@ class PermitTraffic:
     ) -> None:
         """Create the limiter of a worker. Each model may have `in_flight` requests in flight."""
         self.now = 0.0
-        self.limits = SendLimits(shares, record_wait) if record_wait else SendLimits(shares)
+        self.limits = (
+            TenantAndModelLimits(shares, record_wait) if record_wait else TenantAndModelLimits(shares)
+        )
         self.limiter = ConcurrencyLimiter(
             total=10_000,
             model_limit=lambda _: in_flight,

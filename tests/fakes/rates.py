@@ -1,7 +1,7 @@
 """Fake rate limits with values that a test sets."""
 
-from batchwright.inference.limits.fleet_rates import EffectiveRates
-from batchwright.rules.dispatch.rate_limits import Pacing, RateAllocation
+from batchwright.inference.limits.fleet_rate_limits import EffectiveRates
+from batchwright.rules.limits.rate_allocation import Pacing, RateAllocation
 
 
 class FixedRates(EffectiveRates):

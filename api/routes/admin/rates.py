@@ -24,14 +24,14 @@ from batchwright.contracts.objects.audit_log import AuditAction
 from batchwright.contracts.objects.operator import RateList, RateObject
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE
 from batchwright.database.records import RateChange
-from batchwright.rules.dispatch.rate_limits import (
+from batchwright.rules.limits.rate_allocation import (
     ALL_MODELS,
     MAX_RATE,
     MIN_RATE,
     RatesConflict,
     effective_rates,
 )
-from batchwright.rules.dispatch.rate_limits import RateTable as RatesInEffect
+from batchwright.rules.limits.rate_allocation import RateTable as RatesInEffect
 
 logger = logging.getLogger(__name__)
 

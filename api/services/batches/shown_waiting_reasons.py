@@ -13,7 +13,7 @@ from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
 from batchwright.rules.batch_states import LIVE_STATES
-from batchwright.rules.dispatch.rate_limits import RateTable, effective_rates
+from batchwright.rules.limits.rate_allocation import RateTable, effective_rates
 from batchwright.rules.worker_stats import (
     FRESH_AGE,
     is_polled,

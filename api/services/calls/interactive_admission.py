@@ -14,16 +14,16 @@ from batchwright.api.services.read_cache import CoalescingCache
 from batchwright.contracts.terms import HoldKind
 from batchwright.database.records import InteractiveRate
 from batchwright.database.tables.tenants.quota_records import TenantQuotas
-from batchwright.inference.limits.send_limits import (
+from batchwright.inference.limits.tenant_and_model_limits import (
     NO_RATES,
     BatchWeights,
     FleetRate,
     Limit,
     Rates,
-    SendLimits,
+    TenantAndModelLimits,
 )
 from batchwright.inference.router import ModelRouter
-from batchwright.rules.dispatch.limit_split import interactive_share
+from batchwright.rules.limits.limit_shares import interactive_share
 from batchwright.rules.worker_stats import INTERACTIVE_AGE
 
 _ALL = ""  # key of the permissions, which are read for all tenants together
@@ -60,7 +60,7 @@ class InteractiveAdmission:
         self.rates = InteractiveRates()
         self._others: dict[tuple[bool, str], InteractiveRate] = {}  # used by other processes
         self._shares, self._model_rates = BatchWeights(), dict[str, Rates]()
-        self._limits = SendLimits(self._shares)
+        self._limits = TenantAndModelLimits(self._shares)
         self._limits.model_rates = self._model_rates
 
     async def admit(self, call: InteractiveCall, model: str) -> ModelRouter:

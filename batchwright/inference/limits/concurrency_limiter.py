@@ -13,9 +13,9 @@ from typing import NoReturn
 from msgspec import Struct
 
 from batchwright.contracts.payloads.batch import DEFAULT_PRIORITY
-from batchwright.inference.limits.backend_limits import BackendLimits, PlacedRequest
+from batchwright.inference.limits.adaptive_backend_limits import BackendLimits, PlacedRequest
 from batchwright.inference.limits.model_permits import ModelPermits
-from batchwright.inference.limits.send_limits import Charge, Limit, SendLimits
+from batchwright.inference.limits.tenant_and_model_limits import Charge, Limit, TenantAndModelLimits
 from batchwright.inference.outcomes import Outcome
 from batchwright.rules.dispatch.fair_queue import FairQueue, FairShare
 from batchwright.rules.dispatch.retry_policy import SUCCESS
@@ -122,7 +122,7 @@ class ConcurrencyLimiter:
     sum of its backends' adaptive limits. A slice waits for one permit at a time. The next permit goes to the
     model that uses the fewest permits. Within a model, `FairShare` selects the tenant by weight and time in
     flight. Within a tenant, `FairQueue` selects the priority and the batch. Tenants, API keys and models that
-    have reached one of their `SendLimits` are skipped.
+    have reached one of their `TenantAndModelLimits` are skipped.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class ConcurrencyLimiter:
         model_limit: Callable[[str], int],
         backends: BackendLimits,
         has_room: Callable[[], bool] = lambda: True,
-        limits: SendLimits | None = None,
+        limits: TenantAndModelLimits | None = None,
     ) -> None:
         """Create the limiter of one process.
 
@@ -146,7 +146,7 @@ class ConcurrencyLimiter:
             limits: caps and rates of tenants, API keys and models; None for no limits.
         """
         self.clock, self._has_room = backends.clock, has_room
-        self.limits = limits or SendLimits()
+        self.limits = limits or TenantAndModelLimits()
         self._shares = self.limits.shares
         self.backends = backends
         self._total = total

@@ -5,8 +5,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Generic
 
-from batchwright.inference.limits.backend_limits import BackendLimits
-from batchwright.inference.limits.send_limits import Limit, SendLimits
+from batchwright.inference.limits.adaptive_backend_limits import BackendLimits
+from batchwright.inference.limits.tenant_and_model_limits import Limit, TenantAndModelLimits
 from batchwright.rules.dispatch.batch_ranking import BatchRanks
 from batchwright.rules.dispatch.fair_queue import FairQueue, FairShare, Request
 
@@ -50,11 +50,11 @@ class ModelPermits(Generic[Request]):
     full_since: float = math.inf
     sampled_at: float = -math.inf
 
-    def others_wait(self, limits: SendLimits, tenant: str, now: float) -> bool:
+    def others_wait(self, limits: TenantAndModelLimits, tenant: str, now: float) -> bool:
         """Return True if another tenant waits to send a request, and has not reached a limit."""
         return any(waiting != tenant and not limits.tenant_limit(waiting, now) for waiting in self.waiting)
 
-    def next_weight(self, limits: SendLimits, tenant: str, now: float) -> float | None:
+    def next_weight(self, limits: TenantAndModelLimits, tenant: str, now: float) -> float | None:
         """Check if a tenant in `capped` is still at a limit. If it is not, return the tenant's weight.
 
         If it is, store the limit in `capped_by` and return None.
@@ -75,7 +75,9 @@ class ModelPermits(Generic[Request]):
         is_long = now - self.full_since >= _STARVED_SECONDS
         return is_long and not all(map(backends.has_used_share, self.urls))
 
-    def limit_reached(self, limits: SendLimits, tenant: str, key_id: str, now: float) -> Limit | None:
+    def limit_reached(
+        self, limits: TenantAndModelLimits, tenant: str, key_id: str, now: float
+    ) -> Limit | None:
         """Return the limit that makes lines of the tenant or the API key wait; None if they may be sent."""
         if (limit := self.capped_by.get(tenant)) is not None:
             return limit
@@ -85,7 +87,7 @@ class ModelPermits(Generic[Request]):
             return Limit.KEY_IN_FLIGHT
         return limits.model_limit(self.name, now)
 
-    def record_waits(self, limits: SendLimits, now: float) -> None:
+    def record_waits(self, limits: TenantAndModelLimits, now: float) -> None:
         """Record in the metrics for how long limits have made lines of the model wait since the last call.
 
         If the last call was more than a second ago, record nothing.

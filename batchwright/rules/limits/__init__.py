@@ -1,0 +1,1 @@
+"""Limits of sending: how high a limit is, how it is divided, and when it is reached."""

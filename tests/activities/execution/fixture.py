@@ -18,9 +18,9 @@ from temporalio.testing import ActivityEnvironment
 from batchwright.activities.execution.activity import Execution
 from batchwright.activities.execution.lease import Heartbeat, HeartbeatReply
 from batchwright.activities.execution.worker_context import WorkerContext
-from batchwright.activities.services.batch_costs import BatchCosts
-from batchwright.activities.services.holds_and_weights import StoredShares
-from batchwright.activities.services.progress import ProgressReporter
+from batchwright.activities.services.batch_cost_cap import BatchCosts
+from batchwright.activities.services.holds_caps_and_weights import StoredShares
+from batchwright.activities.services.progress_writer import ProgressReporter
 from batchwright.activities.services.slice_demand import MAX_SLICES
 from batchwright.activities.services.slice_waiting_reasons import WaitingReasons
 from batchwright.contracts.errors import Failure
@@ -41,7 +41,7 @@ from batchwright.database.tables.batches.progress import (
 from batchwright.inference.backend_registry import retry_policy_of
 from batchwright.inference.circuit_breaker import CircuitBreaker
 from batchwright.inference.client_pool import ClientPool
-from batchwright.inference.limits.send_limits import BatchWeights
+from batchwright.inference.limits.tenant_and_model_limits import BatchWeights
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.upstream import Backend
 from batchwright.rules import object_keys

@@ -22,10 +22,10 @@ from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample, Model
 from batchwright.contracts.payloads.ingestion import IngestResult, ModelShare
 from batchwright.contracts.terms import BatchStatus, Endpoint, Profile, ValidationError
 from batchwright.rules import growing_bytes
-from batchwright.rules.dispatch.rate_limits import Pacing
 from batchwright.rules.ids import request_id
 from batchwright.rules.input import line_ids
 from batchwright.rules.input.validation import validate
+from batchwright.rules.limits.rate_allocation import Pacing
 from batchwright.rules.planning.plan_format import PlanEntry, SliceRecord
 from batchwright.rules.planning.prefix_order import ModelLines, PlanLine, ReadLine
 from batchwright.rules.results.output_lines import error_line

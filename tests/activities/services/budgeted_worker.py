@@ -2,9 +2,9 @@
 
 from datetime import UTC, date, datetime, timedelta
 
-from batchwright.activities.services.authorization import CachedPermissions
-from batchwright.activities.services.batch_costs import BatchCosts
+from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.daily_budgets import DailyBudgets
+from batchwright.activities.services.send_authorization import CachedPermissions
 from batchwright.contracts.payloads.execution import SliceRequest
 from batchwright.rules.costs import amount_of
 from batchwright.rules.quotas import DailyAmounts

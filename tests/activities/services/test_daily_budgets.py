@@ -6,9 +6,9 @@ import json
 import httpx
 import pytest
 
-from batchwright.activities.services.authorization import CachedPermissions
-from batchwright.activities.services.batch_costs import BatchCosts
+from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.daily_budgets import DailyBudgets
+from batchwright.activities.services.send_authorization import CachedPermissions
 from batchwright.contracts.payloads.batch import Caller
 from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.database.errors import DatabaseUnavailable

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from batchwright.activities.services.slice_demand import MAX_SLICES, HeldSlice, SliceDemand
-from batchwright.inference.limits.backend_limits import AdaptiveLimitPolicy, BackendLimits
+from batchwright.inference.limits.adaptive_backend_limits import AdaptiveLimitPolicy, BackendLimits
 from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
 from batchwright.inference.limits.memory_budget import MemoryBudget
-from batchwright.inference.limits.send_limits import BatchWeights, Limit, SendLimits
+from batchwright.inference.limits.tenant_and_model_limits import BatchWeights, Limit, TenantAndModelLimits
 from batchwright.rules.dispatch.batch_ranking import BatchRanks
-from batchwright.rules.dispatch.rate_limits import ALL_MODELS
+from batchwright.rules.limits.rate_allocation import ALL_MODELS
 from batchwright.telemetry.metrics import Metrics
 
 MODEL, PERMITS = "alpha", 10
@@ -45,7 +45,7 @@ class Worker:
         backends = BackendLimits(policy, lambda model: [], Metrics())
         shares = Shares(self.caps, self.order)
         self.limiter = ConcurrencyLimiter(
-            total=100, model_limit=lambda _: PERMITS, backends=backends, limits=SendLimits(shares)
+            total=100, model_limit=lambda _: PERMITS, backends=backends, limits=TenantAndModelLimits(shares)
         )
         self.demand = SliceDemand(
             self.limiter, self.budget, lambda _: self.is_blocked, lambda _: self.has_share, lambda: self.now

@@ -20,13 +20,13 @@ from batchwright.contracts.temporal_names import DISPATCH_QUEUE, inference_queue
 from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import RateChange
-from batchwright.inference.limits.fleet_rates import FleetRates
+from batchwright.inference.limits.fleet_rate_limits import FleetRates
 from batchwright.rules import object_keys
-from batchwright.rules.dispatch.rate_limits import Pacing
+from batchwright.rules.limits.rate_allocation import Pacing
 from batchwright.rules.planning.plan_format import PlanEntry, SliceRecord, pack_entry, pack_slice
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal import DATA_CONVERTER
-from batchwright.worker.temporal_rate_limits import QueueRateLimit, RateLimitSync, TemporalRateLimits
+from batchwright.worker.task_queue_rate_limits import QueueRateLimit, RateLimitSync, TemporalRateLimits
 from batchwright.workflows.model_run import ModelRunWorkflow
 from tests.activities.execution.fixture import BATCH, TENANT, ExecutionFixture, ok
 from tests.fakes.memory_database import MemoryDatabase

@@ -11,9 +11,9 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.contracts.payloads.execution import ModelRunResult
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE
-from batchwright.rules.dispatch.rate_limits import ALL_MODELS, Pacing, pacing_for
+from batchwright.rules.limits.rate_allocation import ALL_MODELS, Pacing, pacing_for
 from batchwright.starter.local_stack.temporal_server import find_binary
-from batchwright.worker.temporal_rate_limits import QueueRateLimit, TemporalRateLimits
+from batchwright.worker.task_queue_rate_limits import QueueRateLimit, TemporalRateLimits
 from tests.activities.execution.fixture import eventually
 from tests.integration.temporal.clusters import started
 from tests.integration.temporal.rated_fleet import RatedFleet, Turn
@@ -42,7 +42,7 @@ def address(client: Client) -> str:
 
 @pytest.fixture
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchwright.rules.dispatch.rate_limits.MAX_TURN_LINES", LINES)
+    monkeypatch.setattr("batchwright.rules.limits.rate_allocation.MAX_TURN_LINES", LINES)
 
 
 def most_turns(pacing: Pacing, seconds: float) -> float:

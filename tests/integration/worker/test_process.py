@@ -180,15 +180,15 @@ async def test_a_worker_whose_storage_is_unavailable_accepts_no_slices_and_repor
 
 LOOPS = {
     "temporal_connection": "batchwright.temporal:TemporalConnection.run",
-    "fleet_limits": "batchwright.worker.fleet_limits:FleetLimits.run",
+    "limit_sharing": "batchwright.worker.limit_sharing:LimitSharing.run",
     "registry": "batchwright.inference.backend_registry:BackendRegistry.run",
-    "progress": "batchwright.activities.services.progress:ProgressReporter.run",
+    "progress": "batchwright.activities.services.progress_writer:ProgressReporter.run",
     "dependencies": "batchwright.worker.dependency_checks:DependencyMonitor.run",
     "worker_stats": "batchwright.worker.process:_publish_stats",
-    "permissions": "batchwright.activities.services.authorization:CachedPermissions.run",
-    "callbacks": "batchwright.activities.services.callbacks:CallbackWatch.run",
+    "permissions": "batchwright.activities.services.send_authorization:CachedPermissions.run",
+    "callbacks": "batchwright.activities.services.job_callbacks:CallbackWatch.run",
     "pollers": "batchwright.worker.pollers:PollerSupervisor.run",
-    "rate_limits": "batchwright.worker.temporal_rate_limits:RateLimitSync.run",
+    "rate_limits": "batchwright.worker.task_queue_rate_limits:RateLimitSync.run",
     "fleet_metrics": "batchwright.worker.fleet_metrics:FleetMetricsCollector.run",
     "waiting_reasons": "batchwright.worker.queue_waiting_reasons:WaitingReasonMonitor.run",
 }

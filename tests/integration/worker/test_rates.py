@@ -7,7 +7,7 @@ import pytest
 
 from batchwright.database.database import Database
 from batchwright.database.records import RateChange
-from batchwright.rules.dispatch.rate_limits import ALL_MODELS
+from batchwright.rules.limits.rate_allocation import ALL_MODELS
 from tests.integration.temporal.clusters import cluster
 from tests.integration.worker.test_process import worker
 

@@ -9,8 +9,8 @@ from batchwright.contracts.temporal_names import IO_QUEUE, inference_queue
 from batchwright.contracts.terms import Endpoint, HoldKind
 from batchwright.database.records import SliceProgress
 from batchwright.database.tables.batches.waiting_reasons import WaitingSource
-from batchwright.rules.dispatch.rate_limits import Pacing
 from batchwright.rules.ids import new_batch_id, safe_name
+from batchwright.rules.limits.rate_allocation import Pacing
 from batchwright.rules.worker_stats import polled_queue_stats, running_slice_stats
 from batchwright.temporal.task_queues import QueueReport
 from batchwright.worker.queue_waiting_reasons import WaitingReasonMonitor

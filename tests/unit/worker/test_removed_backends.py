@@ -19,7 +19,7 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference.backend_registry import BackendRegistry
 from batchwright.inference.client import RequestSender
 from batchwright.inference.client_pool import ClientPool
-from batchwright.inference.limits.backend_limits import AdaptiveLimitPolicy, BackendLimits
+from batchwright.inference.limits.adaptive_backend_limits import AdaptiveLimitPolicy, BackendLimits
 from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter
 from batchwright.inference.microbatch_sender import MicrobatchSenders
 from batchwright.inference.outcomes import Outcome

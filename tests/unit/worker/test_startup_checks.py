@@ -7,7 +7,7 @@ import pytest
 
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import RateChange
-from batchwright.inference.limits.fleet_rates import FleetRates
+from batchwright.inference.limits.fleet_rate_limits import FleetRates
 from batchwright.settings import Settings, SettingsError, load
 from batchwright.worker.dependency_checks import check_rates
 

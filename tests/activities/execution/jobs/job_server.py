@@ -9,7 +9,7 @@ import httpx
 from temporalio.activity import ActivityCancellationDetails
 
 from batchwright.activities.execution.earlier_results import LineAttempt
-from batchwright.activities.services.callbacks import CallbackWatch
+from batchwright.activities.services.job_callbacks import CallbackWatch
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.payloads.execution import SliceResult
 from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig

@@ -11,7 +11,7 @@ from batchwright.activities.execution.earlier_results import LineAttempt
 from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.line_settlement import InFlightRequest, LineSettler, OutboundRequest
 from batchwright.activities.execution.result_writer import ResultWriter, SegmentNames
-from batchwright.activities.services.batch_costs import uncounted
+from batchwright.activities.services.batch_cost_cap import uncounted
 from batchwright.contracts.errors import LineCode
 from batchwright.inference.limits.concurrency_limiter import Permit, PermitRequest
 from batchwright.inference.outcomes import Outcome, from_exception

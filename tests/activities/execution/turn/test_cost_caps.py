@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from batchwright.activities.services.batch_costs import SliceCost
+from batchwright.activities.services.batch_cost_cap import SliceCost
 from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
 from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig

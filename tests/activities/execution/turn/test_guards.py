@@ -8,8 +8,8 @@ import pytest
 
 from batchwright.activities.execution.lease import HeartbeatReply
 from batchwright.activities.execution.result_writer import ResultWriter, SegmentNames
-from batchwright.activities.services.authorization import LineAuthorizer
 from batchwright.activities.services.daily_budgets import UsedUpBudget
+from batchwright.activities.services.send_authorization import LineAuthorizer
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
 from batchwright.contracts.terms import Quota
@@ -29,7 +29,7 @@ from tests.activities.execution.fixture import (
     request,
     status,
 )
-from tests.activities.services.test_authorization import KEY, StatedPermissions
+from tests.activities.services.test_send_authorization import KEY, StatedPermissions
 from tests.fakes.storage import MemoryStorage
 
 pytestmark = pytest.mark.usefixtures("skipped_waits")

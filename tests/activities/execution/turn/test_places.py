@@ -8,10 +8,10 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from batchwright.activities.services.holds_and_weights import StoredShares
+from batchwright.activities.services.holds_caps_and_weights import StoredShares
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE
-from batchwright.rules.dispatch.rate_limits import ALL_MODELS
+from batchwright.rules.limits.rate_allocation import ALL_MODELS
 from tests.activities.execution.fixture import (
     MODEL,
     TENANT,

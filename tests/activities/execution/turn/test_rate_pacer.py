@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchwright.activities.execution.rate_pacer import RatePacer
-from batchwright.rules.dispatch.rate_limits import Pacing
+from batchwright.rules.limits.rate_allocation import Pacing
 from tests.fakes.rates import FixedRates
 
 SLACK = 0.021  # seconds by which one send may catch up

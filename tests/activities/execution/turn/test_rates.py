@@ -9,7 +9,7 @@ import pytest
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.payloads.execution import SliceResult
 from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
-from batchwright.rules.dispatch.rate_limits import Pacing
+from batchwright.rules.limits.rate_allocation import Pacing
 from tests.activities.execution.fixture import (
     ExecutionFixture,
     eventually,

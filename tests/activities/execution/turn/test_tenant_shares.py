@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from batchwright.activities.services.holds_and_weights import StoredShares
+from batchwright.activities.services.holds_caps_and_weights import StoredShares
 from batchwright.contracts.payloads.batch import Caller, ModelCounts
 from batchwright.contracts.terms import HoldKind
 from batchwright.database.records import ApiKeyRow

@@ -6,13 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from batchwright.inference.limits.backend_limits import AdaptiveLimitPolicy, BackendLimits
+from batchwright.inference.limits.adaptive_backend_limits import AdaptiveLimitPolicy, BackendLimits
 from batchwright.inference.limits.concurrency_limiter import (
     ConcurrencyLimiter,
     Permit,
     PermitRequest,
 )
-from batchwright.inference.limits.send_limits import BatchWeights, SendLimits, TenantShares
+from batchwright.inference.limits.tenant_and_model_limits import (
+    BatchWeights,
+    TenantAndModelLimits,
+    TenantShares,
+)
 from batchwright.rules.dispatch.batch_ranking import BatchRanks, Rank
 from batchwright.rules.dispatch.fair_queue import fresh_fairness_key
 from batchwright.telemetry.metrics import Metrics
@@ -34,7 +38,7 @@ def permits_of(
         total=total,
         model_limit=lambda model: limits.get(model, per_model),
         backends=backends,
-        limits=SendLimits(shares),
+        limits=TenantAndModelLimits(shares),
     )
 
 

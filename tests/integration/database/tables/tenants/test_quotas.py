@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.activities.services.holds_and_weights import StoredShares
+from batchwright.activities.services.holds_caps_and_weights import StoredShares
 from batchwright.contracts.payloads.batch import BatchPolicy, Caller
 from batchwright.contracts.terms import BatchStatus, OverQuota, Quota
 from batchwright.database.database import Database
@@ -19,7 +19,7 @@ from batchwright.database.tables.tenants.quota_records import (
     TenantQuotas,
     TenantShare,
 )
-from batchwright.inference.limits.send_limits import NO_RATES, FleetRate, Rates
+from batchwright.inference.limits.tenant_and_model_limits import NO_RATES, FleetRate, Rates
 from batchwright.rules.api_keys import Scope, SecretHash
 from batchwright.rules.quotas import DailyAmounts, EnqueuedWork, QuotaExcess, QuotaLimits
 from batchwright.rules.worker_stats import running_slice_stats

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from batchwright.activities.clock import suspend_aware_clock
-from batchwright.activities.services.batch_costs import BatchCosts
+from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.daily_budgets import DailyBudgets, UsedUpBudget
 from batchwright.activities.services.model_access import model_not_allowed
 from batchwright.contracts.payloads.execution import SliceRequest

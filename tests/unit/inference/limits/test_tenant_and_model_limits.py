@@ -6,13 +6,13 @@ from random import Random
 
 import pytest
 
-from batchwright.inference.limits.send_limits import (
+from batchwright.inference.limits.tenant_and_model_limits import (
     NO_RATES,
     BatchWeights,
     FleetRate,
     Limit,
     Rates,
-    SendLimits,
+    TenantAndModelLimits,
 )
 from tests.fakes.permit_traffic import PermitTraffic
 
@@ -109,7 +109,7 @@ def test_a_request_of_more_tokens_than_the_rate_is_sent_and_the_next_ones_wait_f
 
 
 def test_a_response_to_a_request_from_before_the_rate_of_its_model_does_not_change_that_rate() -> None:
-    limits = SendLimits(Changing(blue=tokens(1_000)))
+    limits = TenantAndModelLimits(Changing(blue=tokens(1_000)))
     charge = limits.charge("m", "blue", 400, 0.0)
     assert charge is not None
     limits.model_rates = {"m": tokens(1_000)}

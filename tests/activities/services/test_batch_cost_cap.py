@@ -1,6 +1,6 @@
 """Cost of batches, as one process knows it, and its comparison with the caps."""
 
-from batchwright.activities.services.batch_costs import BatchCosts
+from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.contracts.payloads.batch import ModelCounts
 from batchwright.contracts.payloads.execution import SliceRequest
 from batchwright.contracts.registry.prices import PriceConfig

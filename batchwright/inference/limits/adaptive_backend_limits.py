@@ -9,9 +9,9 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from batchwright.inference.outcomes import Outcome
-from batchwright.rules.dispatch.adaptive_limit import AdaptiveLimit, LimitBounds
-from batchwright.rules.dispatch.backend_load import LoadSignal
 from batchwright.rules.dispatch.retry_policy import SUCCESS, Category
+from batchwright.rules.limits.adaptive_limit import AdaptiveLimit, LimitBounds
+from batchwright.rules.limits.backend_load import LoadSignal
 from batchwright.telemetry.metrics import Metrics
 
 # Latency that is tolerated, relative to the baseline. Less is tolerated with interactive traffic.

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from batchwright.rules.dispatch.batch_ranking import BatchRanks, BatchSchedule
-from batchwright.rules.dispatch.minute_rate import MinuteRate
+from batchwright.rules.limits.per_minute_limit import PerMinuteLimit
 
 _BYTES_PER_TOKEN = 4  # of a line
 _FIRST_OUTPUT_TOKENS = 256.0  # estimated tokens of a response, until the first one has arrived
@@ -123,8 +123,8 @@ class _Buckets:
     """How many more requests and tokens one tenant or model may send now, because of its rates per minute."""
 
     rates: Rates
-    requests: MinuteRate | None
-    tokens: MinuteRate | None
+    requests: PerMinuteLimit | None
+    tokens: PerMinuteLimit | None
 
     def update(self, rates: Rates, now: float) -> None:
         self.rates = rates
@@ -135,7 +135,7 @@ class _Buckets:
 class Charge(NamedTuple):
     """The requests and tokens by which one request has reduced the rates of its tenant and model.
 
-    `SendLimits.correct` corrects the tokens.
+    `TenantAndModelLimits.correct` corrects the tokens.
 
     Attributes:
         line_bytes: length of the request's line.
@@ -158,7 +158,7 @@ def _no_record(_limit: Limit, _model: str, _tenant: str, _seconds: float) -> Non
     return
 
 
-class SendLimits:
+class TenantAndModelLimits:
     """Checks caps on requests in flight and rates per minute in one process, and counts their usage.
 
     When a request is sent, the rates are charged with one request and an estimate of its tokens. The estimate
@@ -353,11 +353,11 @@ def _current(known: dict[str, _Buckets], name: str, rates: Rates, now: float) ->
     return buckets
 
 
-def _updated(bucket: MinuteRate | None, rate: FleetRate | None, now: float) -> MinuteRate | None:
+def _updated(bucket: PerMinuteLimit | None, rate: FleetRate | None, now: float) -> PerMinuteLimit | None:
     if rate is None:
         return None
     if bucket is None:
-        return MinuteRate(rate.part, now)
+        return PerMinuteLimit(rate.part, now)
     bucket.change(rate.part, now)
     return bucket
 

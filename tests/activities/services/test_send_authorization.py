@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from batchwright.activities.clock import suspend_aware_clock
-from batchwright.activities.services.authorization import MAX_AGE_SECONDS, CachedPermissions, Permissions
-from batchwright.activities.services.batch_costs import BatchCosts
+from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.daily_budgets import DailyBudgets, UsedUpBudget
+from batchwright.activities.services.send_authorization import MAX_AGE_SECONDS, CachedPermissions, Permissions
 from batchwright.contracts.payloads.batch import Caller
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ApiKeyRow

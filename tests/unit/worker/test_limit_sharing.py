@@ -11,7 +11,7 @@ from batchwright.contracts.registry.schema import GatewayConfig, LimitConfig, Mo
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE, inference_queue
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BackendLoad, InteractiveRate, WorkerHeartbeat
-from batchwright.inference.limits.send_limits import FleetRate, Rates
+from batchwright.inference.limits.tenant_and_model_limits import FleetRate, Rates
 from batchwright.inference.router import ModelRouter
 from batchwright.rules.worker_stats import (
     ANY_MODEL_QUEUE,
@@ -20,8 +20,8 @@ from batchwright.rules.worker_stats import (
     polled_queues,
     running_slice_stats,
 )
-from batchwright.worker import fleet_limits
-from batchwright.worker.fleet_limits import FleetLimits
+from batchwright.worker import limit_sharing
+from batchwright.worker.limit_sharing import LimitSharing
 from tests.fakes.memory_database import MemoryDatabase
 from tests.fakes.routing import URLS, Clock, config_of, plain, route_of
 
@@ -48,7 +48,7 @@ class Fleet:
         )
         self.database.rows.clock = lambda: self.now
         self.rates: dict[str, Rates] = {}
-        self.of_one = FleetLimits(
+        self.of_one = LimitSharing(
             "one:1", self.database.workers, self, lambda _: self.common_queue, self._take
         )
 
@@ -154,7 +154,7 @@ async def test_the_queues_of_each_worker_are_read_once_however_many_backends_hav
         reads.append(reports)
         return polled_queues(reports)
 
-    monkeypatch.setattr(fleet_limits, "polled_queues", spy)
+    monkeypatch.setattr(limit_sharing, "polled_queues", spy)
     assert await workers.read() == {A: 0, B: 0, C: 0}
     assert len(reads) == 2
 

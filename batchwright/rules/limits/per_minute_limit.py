@@ -4,7 +4,7 @@ _SECONDS = 60.0
 _BURST_SECONDS = 0.5  # unused capacity is kept for this time; waiting lines are checked every 0.25 s
 
 
-class MinuteRate:
+class PerMinuteLimit:
     """Limit of the requests or tokens that may be sent in any 60 seconds.
 
     The limit works like a bucket that fills evenly. A request may be sent while the level is above 0. The

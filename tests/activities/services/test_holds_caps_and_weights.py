@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.activities.services.holds_and_weights import StoredShares, part_of_cap
+from batchwright.activities.services.holds_caps_and_weights import StoredShares, part_of_cap
 from batchwright.contracts.payloads.batch import BatchPolicy, Caller, ModelCounts
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ApiKeyRow, InteractiveRate
-from batchwright.inference.limits.send_limits import FleetRate, Rates
+from batchwright.inference.limits.tenant_and_model_limits import FleetRate, Rates
 from batchwright.rules.api_keys import Scope, SecretHash
 from batchwright.rules.worker_stats import running_slice_stats
 from tests.fakes.memory_database import MemoryDatabase

@@ -8,10 +8,10 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import RateChange
-from batchwright.inference.limits.fleet_rates import FleetRates
+from batchwright.inference.limits.fleet_rate_limits import FleetRates
 from batchwright.settings import load
 from batchwright.telemetry.metrics import Metrics
-from batchwright.worker.temporal_rate_limits import QueueRateLimit, QueueRateLimits, RateLimitSync
+from batchwright.worker.task_queue_rate_limits import QueueRateLimit, QueueRateLimits, RateLimitSync
 from tests.fakes.memory_database import MemoryDatabase
 
 

@@ -4,13 +4,17 @@ from collections.abc import Collection
 
 import pytest
 
-from batchwright.inference.limits.backend_limits import AdaptiveLimitPolicy, BackendLimits, load_signal
+from batchwright.inference.limits.adaptive_backend_limits import (
+    AdaptiveLimitPolicy,
+    BackendLimits,
+    load_signal,
+)
 from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter, Permit
 from batchwright.inference.outcomes import Outcome
 from batchwright.rules.dispatch import retry_policy
-from batchwright.rules.dispatch.adaptive_limit import AdaptiveLimit
-from batchwright.rules.dispatch.backend_load import LoadSignal
 from batchwright.rules.dispatch.retry_policy import classify
+from batchwright.rules.limits.adaptive_limit import AdaptiveLimit
+from batchwright.rules.limits.backend_load import LoadSignal
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.permit_requests import PermitWaiter, taken
 

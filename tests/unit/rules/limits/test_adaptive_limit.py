@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from batchwright.rules.dispatch.adaptive_limit import AdaptiveLimit, LimitBounds, LimitChange
-from batchwright.rules.dispatch.backend_load import LatencyBaseline, LoadSignal
+from batchwright.rules.limits.adaptive_limit import AdaptiveLimit, LimitBounds, LimitChange
+from batchwright.rules.limits.backend_load import LatencyBaseline, LoadSignal
 from bench.limits.backend import BackendModel, BackendSimulation, Clock
 from bench.limits.simulation import BatchTraffic
 

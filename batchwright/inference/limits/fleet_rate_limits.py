@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE, inference_queue
-from batchwright.rules.dispatch.rate_limits import (
+from batchwright.rules.ids import safe_name
+from batchwright.rules.limits.rate_allocation import (
     ALL_MODELS,
     Pacing,
     RateAllocation,
@@ -15,7 +16,6 @@ from batchwright.rules.dispatch.rate_limits import (
     allocate_rates,
     effective_rates,
 )
-from batchwright.rules.ids import safe_name
 from batchwright.settings import Settings
 
 logger = logging.getLogger(__name__)

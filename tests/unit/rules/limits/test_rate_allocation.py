@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE
-from batchwright.rules.dispatch.rate_limits import (
+from batchwright.rules.limits.rate_allocation import (
     ALL_MODELS,
     MAX_RATE,
     MAX_TURN_LINES,

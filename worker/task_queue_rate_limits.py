@@ -17,8 +17,8 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, UpdateTa
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from batchwright.inference.limits.fleet_rates import FleetRates
-from batchwright.rules.dispatch.rate_limits import Pacing
+from batchwright.inference.limits.fleet_rate_limits import FleetRates
+from batchwright.rules.limits.rate_allocation import Pacing
 from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from batchwright.rules.dispatch.backend_load import (
+from batchwright.rules.limits.backend_load import (
     TRIAL_RESPONSES,
     CongestionWindow,
     FreeSlots,

@@ -7,8 +7,8 @@ import pytest
 
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import RateChange
-from batchwright.inference.limits.fleet_rates import FleetRates
-from batchwright.rules.dispatch.rate_limits import ALL_MODELS, RatesConflict, pacing_for
+from batchwright.inference.limits.fleet_rate_limits import FleetRates
+from batchwright.rules.limits.rate_allocation import ALL_MODELS, RatesConflict, pacing_for
 from batchwright.settings import load
 from tests.fakes.memory_database import MemoryDatabase
 

@@ -6,12 +6,12 @@ from itertools import count, islice
 
 import pytest
 
-from batchwright.rules.dispatch.minute_rate import MinuteRate
+from batchwright.rules.limits.per_minute_limit import PerMinuteLimit
 
 _TICK = 0.25  # seconds after which waiting lines look at the rate again
 
 
-def sends(rate: MinuteRate, seconds: float, cost: float = 1.0) -> list[float]:
+def sends(rate: PerMinuteLimit, seconds: float, cost: float = 1.0) -> list[float]:
     """Return the times at which requests are sent if there are always requests that wait."""
     times: list[float] = []
     for now in islice((number * _TICK for number in count()), math.ceil(seconds / _TICK)):
@@ -27,20 +27,20 @@ def most_in_a_minute(times: list[float]) -> int:
 
 @pytest.mark.parametrize("per_minute", [1, 2, 7, 60, 600, 10_000])
 def test_in_no_minute_is_more_sent_than_the_rate_and_little_less(per_minute: int) -> None:
-    times = sends(MinuteRate(per_minute, 0.0), 600)
+    times = sends(PerMinuteLimit(per_minute, 0.0), 600)
     assert most_in_a_minute(times) <= per_minute
     assert len(times) >= 0.98 * 10 * per_minute
 
 
 @pytest.mark.parametrize("cost", [3.0, 250.0, 1000.0, 90_000.0])
 def test_tokens_exceed_the_rate_by_less_than_one_request(cost: float) -> None:
-    times = sends(MinuteRate(60_000, 0.0), 1200, cost)
+    times = sends(PerMinuteLimit(60_000, 0.0), 1200, cost)
     assert (most_in_a_minute(times) - 1) * cost < 60_000
     assert len(times) * cost >= 0.98 * 20 * 60_000
 
 
 def test_a_pause_saves_up_no_more_than_half_a_second() -> None:
-    rate = MinuteRate(600, 0.0)
+    rate = PerMinuteLimit(600, 0.0)
     sends(rate, 60)
     sent = 0
     while rate.may_send(10_000.0):
@@ -50,7 +50,7 @@ def test_a_pause_saves_up_no_more_than_half_a_second() -> None:
 
 
 def test_time_counts_once_although_an_earlier_time_comes_in_between() -> None:
-    rate = MinuteRate(600, 0.0)
+    rate = PerMinuteLimit(600, 0.0)
     rate.charge(105)  # 100 below zero, and the rate brings 10 in a second
     for now in (5.0, 0.0, 5.0, 0.0, 9.0):
         assert not rate.may_send(now)
@@ -58,7 +58,7 @@ def test_time_counts_once_although_an_earlier_time_comes_in_between() -> None:
 
 
 def test_tokens_that_were_charged_too_much_may_be_used() -> None:
-    rate = MinuteRate(600, 0.0)
+    rate = PerMinuteLimit(600, 0.0)
     rate.charge(1000)
     assert not rate.may_send(1.0)
     rate.charge(-900)
@@ -67,10 +67,10 @@ def test_tokens_that_were_charged_too_much_may_be_used() -> None:
 
 
 def test_a_changed_rate_holds_at_once_and_keeps_the_debt() -> None:
-    rate = MinuteRate(60_000, 0.0)
+    rate = PerMinuteLimit(60_000, 0.0)
     rate.change(60, 0.0)
     assert len(sends(rate, 30)) <= 31
-    rate = MinuteRate(1, 0.0)
+    rate = PerMinuteLimit(1, 0.0)
     rate.charge(1)
     rate.change(600, 1.0)
     assert not rate.may_send(1.0)
@@ -78,7 +78,7 @@ def test_a_changed_rate_holds_at_once_and_keeps_the_debt() -> None:
 
 
 def test_a_rate_of_zero_blocks_until_it_is_raised() -> None:
-    rate = MinuteRate(0, 0.0)
+    rate = PerMinuteLimit(0, 0.0)
     assert not rate.may_send(1000.0)
     rate.change(60, 1000.0)
     assert rate.may_send(1001.0)

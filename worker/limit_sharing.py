@@ -11,10 +11,10 @@ from batchwright.contracts.registry.backend_config import BackendConfig
 from batchwright.contracts.temporal_names import inference_queue
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BackendLoad, InteractiveRate, WorkerHeartbeat
-from batchwright.inference.limits.send_limits import FleetRate, Rates
+from batchwright.inference.limits.tenant_and_model_limits import FleetRate, Rates
 from batchwright.inference.router import ModelRouter
-from batchwright.rules.dispatch.limit_split import left_to_batches, share_of, share_of_rate
 from batchwright.rules.ids import safe_name
+from batchwright.rules.limits.limit_shares import left_to_batches, share_of, share_of_rate
 from batchwright.rules.worker_stats import (
     FRESH_AGE,
     INTERACTIVE_AGE,
@@ -46,7 +46,7 @@ class Backends(Protocol):
         ...
 
 
-class FleetLimits:
+class LimitSharing:
     """Divides limits of the whole fleet between the live workers, and sets this worker's parts.
 
     A backend's limit on requests in flight, less the room for interactive calls, is divided between the
