@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 from batchwright.activities.execution.due_lines import DueLines
-from batchwright.inference.limits.prefix_groups import PrefixGroups
+from batchwright.inference.limits.prefix_cache_warmup import PrefixGroups
 from bench.limits.backend import Clock
 
 _PROMPT_TOKENS_PER_SECOND = 5_000.0

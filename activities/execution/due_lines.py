@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
-from batchwright.inference.limits.prefix_groups import PrefixGroups
+from batchwright.inference.limits.prefix_cache_warmup import PrefixGroups
 
 
 class GroupedLine(Protocol):

@@ -12,7 +12,7 @@ from batchwright.contracts.registry.schema import LimitConfig, LoadBalancing, Mo
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.circuit_breaker import CircuitAttempt, CircuitBreaker
 from batchwright.inference.client import RequestSender
-from batchwright.inference.limits.prefix_groups import PrefixGroups
+from batchwright.inference.limits.prefix_cache_warmup import PrefixGroups
 from batchwright.inference.outcomes import Outcome, invalid_response
 from batchwright.inference.transport.base import Exchange, Header
 from batchwright.inference.upstream import Backend, Upstream

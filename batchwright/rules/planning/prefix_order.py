@@ -19,14 +19,14 @@ from batchwright.rules.growing_bytes import GrowingBytes, NewBytes, rows_of, sor
 from batchwright.rules.input.digest_set import DigestNumbers
 from batchwright.rules.input.lines import reread_body
 from batchwright.rules.planning.plan_format import PlanEntry
-from batchwright.rules.planning.prompt_prefix import Prompt, lexicographic_order, prompt_of, system_hash
-from batchwright.rules.planning.sort_keys import (
+from batchwright.rules.planning.prompt_sort_keys import (
     SORT_KEY_BYTES,
     PromptSortKeys,
     common_bytes,
     common_with_first,
     covered_bytes,
 )
+from batchwright.rules.planning.shared_prefix import Prompt, lexicographic_order, prompt_of, system_hash
 
 PlanOrder = Literal["prefix", "hash", "file"]
 ReadLine = Callable[[int, int], bytes]  # called with a line's offset and length; returns its bytes

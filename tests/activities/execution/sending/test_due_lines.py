@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from batchwright.activities.execution.due_lines import DueLines
-from batchwright.inference.limits.prefix_groups import PrefixGroups
+from batchwright.inference.limits.prefix_cache_warmup import PrefixGroups
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from msgspec import Raw
 from batchwright.rules import growing_bytes
 from batchwright.rules.input.digest_set import DigestNumbers, DigestSet
 from batchwright.rules.input.lines import read_body
-from batchwright.rules.planning import prefix_order, prompt_prefix
+from batchwright.rules.planning import prefix_order, shared_prefix
 from batchwright.rules.planning.prefix_order import ModelLines, PlanOrder, PromptPrefixes
-from batchwright.rules.planning.prompt_prefix import Prompt, lexicographic_order, prompt_of, system_hash
+from batchwright.rules.planning.shared_prefix import Prompt, lexicographic_order, prompt_of, system_hash
 from tests.unit.rules.texts import texts
 
 TEXTS = st.text(alphabet="ab", max_size=4) | st.sampled_from(
@@ -103,8 +103,8 @@ def test_texts_are_sorted_with_any_size_of_stored_prefix(texts: list[bytes]) -> 
 
 
 def test_texts_with_a_long_equal_prefix_are_ordered_by_position(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt_prefix, "_HELD_BYTES", 1)
-    texts = [b"x" * prompt_prefix.COMPARED_BYTES + end for end in (b"b", b"a")]
+    monkeypatch.setattr(shared_prefix, "_HELD_BYTES", 1)
+    texts = [b"x" * shared_prefix.COMPARED_BYTES + end for end in (b"b", b"a")]
     assert list(lexicographic_order(range(2), lambda member, at, width: texts[member][at : at + width])) == [
         0,
         1,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchwright.rules.planning import sort_keys
-from batchwright.rules.planning.sort_keys import (
+from batchwright.rules.planning import prompt_sort_keys
+from batchwright.rules.planning.prompt_sort_keys import (
     NEEDED_TEXT_BYTES,
     SORT_KEY_BYTES,
     PromptSortKeys,
@@ -60,7 +60,7 @@ def test_prompts_of_one_template_have_different_sort_keys() -> None:
 def test_with_too_many_prefixes_sort_keys_are_the_starts_of_the_texts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sort_keys, "_MAX_PREFIXES", 1)
+    monkeypatch.setattr(prompt_sort_keys, "_MAX_PREFIXES", 1)
     texts = [TEMPLATE + end for end in (b"b", b"a")]
     one, other = notes_of(texts, prefix=1)
     assert one == other

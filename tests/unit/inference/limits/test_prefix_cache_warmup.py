@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchwright.inference.limits.prefix_groups import PrefixGroups
+from batchwright.inference.limits.prefix_cache_warmup import PrefixGroups
 
 
 class Clock:
