@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from batchwright.rules.input.lines import RequestBody, raw_bytes, read_body, read_fields
 from batchwright.rules.planning.prefix_order import ModelLines, PlanOrder, PromptPrefixes, reread_prompt
-from batchwright.rules.planning.request_cost import prompt_bytes, work_units
+from batchwright.rules.planning.request_work import prompt_bytes, work_units
 from batchwright.simulator.prefix_cache import BLOCK_TOKENS, BYTES_PER_TOKEN, PrefixCache, token_count
 
 _BLOCK_BYTES = BLOCK_TOKENS * BYTES_PER_TOKEN

@@ -19,7 +19,6 @@ from batchwright.inference.limits.concurrency_limiter import Permit
 from batchwright.inference.outcomes import Outcome
 from batchwright.inference.router import Dispatch
 from batchwright.inference.transport.base import Exchange
-from batchwright.rules.costs import AMOUNT_PER_UNIT
 from batchwright.rules.dispatch.retry_policy import (
     DEFERRED,
     RESPONSE_INTERRUPTED,
@@ -34,6 +33,7 @@ from batchwright.rules.results import output_lines
 from batchwright.rules.results.dead_letters import FinalAttempt, error_summary
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from batchwright.rules.results.token_usage import Tokens, tokens_of
+from batchwright.rules.token_costs import AMOUNT_PER_UNIT
 from batchwright.telemetry.prometheus.metric_series import CounterSeries
 
 logger = logging.getLogger(__name__)

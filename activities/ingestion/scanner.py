@@ -20,7 +20,7 @@ from batchwright.rules.input.line_splitter import InputLine
 from batchwright.rules.input.validation import InputValidator
 from batchwright.rules.planning.prefix_order import ModelLines, PlanOrder, PromptPrefixes
 from batchwright.rules.planning.prompt_sort_keys import NEEDED_TEXT_BYTES
-from batchwright.rules.planning.request_cost import estimate_tokens, prompt_bytes, work_units
+from batchwright.rules.planning.request_work import estimate_tokens, prompt_bytes, work_units
 from batchwright.rules.planning.shared_prefix import prompt_of
 from batchwright.rules.quotas import EnqueuedWork
 from batchwright.settings import Settings

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from batchwright.contracts.payloads.execution import SliceRequest
 from batchwright.database.tables.batches.batch_snapshots import BatchKey
 from batchwright.database.tables.batches.progress import ProgressTable, SliceKey
-from batchwright.rules.costs import UnitPrices
 from batchwright.rules.results.token_usage import TokenUsage
+from batchwright.rules.token_costs import UnitPrices
 
 # After its end, a slice is still counted here, until its last report is certainly in the database.
 _REPORTED_SECONDS = 10.0

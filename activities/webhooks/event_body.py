@@ -7,8 +7,8 @@ from batchwright.database.records import BatchRow
 from batchwright.database.tables.webhooks.webhook_deliveries import WebhookDelivery
 from batchwright.database.tables.webhooks.webhook_endpoints import WebhookEndpoint
 from batchwright.rules.call_results import job_body
-from batchwright.rules.costs import batch_cost
 from batchwright.rules.ids import is_call_id
+from batchwright.rules.token_costs import batch_cost
 
 _MAX_RESULT_BYTES = 1024 * 1024  # of a job, in its callback
 

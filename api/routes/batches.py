@@ -31,7 +31,7 @@ from batchwright.api.schemas.openai_objects import batch_object, batch_page, fou
 from batchwright.api.services.batches.control import BatchControl
 from batchwright.api.services.batches.creation import BatchCreator
 from batchwright.api.services.batches.deletion import BatchDeletion
-from batchwright.api.services.batches.estimate import BatchEstimates
+from batchwright.api.services.batches.estimate_runner import EstimateRunner
 from batchwright.api.services.batches.line_search import LineSearch
 from batchwright.api.services.batches.rerun import BatchReruns
 from batchwright.api.services.idempotency import (
@@ -91,7 +91,7 @@ class BatchRoutes:
         self._batch_list = deps.database.batch_list
         self._temporal = deps.temporal
         self._creator = BatchCreator(deps)
-        self._reruns, self._estimates = BatchReruns(deps), BatchEstimates(deps)
+        self._reruns, self._estimates = BatchReruns(deps), EstimateRunner(deps)
         self._control, self._deletion = BatchControl(deps), BatchDeletion(deps)
         self._search = search
         self._audit_log = AuditLog(deps)

@@ -33,7 +33,7 @@ from batchwright.contracts.terms import UploadStatus, Usage
 from batchwright.database.records import BatchRow, FileRow, PartRow, UploadRow
 from batchwright.database.tables.batches.custom_ids import FoundBatches
 from batchwright.rules.batch_states import visible_status
-from batchwright.rules.costs import batch_cost
+from batchwright.rules.token_costs import batch_cost
 
 FORECAST_AGE = timedelta(minutes=1)  # control workers forecast every 15 s
 

@@ -5,8 +5,8 @@ from pydantic_settings import BaseSettings
 
 from batchwright.contracts.registry.prices import DecimalText
 from batchwright.contracts.terms import Profile
-from batchwright.rules.costs import amount_of
 from batchwright.rules.quotas import MAX_QUOTA, QuotaLimits
+from batchwright.rules.token_costs import amount_of
 from batchwright.settings.levels import TUNING
 
 _MIB = 1024 * 1024

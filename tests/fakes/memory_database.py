@@ -25,9 +25,9 @@ from batchwright.database.tables.batches.progress import (
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow
 from batchwright.rules.batch_filters import NO_FILTERS, BatchFilters
 from batchwright.rules.batch_states import LIVE_STATES, cancel_takes_precedence, visible_status
-from batchwright.rules.costs import amount_of, total_cost
 from batchwright.rules.dispatch.fair_queue import fresh_fairness_key
-from batchwright.rules.planning.estimate import OutputHistory
+from batchwright.rules.planning.cost_estimate import OutputHistory
+from batchwright.rules.token_costs import amount_of, total_cost
 from tests.fakes.tables.batches.batch_deletions import MemoryBatchDeletions
 from tests.fakes.tables.batches.custom_ids import MemoryCustomIds
 from tests.fakes.tables.batches.dead_letters import MemoryDeadLetters

@@ -30,8 +30,8 @@ from batchwright.contracts.registry.prices import DecimalText
 from batchwright.contracts.terms import GroupKind
 from batchwright.database.errors import InOtherOrganization, UnknownBudgetGroup, UnknownTenant
 from batchwright.database.tables.tenants.daily_usage import UsageOfDay
-from batchwright.rules.costs import amount_text
 from batchwright.rules.quotas import BudgetGroup
+from batchwright.rules.token_costs import amount_text
 
 logger = logging.getLogger(__name__)
 

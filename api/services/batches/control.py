@@ -13,8 +13,8 @@ from batchwright.database.records import BatchRow
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow
 from batchwright.rules import batch_states
 from batchwright.rules.batch_states import CancelEffect
-from batchwright.rules.costs import amount_of
 from batchwright.rules.ids import is_batch_id
+from batchwright.rules.token_costs import amount_of
 
 
 class BatchControl:

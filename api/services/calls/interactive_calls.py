@@ -30,9 +30,9 @@ from batchwright.inference.outcomes import Outcome
 from batchwright.inference.router import Dispatch, ModelRouter
 from batchwright.inference.upstream import Upstream
 from batchwright.rules.backends.body_rewriting import INLINE_REWRITE_BYTES, with_model, with_priority
-from batchwright.rules.costs import AMOUNT_PER_UNIT, UnitPrices
 from batchwright.rules.dispatch.retry_policy import HOOK_FAILED, HOOK_REJECTED, NOT_SENT, Category
 from batchwright.rules.results.token_usage import NO_TOKENS, Tokens
+from batchwright.rules.token_costs import AMOUNT_PER_UNIT, UnitPrices
 from batchwright.settings import Settings
 
 logger = logging.getLogger(__name__)

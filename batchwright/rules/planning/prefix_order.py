@@ -4,7 +4,7 @@ Among lines that have only the prefix in common, the lines with the highest esti
 batch does not end with a few long responses.
 
 A line takes 54 bytes until it is written to the plan, which are on disk if the input is large. Its text stays
-on disk, and is read again only if its sort key (`sort_keys.py`) is equal to the key of another line.
+on disk, and is read again only if its sort key (`prompt_sort_keys.py`) is equal to the key of another line.
 """
 
 import struct

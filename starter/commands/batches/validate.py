@@ -17,7 +17,7 @@ from batchwright.rules.input.line_checks import InputLimits
 from batchwright.rules.input.validation import InputValidator, ValidationReport
 from batchwright.rules.input.validation import validate as validate_pieces
 from batchwright.rules.locations import SCHEME, parse_object
-from batchwright.rules.planning.estimate import InputEstimator, estimate_object
+from batchwright.rules.planning.cost_estimate import InputEstimator, estimate_object
 from batchwright.settings import Settings, load_registry
 from batchwright.starter.input_format import format_problem
 from batchwright.starter.options import settings_or_stop

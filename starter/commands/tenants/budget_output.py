@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from batchwright.contracts.registry.prices import parse_decimal
-from batchwright.rules.costs import amount_text
 from batchwright.rules.ids import is_tenant
 from batchwright.rules.quotas import MAX_QUOTA, DailyAmounts
+from batchwright.rules.token_costs import amount_text
 from batchwright.starter.output import stop
 
 _BUDGET = "Tokens per day in UTC"

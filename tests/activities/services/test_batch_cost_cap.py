@@ -6,7 +6,7 @@ from batchwright.contracts.payloads.execution import SliceRequest
 from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.contracts.terms import Usage
 from batchwright.database.records import SliceProgress
-from batchwright.rules.costs import amount_of
+from batchwright.rules.token_costs import amount_of
 from tests.activities.execution.fixture import BATCH, MODEL, TENANT, request
 from tests.fakes.memory_database import MemoryDatabase
 from tests.integration.database.rows import START, an_order

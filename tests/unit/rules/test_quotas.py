@@ -9,7 +9,7 @@ from batchwright.contracts.terms import Quota
 from batchwright.database.tables.tenants.quota_records import TenantQuotas
 from batchwright.rules.input.errors import quota_exceeded
 from batchwright.rules.input.lines import RequestBody, read_body
-from batchwright.rules.planning.request_cost import estimate_tokens, prompt_bytes
+from batchwright.rules.planning.request_work import estimate_tokens, prompt_bytes
 from batchwright.rules.quotas import (
     EnqueuedWork,
     QuotaExcess,

@@ -14,7 +14,7 @@ from batchwright.database.tables.batches.batch_records import parse_batch
 from batchwright.database.tables.files import FIRST_POSITION, LAST_POSITION, position_of
 from batchwright.rules.batch_filters import NO_FILTERS, BatchFilters
 from batchwright.rules.dispatch.fair_queue import fresh_fairness_key
-from batchwright.rules.planning.estimate import OutputHistory
+from batchwright.rules.planning.cost_estimate import OutputHistory
 
 
 class BatchList(Protocol):

@@ -12,7 +12,7 @@ from batchwright.database.sql import queries
 from batchwright.database.tables.batches.batch_records import dump_error_counts, parse_costs
 from batchwright.database.tables.batches.batch_snapshots import BatchKey
 from batchwright.database.tables.batches.batches import PostgresBatches
-from batchwright.rules.costs import amount_of, amount_text, total_cost
+from batchwright.rules.token_costs import amount_of, amount_text, total_cost
 
 
 class SettledLines(NamedTuple):

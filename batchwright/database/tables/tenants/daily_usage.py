@@ -6,8 +6,8 @@ from batchwright.contracts.terms import GroupKind
 from batchwright.database.driver import Row
 from batchwright.database.records import BudgetGroupRow
 from batchwright.database.tables.tenants.quota_records import DailyUsage
-from batchwright.rules.costs import amount_of
 from batchwright.rules.quotas import DailyAmounts
+from batchwright.rules.token_costs import amount_of
 
 
 def parse_budget(record: Row) -> DailyAmounts:

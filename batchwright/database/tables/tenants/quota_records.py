@@ -8,8 +8,8 @@ from batchwright.contracts.message import Message
 from batchwright.contracts.payloads.batch import MAX_PRIORITY
 from batchwright.contracts.registry.prices import DecimalText
 from batchwright.contracts.terms import AdmissionPolicy, OverQuota
-from batchwright.rules.costs import amount_of
 from batchwright.rules.quotas import DailyAmounts, QuotaLimits
+from batchwright.rules.token_costs import amount_of
 
 
 class TenantQuotas(Message):

@@ -27,8 +27,8 @@ from batchwright.database.tables.tenants.quota_records import (
     TenantQuotas,
     TenantShare,
 )
-from batchwright.rules.costs import amount_of, amount_text
 from batchwright.rules.quotas import DailyAmounts, EnqueuedWork, QuotaExcess, QuotaLimits, queue_behind
+from batchwright.rules.token_costs import amount_of, amount_text
 
 
 class QuotasTable(Protocol):

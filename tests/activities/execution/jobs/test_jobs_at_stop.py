@@ -11,8 +11,8 @@ from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
 from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.database.tables.batches.batch_snapshots import BatchKey
 from batchwright.database.tables.batches.progress import BatchSpending
-from batchwright.rules.costs import amount_of
 from batchwright.rules.results.segment_format import RecordKind
+from batchwright.rules.token_costs import amount_of
 from tests.activities.execution.fixture import BATCH, TENANT, eventually, request
 from tests.activities.execution.jobs.job_server import CallingServer, JobServer, config_of, done
 

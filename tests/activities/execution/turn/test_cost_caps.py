@@ -13,8 +13,8 @@ from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
 from batchwright.database.tables.batches.batch_snapshots import BatchKey
 from batchwright.database.tables.batches.progress import BatchSpending
-from batchwright.rules.costs import amount_of
 from batchwright.rules.results.token_usage import TokenUsage
+from batchwright.rules.token_costs import amount_of
 from batchwright.storage.base import StorageUnavailable
 from tests.activities.execution.fixture import (
     BATCH,

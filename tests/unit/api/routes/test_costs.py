@@ -9,15 +9,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from batchwright.api.services.batches import estimate as estimates
+from batchwright.api.services.batches import estimate_runner as estimates
 from batchwright.contracts.objects.openai import BatchCost, BatchObject, EstimateObject, ModelCost
 from batchwright.contracts.payloads.batch import ModelCounts
 from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.contracts.terms import Usage
 from batchwright.database.records import SliceProgress
 from batchwright.database.tables.batches.batch_snapshots import BatchKey
-from batchwright.rules.costs import amount_of
 from batchwright.rules.forecast.model_queue import ModelSpeed
+from batchwright.rules.token_costs import amount_of
 from tests.fakes.api import ApiFixture, error_of, open_api, open_own_api, read
 from tests.fakes.small_memory import small_memory
 

@@ -10,7 +10,7 @@ from batchwright.rules.input.errors import ValidationErrors
 from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits, LineChecker
 from batchwright.rules.input.line_splitter import InputLine
 from batchwright.rules.input.lines import FastLine, fast_parse
-from batchwright.rules.planning.request_cost import estimate_tokens, prompt_bytes, work_units
+from batchwright.rules.planning.request_work import estimate_tokens, prompt_bytes, work_units
 from batchwright.rules.planning.shared_prefix import prompt_of
 from tests.unit.rules.bad_lines import CASES, a_line
 

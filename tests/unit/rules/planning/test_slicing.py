@@ -8,7 +8,7 @@ from msgspec import Raw
 from batchwright.rules.input.line_splitter import InputLine
 from batchwright.rules.input.lines import fast_parse, read_body
 from batchwright.rules.planning.plan_format import SliceRecord
-from batchwright.rules.planning.request_cost import MAX_WORK_UNITS, prompt_bytes, work_units
+from batchwright.rules.planning.request_work import MAX_WORK_UNITS, prompt_bytes, work_units
 from batchwright.rules.planning.slicing import (
     MAX_LARGE_SLICE_BYTES,
     MIN_LARGE_SLICE_LINES,

@@ -6,8 +6,8 @@ from batchwright.contracts.terms import Endpoint, Usage
 from batchwright.database.database import Database
 from batchwright.database.tables.batches.batch_snapshots import BatchKey
 from batchwright.database.tables.batches.progress import BatchSpending, SliceKey
-from batchwright.rules.costs import amount_of
-from batchwright.rules.planning.estimate import OutputHistory
+from batchwright.rules.planning.cost_estimate import OutputHistory
+from batchwright.rules.token_costs import amount_of
 from tests.integration.database.rows import MODELS, START, after, an_order, an_outcome, slice_progress
 
 PRICES = {"a": PriceConfig(currency="EUR", input="0.1", request="1")}

@@ -25,7 +25,7 @@ from batchwright.rules.forecast.work_ahead import UnsettledWork
 from batchwright.rules.ids import is_file_id
 from batchwright.rules.input.line_checks import InputLimits
 from batchwright.rules.input.validation import InputValidator
-from batchwright.rules.planning.estimate import InputEstimator, estimate_object
+from batchwright.rules.planning.cost_estimate import InputEstimator, estimate_object
 from batchwright.storage.base import ObjectMissing
 from batchwright.storage.files import run_in_thread
 from batchwright.storage.referenced_input import InputRefused, ReferencedInput, StoredBytes
@@ -38,7 +38,7 @@ _MAX_SECONDS = 600.0  # for one input, so that a slow bucket does not keep a pla
 _DEFAULT_WEIGHT = 1.0
 
 
-class BatchEstimates:
+class EstimateRunner:
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
         self._limiter = ExpensiveTaskLimiter(_AT_ONCE, _WAIT_SECONDS, work="estimates are being made")

@@ -1,4 +1,4 @@
-"""Estimate the cost of a request from the size of its prompt and its limit of output tokens."""
+"""Estimate how much work a request is from the size of its prompt and its limit of output tokens."""
 
 from msgspec import UNSET
 

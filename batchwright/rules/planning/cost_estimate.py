@@ -14,12 +14,12 @@ from batchwright.contracts.objects.openai import (
 )
 from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.contracts.terms import Endpoint
-from batchwright.rules.costs import UnitPrices, amount_text
 from batchwright.rules.input.errors import ValidationCode
 from batchwright.rules.input.line_checks import RejectedRequest
 from batchwright.rules.input.validation import CheckedLine, InputValidator
-from batchwright.rules.planning.request_cost import answers, estimate_tokens, output_limit, prompt_bytes
+from batchwright.rules.planning.request_work import answers, estimate_tokens, output_limit, prompt_bytes
 from batchwright.rules.results.token_usage import Tokens
+from batchwright.rules.token_costs import UnitPrices, amount_text
 
 _WITHOUT_OUTPUT = frozenset({Endpoint.EMBEDDINGS, Endpoint.MODERATIONS, Endpoint.SCORE, Endpoint.RERANK})
 

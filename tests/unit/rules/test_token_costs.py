@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from batchwright.contracts.payloads.batch import ModelUsage
 from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.contracts.terms import Usage
-from batchwright.rules.costs import UnitPrices, amount_of, amount_text, batch_cost, total_cost
 from batchwright.rules.results.token_usage import total_usage
+from batchwright.rules.token_costs import UnitPrices, amount_of, amount_text, batch_cost, total_cost
 
 PRICES = PriceConfig.model_validate(
     {"input": 0.15, "cached_input": "0.075", "output": "0.6", "request": 0.001}
