@@ -6,7 +6,7 @@ import orjson
 from fastapi import Response
 
 from batchwright.contracts.terms import ValidationError
-from batchwright.rules.input.errors import ValidationCode
+from batchwright.rules.input.validation_errors import ValidationCode
 
 RETRY_AFTER_SECONDS = 5
 _FINAL = {"x-should-retry": "false"}

@@ -13,7 +13,7 @@ from itertools import zip_longest
 
 from msgspec import UNSET
 
-from batchwright.rules.input.lines import RequestBody, raw_bytes, read_body, read_fields
+from batchwright.rules.input.line_parser import RequestBody, raw_bytes, read_body, read_fields
 from batchwright.rules.planning.prefix_order import ModelLines, PlanOrder, PromptPrefixes, reread_prompt
 from batchwright.rules.planning.request_work import prompt_bytes, work_units
 from batchwright.simulator.prefix_cache import BLOCK_TOKENS, BYTES_PER_TOKEN, PrefixCache, token_count

@@ -7,7 +7,13 @@ from rich.table import Table
 
 from batchwright.contracts.objects.openai import BatchObject, BatchPage, RequestCounts
 from batchwright.contracts.payloads.batch import RerunKind
-from batchwright.rules.input.parts import GROUP_KEY, GROUP_PREFIX, FoundBatch, part_number, whole_input_ids
+from batchwright.rules.input.oversized_input import (
+    GROUP_KEY,
+    GROUP_PREFIX,
+    FoundBatch,
+    part_number,
+    whole_input_ids,
+)
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.output import (
     ExitCode,

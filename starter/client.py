@@ -19,7 +19,7 @@ from batchwright.contracts.objects.openai import (
     FileObject,
 )
 from batchwright.contracts.objects.operator import LimitsObject
-from batchwright.rules.input.parts import PartLimits
+from batchwright.rules.input.oversized_input import PartLimits
 
 _Body = Mapping[str, object]
 _Model = TypeVar("_Model", bound=BaseModel)

@@ -6,7 +6,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from batchwright.rules.input.parts import GROUP_PREFIX
+from batchwright.rules.input.oversized_input import GROUP_PREFIX
 from batchwright.settings import Settings, SettingsError, load
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.output import stop

@@ -27,7 +27,7 @@ from batchwright.rules.dispatch.retry_policy import (
     Category,
     RetryPolicy,
 )
-from batchwright.rules.input.lines import LineDamaged, read_request
+from batchwright.rules.input.line_parser import LineDamaged, read_request
 from batchwright.rules.planning.plan_format import PlanDamaged
 from batchwright.rules.results import output_lines
 from batchwright.rules.results.dead_letters import FinalAttempt, error_summary

@@ -17,7 +17,7 @@ from batchwright.contracts.payloads.finalization import FinalizeRequest
 from batchwright.contracts.payloads.ingestion import ModelShare
 from batchwright.rules import object_keys
 from batchwright.rules.ids import request_id
-from batchwright.rules.input.lines import DECODE_ERRORS, read_fields, read_text
+from batchwright.rules.input.line_parser import DECODE_ERRORS, read_fields, read_text
 from batchwright.rules.planning.plan_format import ENTRY_BYTES, PlanDamaged, unpack_entries
 from batchwright.rules.results.error_tally import line_error
 from batchwright.rules.results.output_lines import error_line

@@ -45,7 +45,12 @@ from batchwright.inference.backend_registry import CurrentModels
 from batchwright.inference.limits.fleet_rate_limits import EffectiveRates, NoRates
 from batchwright.rules import object_keys
 from batchwright.rules.deadline import Deadline
-from batchwright.rules.input.errors import file_not_found, file_too_large, price_problem, quota_exceeded
+from batchwright.rules.input.validation_errors import (
+    file_not_found,
+    file_too_large,
+    price_problem,
+    quota_exceeded,
+)
 from batchwright.rules.planning.plan_format import ENTRY_BYTES
 from batchwright.rules.quotas import EnqueuedWork, QuotaExcess
 from batchwright.rules.results.error_tally import ErrorTally

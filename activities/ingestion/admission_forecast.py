@@ -10,7 +10,7 @@ from batchwright.database.database import Database
 from batchwright.database.tables.operations.forecasts import ForecastsTable
 from batchwright.rules.forecast.new_batch import start_time
 from batchwright.rules.forecast.work_ahead import UnsettledWork
-from batchwright.rules.input.errors import window_too_short
+from batchwright.rules.input.validation_errors import window_too_short
 from batchwright.telemetry.metrics import Metrics
 
 

@@ -13,11 +13,11 @@ from batchwright.contracts.payloads.batch import BatchOrder, BatchPolicy, ModelC
 from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.growing_bytes import GrowingBytes, NewBytes
-from batchwright.rules.input.custom_id_index import CustomIdIndex
-from batchwright.rules.input.errors import ValidationCode, ValidationErrors
+from batchwright.rules.input.custom_id_search import CustomIdIndex
+from batchwright.rules.input.input_validator import InputValidator
 from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits, RejectedRequest
 from batchwright.rules.input.line_splitter import InputLine
-from batchwright.rules.input.validation import InputValidator
+from batchwright.rules.input.validation_errors import ValidationCode, ValidationErrors
 from batchwright.rules.planning.prefix_order import ModelLines, PlanOrder, PromptPrefixes
 from batchwright.rules.planning.prompt_sort_keys import NEEDED_TEXT_BYTES
 from batchwright.rules.planning.request_work import estimate_tokens, prompt_bytes, work_units

@@ -7,9 +7,9 @@ from pydantic import BaseModel, ValidationError
 from starlette.types import Message, Receive
 
 from batchwright.contracts.terms import Endpoint, Profile
-from batchwright.rules.input.errors import ValidationErrors
+from batchwright.rules.input.input_validator import InputValidator
 from batchwright.rules.input.line_checks import InputLimits
-from batchwright.rules.input.validation import InputValidator
+from batchwright.rules.input.validation_errors import ValidationErrors
 from batchwright.settings import Settings
 
 FIRST_LINE_BYTES = 64 * 1024

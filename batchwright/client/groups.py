@@ -8,7 +8,13 @@ from openai.types import Batch
 from openai.types.batch_request_counts import BatchRequestCounts
 
 from batchwright.client.connection import has_ended
-from batchwright.rules.input.parts import GROUP_KEY, GROUP_PREFIX, FoundBatch, part_number, whole_input_ids
+from batchwright.rules.input.oversized_input import (
+    GROUP_KEY,
+    GROUP_PREFIX,
+    FoundBatch,
+    part_number,
+    whole_input_ids,
+)
 from batchwright.rules.results.error_tally import OTHER
 
 MAX_BATCHES = 100  # in a list of batches

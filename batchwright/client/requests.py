@@ -8,8 +8,8 @@ from uuid import uuid4
 import msgspec
 from openai import BaseModel
 
-from batchwright.rules.input.parts import PartFile, PartLimits, divide, group_id, part_metadata
-from batchwright.rules.input.request_lines import request_line
+from batchwright.rules.input.line_writer import request_line
+from batchwright.rules.input.oversized_input import PartFile, PartLimits, divide, group_id, part_metadata
 from batchwright.rules.json_text import replace_lone_surrogates
 
 MAX_BYTES_IN_MEMORY = 16 * 1024 * 1024  # of an input file; a larger one is written to a temporary file

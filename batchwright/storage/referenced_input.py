@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from batchwright.contracts.terms import ValidationError
 from batchwright.rules.input.compression import DamagedArchive, expanded_name
-from batchwright.rules.input.errors import ValidationCode
 from batchwright.rules.input.expanded_content import ExpandedContent
+from batchwright.rules.input.validation_errors import ValidationCode
 from batchwright.rules.locations import ObjectLocation, parse_object
 from batchwright.rules.object_keys import Bucket
 from batchwright.settings import Settings

@@ -6,7 +6,7 @@ import pytest
 
 from batchwright.activities import spilled_bytes
 from batchwright.activities.scratch_file import ScratchFile
-from batchwright.rules.input import line_ids
+from batchwright.rules.input import custom_id_uniqueness
 
 
 def small_memory(environment: pytest.MonkeyPatch) -> list[ScratchFile]:
@@ -20,5 +20,5 @@ def small_memory(environment: pytest.MonkeyPatch) -> list[ScratchFile]:
     environment.setattr(spilled_bytes, "ScratchFile", recorded)
     environment.setattr(spilled_bytes, "_MEMORY_BYTES", 0)
     environment.setattr(spilled_bytes, "_CHUNK_BYTES", 1_000)
-    environment.setattr(line_ids, "_MAX_IN_TABLE", 10)
+    environment.setattr(custom_id_uniqueness, "_MAX_IN_TABLE", 10)
     return files

@@ -25,7 +25,7 @@ from batchwright.database.postgres import open_database
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.rules import object_keys
 from batchwright.rules.ids import new_batch_id, request_id
-from batchwright.rules.input.lines import read_request
+from batchwright.rules.input.line_parser import read_request
 from batchwright.rules.planning.plan_format import unpack_entries
 from batchwright.rules.results.dead_letters import FinalAttempt
 from batchwright.rules.results.output_lines import result_line

@@ -15,7 +15,7 @@ from batchwright.api.errors import ApiError, invalid_value, payload_too_large
 from batchwright.api.services.files.multipart_form import FormField, FormFile, FormPiece
 from batchwright.contracts.terms import Endpoint
 from batchwright.rules.input.digest_set import DigestSet
-from batchwright.rules.input.lines import DECODE_ERRORS, read_fields_with_margin
+from batchwright.rules.input.line_parser import DECODE_ERRORS, read_fields_with_margin
 from batchwright.rules.json_text import member_name, object_members, replace_lone_surrogates
 from batchwright.settings import Settings
 

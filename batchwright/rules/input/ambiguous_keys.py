@@ -12,7 +12,7 @@ from operator import attrgetter
 
 from msgspec import UNSET
 
-from batchwright.rules.input.lines import FastLine, LineFields, RawValue, RequestBody
+from batchwright.rules.input.line_parser import FastLine, LineFields, RawValue, RequestBody
 from batchwright.rules.json_text import member_name, object_members
 
 LINE_NAMES = frozenset(LineFields.__struct_fields__)

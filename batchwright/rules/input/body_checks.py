@@ -8,8 +8,7 @@ from typing import NamedTuple
 from msgspec import UNSET
 
 from batchwright.contracts.terms import Endpoint
-from batchwright.rules.input.errors import ValidationCode
-from batchwright.rules.input.lines import (
+from batchwright.rules.input.line_parser import (
     FastBody,
     PromptFields,
     RawValue,
@@ -17,6 +16,7 @@ from batchwright.rules.input.lines import (
     read_count,
     read_text,
 )
+from batchwright.rules.input.validation_errors import ValidationCode
 
 _KINDS = {
     ord("{"): "an object",

@@ -18,10 +18,8 @@ from batchwright.rules.input.body_checks import (
     meets_requirements_of,
     prompt_field,
 )
-from batchwright.rules.input.errors import ValidationCode, ValidationErrors
-from batchwright.rules.input.line_ids import LineIds
-from batchwright.rules.input.line_splitter import InputLine
-from batchwright.rules.input.lines import (
+from batchwright.rules.input.custom_id_uniqueness import LineIds
+from batchwright.rules.input.line_parser import (
     DECODE_ERRORS,
     FastBody,
     FastLine,
@@ -33,6 +31,8 @@ from batchwright.rules.input.lines import (
     read_fields_with_margin,
     read_text,
 )
+from batchwright.rules.input.line_splitter import InputLine
+from batchwright.rules.input.validation_errors import ValidationCode, ValidationErrors
 from batchwright.rules.json_text import storable
 
 _SHOWN_CHARACTERS = 100  # maximum characters of a wrong URL in a message

@@ -14,9 +14,9 @@ from batchwright.contracts.objects.openai import (
 )
 from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.contracts.terms import Endpoint
-from batchwright.rules.input.errors import ValidationCode
+from batchwright.rules.input.input_validator import CheckedLine, InputValidator
 from batchwright.rules.input.line_checks import RejectedRequest
-from batchwright.rules.input.validation import CheckedLine, InputValidator
+from batchwright.rules.input.validation_errors import ValidationCode
 from batchwright.rules.planning.request_work import answers, estimate_tokens, output_limit, prompt_bytes
 from batchwright.rules.results.token_usage import Tokens
 from batchwright.rules.token_costs import UnitPrices, amount_text

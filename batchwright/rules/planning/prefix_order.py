@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from batchwright.rules.growing_bytes import GrowingBytes, NewBytes, rows_of, sorted_rows
 from batchwright.rules.input.digest_set import DigestNumbers
-from batchwright.rules.input.lines import reread_body
+from batchwright.rules.input.line_parser import reread_body
 from batchwright.rules.planning.plan_format import PlanEntry
 from batchwright.rules.planning.prompt_sort_keys import (
     SORT_KEY_BYTES,

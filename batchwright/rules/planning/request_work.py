@@ -2,7 +2,7 @@
 
 from msgspec import UNSET
 
-from batchwright.rules.input.lines import (
+from batchwright.rules.input.line_parser import (
     FastBody,
     PromptFields,
     RawValue,

@@ -13,7 +13,7 @@ import msgspec
 from fnv_hash_fast import fnv1a_32
 from msgspec import UNSET, Raw, Struct
 
-from batchwright.rules.input.lines import DECODE_ERRORS, PromptFields, read_text
+from batchwright.rules.input.line_parser import DECODE_ERRORS, PromptFields, read_text
 
 _SYSTEM = (Raw(b'"system"'), Raw(b'"developer"'))
 _LIST = ord("[")

@@ -8,7 +8,7 @@ import typer
 
 from batchwright.contracts.terms import Endpoint
 from batchwright.rules.input.line_checks import InputLimits
-from batchwright.rules.input.request_lines import request_line
+from batchwright.rules.input.line_writer import request_line
 from batchwright.starter.output import ExitCode, stderr, stop
 from batchwright.starter.tables.custom_ids import CustomIds
 from batchwright.starter.tables.errors import RowError, TableError

@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from batchwright.contracts.objects.openai import BatchObject
-from batchwright.rules.input.parts import DuplicateCustomId, InputPart, PartFile, divide, part_metadata
+from batchwright.rules.input.oversized_input import (
+    DuplicateCustomId,
+    InputPart,
+    PartFile,
+    divide,
+    part_metadata,
+)
 from batchwright.starter.batch_groups import parts_of
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.output import program_name, stderr, stop

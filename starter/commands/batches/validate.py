@@ -13,9 +13,9 @@ from batchwright.activities.spilled_bytes import SpillSpace
 from batchwright.contracts.objects.openai import EstimateObject
 from batchwright.contracts.registry.schema import prices_of
 from batchwright.contracts.terms import Endpoint, Profile
+from batchwright.rules.input.input_validator import InputValidator, ValidationReport
+from batchwright.rules.input.input_validator import validate as validate_pieces
 from batchwright.rules.input.line_checks import InputLimits
-from batchwright.rules.input.validation import InputValidator, ValidationReport
-from batchwright.rules.input.validation import validate as validate_pieces
 from batchwright.rules.locations import SCHEME, parse_object
 from batchwright.rules.planning.cost_estimate import InputEstimator, estimate_object
 from batchwright.settings import Settings, load_registry

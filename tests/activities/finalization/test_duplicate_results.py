@@ -14,8 +14,8 @@ from batchwright.contracts.payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.rules import object_keys
 from batchwright.rules.ids import derived_file_id, request_id
+from batchwright.rules.input.line_parser import read_request
 from batchwright.rules.input.line_splitter import LineSplitter
-from batchwright.rules.input.lines import read_request
 from batchwright.rules.results.dead_letters import FinalAttempt
 from batchwright.rules.results.output_lines import error_line, result_line
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter

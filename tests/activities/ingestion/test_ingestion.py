@@ -23,8 +23,8 @@ from batchwright.contracts.payloads.ingestion import IngestResult, ModelShare
 from batchwright.contracts.terms import BatchStatus, Endpoint, Profile, ValidationError
 from batchwright.rules import growing_bytes
 from batchwright.rules.ids import request_id
-from batchwright.rules.input import line_ids
-from batchwright.rules.input.validation import validate
+from batchwright.rules.input import custom_id_uniqueness
+from batchwright.rules.input.input_validator import validate
 from batchwright.rules.limits.rate_allocation import Pacing
 from batchwright.rules.planning.plan_format import PlanEntry, SliceRecord
 from batchwright.rules.planning.prefix_order import ModelLines, PlanLine, ReadLine
@@ -89,7 +89,7 @@ async def test_the_plan_is_the_same_if_its_rows_are_on_disk(
     monkeypatch.setattr(spilled_bytes, "_MEMORY_BYTES", 0)
     monkeypatch.setattr(spilled_bytes, "_CHUNK_BYTES", 1_000)
     monkeypatch.setattr(growing_bytes, "_RUN_ROWS", 50)
-    monkeypatch.setattr(line_ids, "_MAX_IN_TABLE", 10)
+    monkeypatch.setattr(custom_id_uniqueness, "_MAX_IN_TABLE", 10)
     monkeypatch.setattr(publisher, "_PIECE_BYTES", 1_000)
     assert await planned() == in_memory
 
@@ -111,7 +111,7 @@ async def test_lines_are_sorted_off_the_event_loop(monkeypatch: pytest.MonkeyPat
 async def test_a_repeated_id_beyond_the_table_in_memory_fails_the_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(line_ids, "_MAX_IN_TABLE", 1)
+    monkeypatch.setattr(custom_id_uniqueness, "_MAX_IN_TABLE", 1)
     batch = await a_batch(a_line("1"), a_line("2"), a_line("3"), a_line("2"))
     result = await batch.ingest()
     assert result.failed

@@ -36,7 +36,7 @@ from batchwright.database.tables.webhooks.webhook_deliveries import WebhookAttem
 from batchwright.database.tables.webhooks.webhook_endpoints import WebhookEndpoint
 from batchwright.rules.batch_states import LIVE_STATES
 from batchwright.rules.forecast.model_queue import ModelSpeed
-from batchwright.rules.input.custom_id_index import CustomIdPart
+from batchwright.rules.input.custom_id_search import CustomIdPart
 from batchwright.rules.quotas import BudgetGroup, DailyAmounts, EnqueuedWork
 from batchwright.rules.results.token_usage import total_usage
 from batchwright.rules.worker_stats import UpstreamTraffic

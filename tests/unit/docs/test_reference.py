@@ -7,7 +7,7 @@ import pytest
 
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.terms import Quota
-from batchwright.rules.input.errors import ValidationCode
+from batchwright.rules.input.validation_errors import ValidationCode
 from batchwright.settings import Settings
 from batchwright.settings.limits import LimitSettings
 from docs.error_codes import CODES

@@ -11,9 +11,9 @@ from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.backends import async_jobs
 from batchwright.rules.backends.microbatch import EmbeddingsAdapter
 from batchwright.rules.backends.response_checks import find_embeddings_problem
+from batchwright.rules.input.input_validator import InputValidator
 from batchwright.rules.input.line_checks import InputLimits
-from batchwright.rules.input.lines import parse_line, read_fields, read_request, reread_body
-from batchwright.rules.input.validation import InputValidator
+from batchwright.rules.input.line_parser import parse_line, read_fields, read_request, reread_body
 from batchwright.rules.planning.duplicate_lines import (
     Duplicate,
     DuplicatesDamaged,

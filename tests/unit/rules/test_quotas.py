@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from batchwright.contracts.terms import Quota
 from batchwright.database.tables.tenants.quota_records import TenantQuotas
-from batchwright.rules.input.errors import quota_exceeded
-from batchwright.rules.input.lines import RequestBody, read_body
+from batchwright.rules.input.line_parser import RequestBody, read_body
+from batchwright.rules.input.validation_errors import quota_exceeded
 from batchwright.rules.planning.request_work import estimate_tokens, prompt_bytes
 from batchwright.rules.quotas import (
     EnqueuedWork,

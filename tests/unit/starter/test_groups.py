@@ -15,7 +15,7 @@ from batchwright.contracts.payloads.batch import ErrorCount
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
 from batchwright.rules.ids import request_id
-from batchwright.rules.input.parts import PartLimits
+from batchwright.rules.input.oversized_input import PartLimits
 from batchwright.rules.results.output_lines import error_line
 from batchwright.starter.client import Client
 from tests.unit.starter.cli import LINE, Cli, served

@@ -13,7 +13,7 @@ from batchwright.database.sql import queries
 from batchwright.database.tables.batches.batch_records import parse_batch
 from batchwright.database.tables.files import FIRST_POSITION, LAST_POSITION, position_of
 from batchwright.rules.batch_filters import NO_FILTERS, BatchFilters
-from batchwright.rules.input.custom_id_index import CustomIdPart, encode_custom_id
+from batchwright.rules.input.custom_id_search import CustomIdPart, encode_custom_id
 
 # Batches of one statement. Those of 10 million lines have 40 rows each, and a statement may take up to
 # QUERY_SECONDS, even if all rows are read from a slow disk.

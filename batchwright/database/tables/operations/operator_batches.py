@@ -19,7 +19,7 @@ from batchwright.database.tables.batches.custom_ids import (
     FoundBatches,
     search_in_steps,
 )
-from batchwright.rules.input.custom_id_index import encode_custom_id
+from batchwright.rules.input.custom_id_search import encode_custom_id
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from batchwright.database.tables.batches.batch_list import BatchList
 from batchwright.database.tables.batches.custom_ids import CustomIdsTable, FoundBatches
 from batchwright.rules.batch_filters import NO_FILTERS, BatchFilters
 from batchwright.rules.growing_bytes import GrowingBytes
-from batchwright.rules.input.custom_id_index import CustomIdIndex, CustomIdPart
+from batchwright.rules.input.custom_id_search import CustomIdIndex, CustomIdPart
 from tests.fakes.tables.rows import Rows
 
 _ALL = 1_000_000

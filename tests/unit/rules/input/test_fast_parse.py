@@ -6,10 +6,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batchwright.contracts.terms import Endpoint, Profile, ValidationError
-from batchwright.rules.input.errors import ValidationErrors
 from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits, LineChecker
+from batchwright.rules.input.line_parser import FastLine, fast_parse
 from batchwright.rules.input.line_splitter import InputLine
-from batchwright.rules.input.lines import FastLine, fast_parse
+from batchwright.rules.input.validation_errors import ValidationErrors
 from batchwright.rules.planning.request_work import estimate_tokens, prompt_bytes, work_units
 from batchwright.rules.planning.shared_prefix import prompt_of
 from tests.unit.rules.bad_lines import CASES, a_line

@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from batchwright.rules import growing_bytes
 from batchwright.rules.input.digest_set import DigestNumbers, DigestSet
-from batchwright.rules.input.lines import read_body
+from batchwright.rules.input.line_parser import read_body
 from batchwright.rules.planning import prefix_order, shared_prefix
 from batchwright.rules.planning.prefix_order import ModelLines, PlanOrder, PromptPrefixes
 from batchwright.rules.planning.shared_prefix import Prompt, lexicographic_order, prompt_of, system_hash

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from batchwright.rules.input.line_parser import fast_parse, read_body
 from batchwright.rules.input.line_splitter import InputLine
-from batchwright.rules.input.lines import fast_parse, read_body
 from batchwright.rules.planning.plan_format import SliceRecord
 from batchwright.rules.planning.request_work import MAX_WORK_UNITS, prompt_bytes, work_units
 from batchwright.rules.planning.slicing import (

@@ -17,7 +17,7 @@ from batchwright.database.tables.operations import operator_batches
 from batchwright.database.tables.operations.operator_batches import OperatorBatchFilters
 from batchwright.rules.batch_filters import BatchFilters
 from batchwright.rules.growing_bytes import GrowingBytes
-from batchwright.rules.input.custom_id_index import CustomIdIndex
+from batchwright.rules.input.custom_id_search import CustomIdIndex
 from tests.fakes.tables.batches.custom_ids import part_of
 from tests.integration.database.rows import START, after, an_order, an_outcome, slice_progress
 

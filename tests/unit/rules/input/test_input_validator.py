@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from batchwright.contracts.terms import Endpoint, Profile
+from batchwright.rules.input.input_validator import ValidationReport, validate
 from batchwright.rules.input.line_checks import InputLimits
-from batchwright.rules.input.validation import ValidationReport, validate
 from tests.unit.rules.bad_lines import a_line
 
 MIB = 1024 * 1024

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from batchwright.rules.input.parts import (
+from batchwright.rules.input.oversized_input import (
     DuplicateCustomId,
     FoundBatch,
     InputPart,

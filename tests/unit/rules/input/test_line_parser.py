@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from batchwright.rules.input.line_splitter import BOM, InputLine, LineSplitter
-from batchwright.rules.input.lines import (
+from batchwright.rules.input.line_parser import (
     LineDamaged,
     ParsedLine,
     parse_line,
@@ -17,6 +16,7 @@ from batchwright.rules.input.lines import (
     read_request,
     reread_body,
 )
+from batchwright.rules.input.line_splitter import BOM, InputLine, LineSplitter
 
 LONGEST = 12
 LINES = st.lists(st.sampled_from([b"", b" ", b"\r", b"a", b'{"a":1}', b"12345678901", b"\xff", b"x" * 20]))

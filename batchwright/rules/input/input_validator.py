@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from batchwright.contracts.terms import Endpoint, Profile, ValidationError
 from batchwright.rules.growing_bytes import GrowingBytes, NewBytes
-from batchwright.rules.input.errors import ValidationCode, ValidationErrors
 from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits, LineChecker, RejectedRequest
+from batchwright.rules.input.line_parser import fast_parse
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter
-from batchwright.rules.input.lines import fast_parse
+from batchwright.rules.input.validation_errors import ValidationCode, ValidationErrors
 
 CheckedLine = tuple[InputLine, AcceptedRequest | RejectedRequest]
 _LINES_PARSED_AT_ONCE = 256

@@ -3,8 +3,8 @@
 import pytest
 
 from batchwright.rules.growing_bytes import GrowingBytes
-from batchwright.rules.input import custom_id_index
-from batchwright.rules.input.custom_id_index import CustomIdIndex, CustomIdPart
+from batchwright.rules.input import custom_id_search
+from batchwright.rules.input.custom_id_search import CustomIdIndex, CustomIdPart
 
 
 def parts_of(*custom_ids: str) -> list[CustomIdPart]:
@@ -33,7 +33,7 @@ def test_an_index_without_lines_has_no_parts() -> None:
 
 
 def test_parts_have_a_limited_number_of_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(custom_id_index, "_PART_LINES", 3)
+    monkeypatch.setattr(custom_id_search, "_PART_LINES", 3)
     parts = parts_of(*"abcdefgh")
     assert len(parts) == 3
     found = [[custom_id for custom_id in "abcdefgh" if part.contains(custom_id)] for part in parts]

@@ -4,16 +4,16 @@ import pytest
 
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.growing_bytes import GrowingBytes
-from batchwright.rules.input import line_ids
+from batchwright.rules.input import custom_id_uniqueness
+from batchwright.rules.input.custom_id_uniqueness import LineIds
+from batchwright.rules.input.input_validator import validate
 from batchwright.rules.input.line_checks import InputLimits
-from batchwright.rules.input.line_ids import LineIds
-from batchwright.rules.input.request_lines import request_line
-from batchwright.rules.input.validation import validate
+from batchwright.rules.input.line_writer import request_line
 
 
 @pytest.fixture(autouse=True)
 def _a_table_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_ids, "_MAX_IN_TABLE", 3)
+    monkeypatch.setattr(custom_id_uniqueness, "_MAX_IN_TABLE", 3)
 
 
 def test_a_repetition_of_an_id_in_the_table_is_found_at_once() -> None:
