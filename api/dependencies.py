@@ -19,7 +19,7 @@ from batchwright.storage.base import Storage
 from batchwright.storage.referenced_input import InputObjects
 from batchwright.telemetry.exposition import SdkMetricsClient
 from batchwright.telemetry.metrics import Metrics
-from batchwright.webhooks.url_checker import UrlChecker
+from batchwright.webhooks.submitted_url_check import UrlChecker
 
 
 class ServedModels(Protocol):

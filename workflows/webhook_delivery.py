@@ -12,7 +12,7 @@ with workflow.unsafe.imports_passed_through():
         DeliveryResult,
         WebhookActivities,
     )
-    from batchwright.rules.webhooks.retry_schedule import (
+    from batchwright.rules.webhooks.webhook_retries import (
         RETRY_PERIOD,
         TEST_RETRY_PERIOD,
         is_last_attempt,

@@ -24,7 +24,7 @@ from batchwright.contracts.errors import LineCode
 from batchwright.contracts.registry.job_config import JobConfig
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference import job_messages
-from batchwright.inference.outcomes import Outcome
+from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch
 from batchwright.inference.transport.base import TargetUrl
 from batchwright.inference.upstream import Upstream

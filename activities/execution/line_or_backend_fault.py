@@ -12,7 +12,7 @@ from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.result_writer import ResultWriter
 from batchwright.contracts.payloads.execution import SliceRequest
 from batchwright.inference.circuit_reports import report_failure
-from batchwright.inference.outcomes import Outcome, quotable_error
+from batchwright.inference.request_outcome import Outcome, quotable_error
 from batchwright.inference.router import Dispatch
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.dispatch.retry_policy import (

@@ -16,7 +16,7 @@ from batchwright.contracts.errors import LINE_MESSAGES, LineCode
 from batchwright.contracts.payloads.execution import SliceRequest
 from batchwright.inference.circuit_reports import report_success
 from batchwright.inference.limits.concurrency_limiter import Permit
-from batchwright.inference.outcomes import Outcome
+from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch
 from batchwright.inference.transport.base import Exchange
 from batchwright.rules.dispatch.retry_policy import (

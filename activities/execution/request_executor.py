@@ -14,12 +14,12 @@ from batchwright.activities.execution.turn_context import TurnContext
 from batchwright.activities.services.backend_jobs import forwarded_headers
 from batchwright.contracts.registry.schema import LimitConfig
 from batchwright.contracts.terms import Endpoint
+from batchwright.inference.backend_client import RequestSender
 from batchwright.inference.circuit_reports import report_probe_success
-from batchwright.inference.client import RequestSender
 from batchwright.inference.hooks import HookCall
 from batchwright.inference.limits.concurrency_limiter import Permit
-from batchwright.inference.outcomes import Outcome
 from batchwright.inference.probes import ProbeResult
+from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch
 from batchwright.inference.upstream import Upstream
 from batchwright.rules.dispatch.retry_policy import DEFERRED, SUCCESS

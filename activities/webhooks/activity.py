@@ -12,8 +12,8 @@ from batchwright.contracts.payloads.webhooks import AttemptRequest, AttemptResul
 from batchwright.database.database import Database
 from batchwright.database.tables.webhooks.webhook_deliveries import WebhookAttempt, WebhookDelivery
 from batchwright.database.tables.webhooks.webhook_endpoints import WebhookEndpoint
-from batchwright.rules.webhooks.retry_schedule import RETRY_PERIOD
 from batchwright.rules.webhooks.signatures import signed_headers
+from batchwright.rules.webhooks.webhook_retries import RETRY_PERIOD
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal.stored_secrets import StoredSecrets, StoredSecretUnreadable
 from batchwright.webhooks.sender import SendResult, WebhookSender

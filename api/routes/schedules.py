@@ -1,4 +1,4 @@
-"""/v1/x/schedules: schedules that create batches at the times of a cron form."""
+"""/v1/x/schedules: schedules that create batches at the times of a cron expression."""
 
 from typing import Annotated
 

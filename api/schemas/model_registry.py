@@ -13,13 +13,13 @@ from batchwright.contracts.objects.operator import (
     RegisteredModel,
     SettingObject,
 )
-from batchwright.inference.catalog import CatalogEntry
 from batchwright.inference.effective_settings import (
     SettingWithSource,
     effective_backends,
     effective_settings,
     visible_change,
 )
+from batchwright.inference.model_catalog import CatalogEntry
 from batchwright.settings import Settings
 
 

@@ -20,7 +20,7 @@ from batchwright.contracts.objects.schedules import (
 )
 from batchwright.contracts.payloads.batch_schedules import BatchTemplate, OverlapPolicy
 from batchwright.database.tables.schedules import ScheduleRow, ScheduleRunRow
-from batchwright.rules.cron import MAX_CRON_CHARACTERS, check_cron
+from batchwright.rules.cron_expressions import MAX_CRON_CHARACTERS, check_cron
 from batchwright.settings import Settings
 from batchwright.temporal.batch_schedules import ScheduleStatus
 

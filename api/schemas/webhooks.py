@@ -25,8 +25,8 @@ from batchwright.contracts.objects.webhooks import (
 )
 from batchwright.database.tables.webhooks.webhook_deliveries import ListedDelivery
 from batchwright.database.tables.webhooks.webhook_endpoints import WebhookEndpoint
-from batchwright.rules.webhooks.forbidden_addresses import MAX_URL_CHARACTERS
 from batchwright.rules.webhooks.signatures import check_secret
+from batchwright.rules.webhooks.ssrf_rules import MAX_URL_CHARACTERS
 
 MAX_DESCRIPTION_CHARACTERS = 256
 _MAX_SECRET_CHARACTERS = 128

@@ -48,7 +48,7 @@ class Schedules:
                 schedules (429).
         """
         if fields.cron is None or fields.batch is None:
-            raise TypeError("a new schedule needs a cron form and a batch")
+            raise TypeError("a new schedule needs a cron expression and a batch")
         row = ScheduleRow(
             tenant=tenant,
             id=id,

@@ -30,11 +30,11 @@ from batchwright.rules.ids import (
     webhook_id_of_batch,
     webhook_id_of_call,
 )
-from batchwright.rules.webhooks.retry_schedule import LOST_AFTER
 from batchwright.rules.webhooks.signatures import new_secret
+from batchwright.rules.webhooks.webhook_retries import LOST_AFTER
 from batchwright.temporal.codec import load_keys
 from batchwright.temporal.stored_secrets import StoredSecrets, StoredSecretUnreadable
-from batchwright.webhooks.url_checker import REFUSED_URLS_PER_MINUTE, TooManyUrls
+from batchwright.webhooks.submitted_url_check import REFUSED_URLS_PER_MINUTE, TooManyUrls
 
 logger = logging.getLogger(__name__)
 _SECRET_BYTES = 32

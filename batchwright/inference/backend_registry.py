@@ -14,7 +14,9 @@ from typing import Protocol
 from batchwright.contracts.registry.backend_config import BackendConfig
 from batchwright.contracts.registry.prices import PriceConfig
 from batchwright.contracts.registry.schema import ModelConfig
-from batchwright.inference.catalog import (
+from batchwright.inference.client_pool import ClientPool, client_key
+from batchwright.inference.discovery import ListingFailed
+from batchwright.inference.model_catalog import (
     ChangeResolver,
     ListedModel,
     RuntimeChange,
@@ -22,8 +24,6 @@ from batchwright.inference.catalog import (
     gateways_of,
     unlisted_models,
 )
-from batchwright.inference.client_pool import ClientPool, client_key
-from batchwright.inference.discovery import ListingFailed
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.upstream import Backend
 from batchwright.rules.backends.registry_changes import effective_models, registry_fingerprint

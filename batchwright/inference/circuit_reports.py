@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from batchwright.inference.outcomes import Outcome, quotable_error
+from batchwright.inference.request_outcome import Outcome, quotable_error
 from batchwright.inference.router import Dispatch
 from batchwright.rules.dispatch.retry_policy import BUSY, Budget
 

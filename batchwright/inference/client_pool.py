@@ -13,10 +13,10 @@ from weakref import WeakSet
 import httpx
 
 from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.inference.client import InferenceClient
+from batchwright.inference.backend_client import InferenceClient
 from batchwright.inference.transport.base import Transport
+from batchwright.inference.transport.connection_pool import PooledTransport
 from batchwright.inference.transport.httpx_transport import HttpxTransport
-from batchwright.inference.transport.pool import PooledTransport
 from batchwright.inference.transport.tls import InvalidTlsFiles, TlsContext, needs_tls_context
 from batchwright.settings import Settings
 

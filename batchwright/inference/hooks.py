@@ -21,7 +21,7 @@ from typing import NamedTuple, cast
 import msgspec
 
 from batchwright.contracts.errors import LineCode
-from batchwright.inference.outcomes import Outcome
+from batchwright.inference.request_outcome import Outcome
 from batchwright.rules.dispatch import retry_policy
 from batchwright.rules.json_text import is_json
 from batchwright.settings import Settings, SettingsError

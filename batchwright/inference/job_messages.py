@@ -2,7 +2,7 @@
 
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.registry.job_config import JobConfig
-from batchwright.inference.outcomes import Outcome, invalid_response
+from batchwright.inference.request_outcome import Outcome, invalid_response
 from batchwright.rules.backends.async_jobs import (
     InvalidJobReport,
     JobReport,

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.registry.schema import LimitConfig
 from batchwright.contracts.terms import Endpoint
-from batchwright.inference.client import RequestSender, parse_response
-from batchwright.inference.outcomes import Outcome
+from batchwright.inference.backend_client import RequestSender, parse_response
+from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.transport.base import Header, TargetUrl
 from batchwright.rules.backends.chat_microbatch import ChatAdapter, ChatExecutor
 from batchwright.rules.backends.microbatch import (

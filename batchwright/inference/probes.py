@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import IntEnum
 
 from batchwright.contracts.terms import Endpoint
-from batchwright.inference.client import InferenceClient
+from batchwright.inference.backend_client import InferenceClient
 from batchwright.inference.discovery import ListingFailed
 from batchwright.inference.transport.base import TargetUrl
 from batchwright.rules.dispatch.retry_policy import SUCCESS, Budget

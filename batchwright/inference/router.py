@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from batchwright.contracts.registry.schema import LimitConfig, LoadBalancing, ModelConfig
 from batchwright.contracts.terms import Endpoint
+from batchwright.inference.backend_client import RequestSender
 from batchwright.inference.circuit_breaker import CircuitAttempt, CircuitBreaker
-from batchwright.inference.client import RequestSender
 from batchwright.inference.limits.prefix_cache_warmup import PrefixGroups
-from batchwright.inference.outcomes import Outcome, invalid_response
+from batchwright.inference.request_outcome import Outcome, invalid_response
 from batchwright.inference.transport.base import Exchange, Header
 from batchwright.inference.upstream import Backend, Upstream
 from batchwright.rules.backends.body_rewriting import (

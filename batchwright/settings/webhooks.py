@@ -3,7 +3,7 @@
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings
 
-from batchwright.rules.webhooks.forbidden_addresses import Network, parse_networks
+from batchwright.rules.webhooks.ssrf_rules import Network, parse_networks
 from batchwright.settings.levels import TUNING
 
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from batchwright.rules.webhooks.forbidden_addresses import Network, check_address, check_url
-from batchwright.webhooks.host_lookup import HostLookup
+from batchwright.rules.webhooks.ssrf_rules import Network, check_address, check_url
+from batchwright.webhooks.dns_lookup import DnsLookup
 
 TIMEOUT_SECONDS = 15.0
 MAX_RESPONSE_BYTES = 64 * 1024
@@ -54,7 +54,7 @@ class WebhookSender:
         """
         self._allowed, self._timeout = allowed, timeout_seconds
         self._tls = tls or ssl.create_default_context()
-        self._lookup = HostLookup()
+        self._lookup = DnsLookup()
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, url: str, headers: Mapping[str, str], body: bytes) -> SendResult:
@@ -133,7 +133,7 @@ class WebhookSender:
 class _Resolver(AbstractResolver):
     """Lets aiohttp look up hosts with `lookup`. Closing the resolver does not close `lookup`."""
 
-    def __init__(self, lookup: HostLookup) -> None:
+    def __init__(self, lookup: DnsLookup) -> None:
         self._lookup = lookup
 
     async def resolve(

@@ -11,7 +11,7 @@ import msgspec
 import uvloop
 
 from batchwright.inference.transport.base import BackendRequest, Header, TargetUrl
-from batchwright.inference.transport.pool import PooledTransport
+from batchwright.inference.transport.connection_pool import PooledTransport
 from bench.peers.harness import PeerJob, run
 
 _HEADERS: list[Header] = [(b"content-type", b"application/json"), (b"accept", b"application/json")]

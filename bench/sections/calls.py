@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from batchwright.api.services.calls.held_calls import MAX_HELD_PER_TENANT
 from batchwright.inference.transport.base import BackendRequest, TargetUrl
-from batchwright.inference.transport.pool import PooledTransport
+from batchwright.inference.transport.connection_pool import PooledTransport
 from bench.inputs import MODELS
 from bench.results import Figure, Target
 from bench.section import Section, SectionOptions

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from batchwright.inference.transport.base import BackendRequest, TargetUrl
-from batchwright.inference.transport.pool import PooledTransport
+from batchwright.inference.transport.connection_pool import PooledTransport
 from batchwright.starter.client import Client
 from bench import batches
 from bench.inputs import MODELS, write_input

@@ -10,8 +10,8 @@ from batchwright.contracts.registry.backend_config import BackendConfig
 from batchwright.contracts.registry.schema import ModelConfig
 from batchwright.contracts.terms import Usage
 from batchwright.inference.backend_registry import BackendRegistry
-from batchwright.inference.catalog import ListedModel
 from batchwright.inference.client_pool import ClientPool
+from batchwright.inference.model_catalog import ListedModel
 from batchwright.rules.dispatch.retry_policy import Category
 from batchwright.rules.worker_stats import UpstreamTraffic, sum_traffic
 from batchwright.settings import load

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from batchwright.inference.client import InferenceClient
+from batchwright.inference.backend_client import InferenceClient
 from batchwright.inference.transport.base import BackendRequest, BackendResponse, TargetUrl, Transport
 from batchwright.settings import Settings, load
 from batchwright.telemetry import tracing

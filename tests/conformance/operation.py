@@ -304,7 +304,7 @@ async def costs(api: Api) -> None:
 
 @TABLE.row(
     "Operation",
-    "a schedule creates a batch when it is triggered, and lists it; a cron form that is none is 400",
+    "a schedule creates a batch when it is triggered, and lists it; a cron expression that is not valid is 400",
     Profile.RELAXED,
 )
 async def schedules(api: Api) -> None:

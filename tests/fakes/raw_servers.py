@@ -5,9 +5,9 @@ import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from batchwright.inference.client import InferenceClient
+from batchwright.inference.backend_client import InferenceClient
 from batchwright.inference.client_pool import open_transport
-from batchwright.inference.outcomes import Outcome
+from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.transport.base import TargetUrl
 from tests.fakes.settings import load
 

@@ -6,8 +6,8 @@ import httpx
 
 from batchwright.contracts.registry.backend_config import BackendConfig
 from batchwright.contracts.registry.schema import ModelConfig
-from batchwright.inference.client import InferenceClient
-from batchwright.inference.outcomes import Outcome
+from batchwright.inference.backend_client import InferenceClient
+from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch, ModelRouter
 from batchwright.inference.transport.base import Header, TargetUrl
 from batchwright.inference.transport.httpx_transport import HttpxTransport

@@ -10,7 +10,7 @@ from aiohttp import web
 from openai import OpenAI
 from openai.types.webhooks import UnwrapWebhookEvent
 
-from batchwright.rules.webhooks.forbidden_addresses import parse_networks
+from batchwright.rules.webhooks.ssrf_rules import parse_networks
 
 LOOPBACK = parse_networks(["127.0.0.0/8", "::1/128"])
 

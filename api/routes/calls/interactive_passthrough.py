@@ -29,7 +29,7 @@ from batchwright.api.services.calls.backend_answer import BackendAnswer, Interac
 from batchwright.api.services.calls.interactive_calls import InteractiveCalls, error_of
 from batchwright.api.services.calls.watched_connections import WatchedConnections, stopping_error
 from batchwright.contracts.terms import Endpoint
-from batchwright.inference.outcomes import Outcome, invalid_response
+from batchwright.inference.request_outcome import Outcome, invalid_response
 from batchwright.inference.transport.base import BackendResponse, ResponseTooLarge
 from batchwright.inference.transport.decoding import decode_content
 from batchwright.rules.call_lines import edit_body

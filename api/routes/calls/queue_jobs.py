@@ -28,7 +28,7 @@ from batchwright.contracts.terms import Endpoint
 from batchwright.rules.call_lines import edit_body
 from batchwright.rules.call_results import job_body
 from batchwright.rules.ids import is_call_id
-from batchwright.rules.webhooks.forbidden_addresses import MAX_URL_CHARACTERS
+from batchwright.rules.webhooks.ssrf_rules import MAX_URL_CHARACTERS
 
 _PREFIX = "job_"
 _JSON = "application/json"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from batchwright.inference.outcomes import Outcome
+from batchwright.inference.request_outcome import Outcome
 from batchwright.rules.dispatch.retry_policy import SUCCESS, Category
 from batchwright.rules.limits.adaptive_limit import AdaptiveLimit, LimitBounds
 from batchwright.rules.limits.backend_load import LoadSignal

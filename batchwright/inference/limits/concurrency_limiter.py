@@ -16,7 +16,7 @@ from batchwright.contracts.payloads.batch import DEFAULT_PRIORITY
 from batchwright.inference.limits.adaptive_backend_limits import BackendLimits, PlacedRequest
 from batchwright.inference.limits.model_permits import ModelPermits
 from batchwright.inference.limits.tenant_and_model_limits import Charge, Limit, TenantAndModelLimits
-from batchwright.inference.outcomes import Outcome
+from batchwright.inference.request_outcome import Outcome
 from batchwright.rules.dispatch.fair_queue import FairQueue, FairShare
 from batchwright.rules.dispatch.retry_policy import SUCCESS
 

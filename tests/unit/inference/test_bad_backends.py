@@ -14,8 +14,8 @@ import trustme
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.registry.backend_config import BackendConfig
 from batchwright.contracts.registry.schema import ModelConfig
-from batchwright.inference.client import InferenceClient
-from batchwright.inference.outcomes import Outcome
+from batchwright.inference.backend_client import InferenceClient
+from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.transport.base import TargetUrl
 from batchwright.inference.upstream import Backend

@@ -12,7 +12,7 @@ import pytest
 
 from batchwright.contracts.registry.schema import LimitConfig
 from batchwright.contracts.terms import Endpoint
-from batchwright.inference.client import RequestSender, parse_response
+from batchwright.inference.backend_client import RequestSender, parse_response
 from batchwright.inference.microbatch_sender import (
     MicrobatchSender,
     MicrobatchSenders,

@@ -11,7 +11,7 @@ import pytest
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.registry.backend_config import BackendConfig
 from batchwright.inference.client_pool import ClientPool
-from batchwright.inference.outcomes import Outcome
+from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.transport.base import TargetUrl
 from batchwright.rules.dispatch import retry_policy
 from tests.clocks import skip_time

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
-from batchwright.inference.client import InferenceClient
-from batchwright.inference.outcomes import Outcome
+from batchwright.inference.backend_client import InferenceClient
+from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.transport.base import Exchange, TargetUrl
 from batchwright.rules.dispatch import retry_policy
 from tests.clocks import skip_time

@@ -5,7 +5,7 @@ import pytest
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.registry.job_config import JobConfig
 from batchwright.inference import job_messages
-from batchwright.inference.outcomes import Outcome
+from batchwright.inference.request_outcome import Outcome
 from batchwright.rules.backends.async_jobs import InvalidJobReport, JobState, job_path, parse_job_report
 from batchwright.rules.backends.body_rewriting import with_string
 from batchwright.rules.dispatch import retry_policy

@@ -7,7 +7,7 @@ import httpx
 
 from batchwright.contracts.registry.backend_config import BackendConfig
 from batchwright.contracts.terms import Endpoint
-from batchwright.inference.client import InferenceClient
+from batchwright.inference.backend_client import InferenceClient
 from batchwright.inference.probes import ProbeResult, UpstreamProber
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.upstream import Backend

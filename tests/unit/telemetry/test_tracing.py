@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from batchwright.inference.client import InferenceClient
+from batchwright.inference.backend_client import InferenceClient
 from batchwright.inference.transport.base import TargetUrl
 from batchwright.inference.transport.httpx_transport import HttpxTransport
 from batchwright.settings import Settings, SettingsError, load

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 import pytest
 import trustme
 
-from batchwright.rules.webhooks.forbidden_addresses import Network
-from batchwright.webhooks.host_lookup import HostLookup
+from batchwright.rules.webhooks.ssrf_rules import Network
+from batchwright.webhooks.dns_lookup import DnsLookup
 from batchwright.webhooks.sender import MAX_RESPONSE_BYTES, SendResult, WebhookSender
 from tests.fakes.raw_servers import Serve, read_request, served
 from tests.fakes.webhook_receiver import LOOPBACK, receiving
@@ -206,7 +206,7 @@ async def test_a_slow_endpoint_does_not_delay_another() -> None:
 @pytest.mark.parametrize("host", ["localhost", "nowhere.invalid"])
 async def test_a_refused_host_does_not_say_if_it_exists(host: str) -> None:
     """Otherwise a tenant could find out the names of the operator's hosts."""
-    lookup = HostLookup()
+    lookup = DnsLookup()
     reason = f"^its host {host} was not found, or has an address that is not a public one$"
     with pytest.raises(ValueError, match=reason):
         await lookup.check_host(host, [])
@@ -214,7 +214,7 @@ async def test_a_refused_host_does_not_say_if_it_exists(host: str) -> None:
 
 
 async def test_a_host_in_an_allowed_network_passes() -> None:
-    lookup = HostLookup()
+    lookup = DnsLookup()
     await lookup.check_host("localhost", LOOPBACK)
     lookup.close()
 
@@ -230,7 +230,7 @@ async def test_name_servers_that_are_silent_for_all_attempts_do_not_delay_other_
         return look_up("127.0.0.1", *rest)
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    lookup = HostLookup()
+    lookup = DnsLookup()
     # So many hang if 50 attempts end after 15 s, and their lookups after 30 s.
     silent = [asyncio.create_task(lookup.addresses("silent.example")) for _ in range(99)]
     try:

@@ -14,7 +14,7 @@ from batchwright.activities.execution.result_writer import ResultWriter, Segment
 from batchwright.activities.services.batch_cost_cap import uncounted
 from batchwright.contracts.errors import LineCode
 from batchwright.inference.limits.concurrency_limiter import Permit, PermitRequest
-from batchwright.inference.outcomes import Outcome, from_exception
+from batchwright.inference.request_outcome import Outcome, from_exception
 from batchwright.rules.dispatch import retry_policy
 from batchwright.rules.dispatch.retry_policy import HOOK_FAILED, RetryPolicy, classify
 from tests.activities.execution.fixture import BATCH, FOLDER, MODEL, TENANT, ExecutionFixture, ok, request

@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from batchwright.contracts.registry.backend_config import BackendConfig
 from batchwright.contracts.registry.schema import ModelConfig
 from batchwright.contracts.terms import Endpoint
-from batchwright.inference.client import parse_response
+from batchwright.inference.backend_client import parse_response
 from batchwright.inference.microbatch_sender import MicrobatchPolicy, MicrobatchSender, MicrobatchSenders
-from batchwright.inference.outcomes import Outcome
+from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.transport.base import Header, TargetUrl
 from batchwright.rules.backends.microbatch import EmbeddingsAdapter
 from batchwright.rules.dispatch import retry_policy

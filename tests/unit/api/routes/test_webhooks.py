@@ -19,7 +19,7 @@ from batchwright.database.tables.webhooks.webhook_endpoints import EndpointChang
 from batchwright.rules.ids import new_delivery_id, new_webhook_id
 from batchwright.rules.webhooks.signatures import check_secret, new_secret
 from batchwright.temporal import TemporalUnavailable
-from batchwright.webhooks.url_checker import REFUSED_URLS_PER_MINUTE
+from batchwright.webhooks.submitted_url_check import REFUSED_URLS_PER_MINUTE
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 
 URL = "http://127.0.0.1:9/hook"

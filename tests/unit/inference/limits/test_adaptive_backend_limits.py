@@ -10,7 +10,7 @@ from batchwright.inference.limits.adaptive_backend_limits import (
     load_signal,
 )
 from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter, Permit
-from batchwright.inference.outcomes import Outcome
+from batchwright.inference.request_outcome import Outcome
 from batchwright.rules.dispatch import retry_policy
 from batchwright.rules.dispatch.retry_policy import classify
 from batchwright.rules.limits.adaptive_limit import AdaptiveLimit

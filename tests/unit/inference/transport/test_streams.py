@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from batchwright.contracts.registry.schema import BackendConfig
-from batchwright.inference.client import InferenceClient
+from batchwright.inference.backend_client import InferenceClient
 from batchwright.inference.client_pool import open_transport
 from batchwright.inference.transport.base import TargetUrl
 from tests.fakes.raw_servers import HEAD, answering, client, read_request, served

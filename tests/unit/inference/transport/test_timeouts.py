@@ -2,7 +2,7 @@
 
 import asyncio
 
-from batchwright.inference.transport.pool import TimeoutWheel
+from batchwright.inference.transport.connection_pool import TimeoutWheel
 
 
 def started(deadlines: TimeoutWheel, seconds: float, expired: list[str], name: str) -> asyncio.Event:

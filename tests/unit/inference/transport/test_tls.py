@@ -12,7 +12,7 @@ import trustme
 
 from batchwright.contracts.registry.backend_config import BackendConfig
 from batchwright.inference.client_pool import ClientPool
-from batchwright.inference.outcomes import Outcome
+from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.transport.base import TargetUrl
 from batchwright.rules.dispatch import retry_policy
 from tests.fakes.raw_servers import HEAD, answering, served

@@ -7,7 +7,7 @@ import pytest
 
 from batchwright.contracts.errors import LineCode
 from batchwright.inference.discovery import ListingFailed
-from batchwright.inference.outcomes import Outcome
+from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.transport.base import BackendRequest, TargetUrl
 from batchwright.inference.transport.httpx_transport import HttpxTransport
 from batchwright.rules.dispatch import retry_policy

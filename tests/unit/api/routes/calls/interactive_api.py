@@ -16,7 +16,7 @@ from batchwright.api.services.batches.progress_events import BatchEvents
 from batchwright.api.services.calls.interactive_calls import InteractiveCalls
 from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
 from batchwright.database.records import BackendLoad
-from batchwright.inference.client import InferenceClient
+from batchwright.inference.backend_client import InferenceClient
 from batchwright.inference.hooks import HookCall, Refused
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.transport.httpx_transport import HttpxTransport

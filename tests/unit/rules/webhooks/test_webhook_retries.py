@@ -3,7 +3,7 @@
 from datetime import timedelta
 from itertools import pairwise
 
-from batchwright.rules.webhooks.retry_schedule import RETRY_PERIOD, is_last_attempt, pause_after
+from batchwright.rules.webhooks.webhook_retries import RETRY_PERIOD, is_last_attempt, pause_after
 
 
 def attempts() -> list[timedelta]:

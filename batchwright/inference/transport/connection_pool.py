@@ -26,7 +26,7 @@ from batchwright.inference.transport.base import (
     Origin,
     Transport,
 )
-from batchwright.inference.transport.connection import BackendConnection, IdleTimeout
+from batchwright.inference.transport.http_connection import BackendConnection, IdleTimeout
 
 # Common servers close an idle connection after 5 s, and a POST sent at that moment would be lost.
 _KEEPALIVE_SECONDS = 4.0

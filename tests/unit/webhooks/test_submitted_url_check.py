@@ -5,8 +5,8 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from batchwright.webhooks.host_lookup import HostLookup
-from batchwright.webhooks.url_checker import REFUSED_URLS_PER_MINUTE, TooManyUrls, UrlChecker
+from batchwright.webhooks.dns_lookup import DnsLookup
+from batchwright.webhooks.submitted_url_check import REFUSED_URLS_PER_MINUTE, TooManyUrls, UrlChecker
 from tests.clocks import skip_time
 
 LOOPBACK = [IPv4Network("127.0.0.0/8")]
@@ -30,10 +30,10 @@ class Names:
 def names(monkeypatch: pytest.MonkeyPatch) -> Names:
     names = Names()
 
-    async def addresses(_: HostLookup, host: str) -> list[IPv4Address]:
+    async def addresses(_: DnsLookup, host: str) -> list[IPv4Address]:
         return await names.addresses(host)
 
-    monkeypatch.setattr(HostLookup, "addresses", addresses)
+    monkeypatch.setattr(DnsLookup, "addresses", addresses)
     return names
 
 

@@ -16,8 +16,12 @@ import trustme
 
 from batchwright.contracts.errors import LineCode
 from batchwright.inference.transport.base import BackendRequest, TargetUrl
-from batchwright.inference.transport.connection import BackendConnection
-from batchwright.inference.transport.pool import PooledTransport, TimeoutWheel, enable_tcp_keepalive
+from batchwright.inference.transport.connection_pool import (
+    PooledTransport,
+    TimeoutWheel,
+    enable_tcp_keepalive,
+)
+from batchwright.inference.transport.http_connection import BackendConnection
 from batchwright.rules.dispatch import retry_policy
 from tests.fakes.raw_servers import HEAD, Serve, answering, ask, client, read_request, served
 
@@ -107,7 +111,7 @@ async def test_a_host_that_disappears_during_a_request_is_noticed_within_a_minut
         for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT):
             seen.append(connected.getsockopt(socket.IPPROTO_TCP, option))
 
-    monkeypatch.setattr("batchwright.inference.transport.pool.enable_tcp_keepalive", looked)
+    monkeypatch.setattr("batchwright.inference.transport.connection_pool.enable_tcp_keepalive", looked)
     assert (await ask(answering(OK))).status == 200
     is_on, first, between, count = seen
     assert is_on
@@ -342,7 +346,7 @@ async def test_a_connection_of_the_maximum_age_takes_no_further_request(
             writer.write(OK)
             await writer.drain()
 
-    monkeypatch.setattr("batchwright.inference.transport.pool._MAX_AGE_SECONDS", oldest)
+    monkeypatch.setattr("batchwright.inference.transport.connection_pool._MAX_AGE_SECONDS", oldest)
     connections, serve = counting(keep)
     engine = PooledTransport(connect_seconds=60)
     async with served(serve) as target:

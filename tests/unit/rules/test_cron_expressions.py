@@ -1,10 +1,10 @@
-"""Cron forms: what is accepted, and why the rest is not."""
+"""Cron expressions: what is accepted, and why the rest is not."""
 
 import re
 
 import pytest
 
-from batchwright.rules.cron import check_cron
+from batchwright.rules.cron_expressions import check_cron
 
 
 @pytest.mark.parametrize(

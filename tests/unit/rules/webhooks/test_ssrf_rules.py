@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from batchwright.rules.webhooks.forbidden_addresses import check_address, check_url, parse_networks
+from batchwright.rules.webhooks.ssrf_rules import check_address, check_url, parse_networks
 
 FORBIDDEN = {
     "127.0.0.1": "loopback",

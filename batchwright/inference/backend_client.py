@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from batchwright.contracts.registry.backend_config import BackendConfig
 from batchwright.contracts.registry.schema import GatewayConfig
 from batchwright.inference.discovery import ListingFailed, ModelListing, list_models, read_slots
-from batchwright.inference.outcomes import Outcome, from_exception, invalid_response
+from batchwright.inference.request_outcome import Outcome, from_exception, invalid_response
 from batchwright.inference.transport.base import (
     BackendRequest,
     BackendResponse,

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from batchwright.rules.failure_limiter import FailureLimiter
-from batchwright.rules.webhooks.forbidden_addresses import Network, check_url
-from batchwright.webhooks.host_lookup import HostLookup
+from batchwright.rules.webhooks.ssrf_rules import Network, check_url
+from batchwright.webhooks.dns_lookup import DnsLookup
 
 # URLs of a tenant that are not allowed. The lookup of a host occupies a thread, for long if nothing answers.
 REFUSED_URLS_PER_MINUTE = 60
@@ -43,7 +43,7 @@ class UrlChecker:
             networks: private networks to which webhooks may be sent, in addition to public addresses.
         """
         self._networks = networks
-        self._lookup = HostLookup()
+        self._lookup = DnsLookup()
         self._refused = FailureLimiter(REFUSED_URLS_PER_MINUTE)
         self._checks: dict[_Host, asyncio.Task[None]] = {}  # running ones, and recent ones that succeeded
 

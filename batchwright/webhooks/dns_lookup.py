@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 
-from batchwright.rules.webhooks.forbidden_addresses import Address, Network, check_address
+from batchwright.rules.webhooks.ssrf_rules import Address, Network, check_address
 
 # A worker makes 50 attempts at once, each for at most 15 s. A silent name server occupies a thread for up to
 # 30 s.
@@ -18,7 +18,7 @@ _THREADS = 100
 _LOOKUP_SECONDS = 5.0
 
 
-class HostLookup:
+class DnsLookup:
     """Looks up addresses of hosts with the system's resolver, without a cache."""
 
     def __init__(self) -> None:
