@@ -6,7 +6,7 @@ from datetime import datetime
 
 from batchwright.activities.results.output_files import delete_superseded
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.files import FilesTable

@@ -13,7 +13,7 @@ from batchwright.activities.completion import (
     record_span,
 )
 from batchwright.activities.errors import translated
-from batchwright.contracts.payloads.finalization import EndRequest, LifecycleActivities
+from batchwright.contracts.temporal_payloads.finalization import EndRequest, LifecycleActivities
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.records import BatchRow

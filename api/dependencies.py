@@ -10,7 +10,7 @@ from batchwright.api.long_responses import ApiShutdown
 from batchwright.api.retry_after import RetryAfterSpread
 from batchwright.api.temporal_gateway import TemporalGateway
 from batchwright.background import BackgroundTasks
-from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.database.database import Database
 from batchwright.inference.router import ModelRouter
 from batchwright.oidc.issuer_keys import IssuerKeys

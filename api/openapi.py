@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from fastapi import FastAPI
 from pydantic import TypeAdapter, WithJsonSchema
 
-from batchwright.contracts.objects.anthropic import MessageErrorObject
-from batchwright.contracts.objects.openai import ErrorObject
+from batchwright.contracts.api_objects.anthropic import MessageErrorObject
+from batchwright.contracts.api_objects.openai import ErrorObject
 from batchwright.rules.batch_filters import LAST_TIME, MAX_CUSTOM_ID_CHARACTERS
 from batchwright.settings import Settings
 

@@ -17,8 +17,8 @@ from temporalio.client import (
     WorkflowQueryRejectedError,
 )
 
-from batchwright.contracts.payloads.batch import BatchOrder, BatchState
-from batchwright.contracts.payloads.ingestion import IngestionActivities, IngestResult
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchState
+from batchwright.contracts.temporal_payloads.ingestion import IngestionActivities, IngestResult
 from batchwright.settings import Settings
 from batchwright.temporal import TemporalUnavailable
 from batchwright.temporal.batch_schedules import BatchSchedules, TemporalBatchSchedules

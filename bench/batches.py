@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.terms import BatchStatus
 from batchwright.starter.client import Client
 from bench.stack import RunningStack, cpu_seconds, peak_mib

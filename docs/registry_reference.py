@@ -6,10 +6,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.contracts.registry.job_config import JobConfig
-from batchwright.contracts.registry.prices import PriceConfig
-from batchwright.contracts.registry.schema import (
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.job_config import JobConfig
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.model_registry.registry_config import (
     GatewayConfig,
     LimitConfig,
     ModelConfig,

@@ -5,8 +5,8 @@ from http import HTTPStatus
 
 from rich.table import Table
 
-from batchwright.contracts.objects.openai import BatchObject, BatchPage, RequestCounts
-from batchwright.contracts.payloads.batch import RerunKind
+from batchwright.contracts.api_objects.openai import BatchObject, BatchPage, RequestCounts
+from batchwright.contracts.temporal_payloads.batch import RerunKind
 from batchwright.rules.input.oversized_input import (
     GROUP_KEY,
     GROUP_PREFIX,

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from batchwright.contracts.objects.openai import (
+from batchwright.contracts.api_objects.openai import (
     BatchObject,
     BatchPage,
     DeletedBatch,
@@ -18,7 +18,7 @@ from batchwright.contracts.objects.openai import (
     EstimateObject,
     FileObject,
 )
-from batchwright.contracts.objects.operator import LimitsObject
+from batchwright.contracts.api_objects.operator import LimitsObject
 from batchwright.rules.input.oversized_input import PartLimits
 
 _Body = Mapping[str, object]

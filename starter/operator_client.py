@@ -6,9 +6,9 @@ from urllib.parse import quote
 
 from httpx import QueryParams, Response
 
-from batchwright.contracts.objects.audit_log import AuditLogPage
-from batchwright.contracts.objects.openai import BatchObject
-from batchwright.contracts.objects.operator import (
+from batchwright.contracts.api_objects.audit_log import AuditLogPage
+from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.contracts.api_objects.operator import (
     BatchCountsObject,
     BatchSlicesObject,
     DeadLetterPage,

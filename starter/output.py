@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from batchwright.contracts.objects.openai import (
+from batchwright.contracts.api_objects.openai import (
     BatchError,
     BatchObject,
     EstimatedCost,
@@ -27,7 +27,7 @@ from batchwright.contracts.objects.openai import (
     StartForecastObject,
     WaitingObject,
 )
-from batchwright.contracts.payloads.batch import DEFAULT_PRIORITY, ErrorCount, StartFit, WindowFit
+from batchwright.contracts.temporal_payloads.batch import DEFAULT_PRIORITY, ErrorCount, StartFit, WindowFit
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.duration_text import duration_text
 

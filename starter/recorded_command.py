@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from pydantic import JsonValue
 
-from batchwright.contracts.objects.audit_log import AuditAction
+from batchwright.contracts.api_objects.audit_log import AuditAction
 from batchwright.database.database import Database
 from batchwright.database.errors import (
     InOtherOrganization,

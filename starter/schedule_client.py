@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from urllib.parse import quote, urlencode
 
-from batchwright.contracts.objects.schedules import DeletedSchedule, ScheduleObject, SchedulePage
+from batchwright.contracts.api_objects.schedules import DeletedSchedule, ScheduleObject, SchedulePage
 from batchwright.starter.client import Client
 
 _SCHEDULES = "/v1/x/schedules"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from urllib.parse import quote, urlencode
 
-from batchwright.contracts.objects.webhooks import (
+from batchwright.contracts.api_objects.webhooks import (
     DeletedWebhook,
     DeliveryObject,
     DeliveryPage,

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from batchwright.contracts.payloads.batch import BatchForecast
+from batchwright.contracts.temporal_payloads.batch import BatchForecast
 from batchwright.database.database import Database
 from batchwright.database.tables.operations.forecasts import ForecastRow
 from batchwright.rules.forecast.live_batches import Forecaster, is_news, window_fit

@@ -24,10 +24,10 @@ from batchwright.activities.errors import failure, failure_of
 from batchwright.activities.services.slice_waiting_reasons import WaitingReasons
 from batchwright.background import log_failure
 from batchwright.contracts.errors import FAILURE_SENTENCES, Failure
-from batchwright.contracts.payloads.batch import BatchOrder
-from batchwright.contracts.payloads.execution import RELEASED, SliceRequest
-from batchwright.contracts.payloads.finalization import FinalizeRequest, FinalizeResult
-from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.execution import RELEASED, SliceRequest
+from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest, FinalizeResult
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.telemetry.labels import OTHER
 from batchwright.telemetry.metrics import Metrics

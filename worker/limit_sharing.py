@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol
 
-from batchwright.contracts.registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.backend_config import BackendConfig
 from batchwright.contracts.temporal_names import inference_queue
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BackendLoad, InteractiveRate, WorkerHeartbeat

@@ -10,8 +10,8 @@ from typing import Protocol
 from temporalio.service import RPCError
 
 from batchwright.activities.services.slice_waiting_reasons import ReasonSignal
-from batchwright.contracts.payloads.batch import WaitingReason
 from batchwright.contracts.temporal_names import IO_QUEUE, inference_queue
+from batchwright.contracts.temporal_payloads.batch import WaitingReason
 from batchwright.contracts.terms import BatchStatus, HoldKind
 from batchwright.database.database import Database
 from batchwright.database.errors import DatabaseUnavailable

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 from temporalio.service import RPCError
 
-from batchwright.contracts.objects.webhook_events import TEST_BATCH
-from batchwright.contracts.payloads.webhooks import DeliveryOrder
+from batchwright.contracts.api_objects.webhook_events import TEST_BATCH
+from batchwright.contracts.temporal_payloads.webhooks import DeliveryOrder
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.webhooks.webhook_deliveries import UnstartedDelivery, WebhookDeliveriesTable
 from batchwright.telemetry.metrics import Metrics

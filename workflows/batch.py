@@ -10,7 +10,7 @@ from temporalio.exceptions import ActivityError, WorkflowAlreadyStartedError
 
 with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.errors import LineCode
-    from batchwright.contracts.payloads.batch import (
+    from batchwright.contracts.temporal_payloads.batch import (
         SCHEDULED,
         BatchForecast,
         BatchOrder,
@@ -19,16 +19,20 @@ with workflow.unsafe.imports_passed_through():
         ModelProgress,
         WaitingReason,
     )
-    from batchwright.contracts.payloads.execution import ModelRunResult
-    from batchwright.contracts.payloads.finalization import (
+    from batchwright.contracts.temporal_payloads.execution import ModelRunResult
+    from batchwright.contracts.temporal_payloads.finalization import (
         EndRequest,
         FinalizationActivities,
         FinalizeRequest,
         FinalizeResult,
         LifecycleActivities,
     )
-    from batchwright.contracts.payloads.ingestion import IngestionActivities, IngestResult, ModelShare
-    from batchwright.contracts.payloads.output_copies import WORKFLOW as OUTPUT_COPY_WORKFLOW
+    from batchwright.contracts.temporal_payloads.ingestion import (
+        IngestionActivities,
+        IngestResult,
+        ModelShare,
+    )
+    from batchwright.contracts.temporal_payloads.output_copies import WORKFLOW as OUTPUT_COPY_WORKFLOW
     from batchwright.contracts.terms import BatchStatus, ValidationError
     from batchwright.rules.deadline import Deadline
     from batchwright.workflows.details import (

@@ -3,7 +3,7 @@
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from batchwright.contracts.payloads.consistency import (
+    from batchwright.contracts.temporal_payloads.consistency import (
         WORKFLOW,
         ConsistencyCheckActivities,
         ConsistencyCheckOrder,

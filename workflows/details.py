@@ -6,7 +6,8 @@ from datetime import timedelta
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from batchwright.contracts.payloads.batch import (
+    from batchwright.contracts.search_attributes import DEADLINE, MODELS, STATUS, TENANT
+    from batchwright.contracts.temporal_payloads.batch import (
         SCHEDULED,
         BatchForecast,
         BatchOrder,
@@ -15,7 +16,6 @@ with workflow.unsafe.imports_passed_through():
         WaitingReason,
         WindowFit,
     )
-    from batchwright.contracts.search_attributes import DEADLINE, MODELS, STATUS, TENANT
     from batchwright.contracts.terms import BatchStatus
 
 _MAX_MODELS = 20

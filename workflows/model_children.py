@@ -9,10 +9,10 @@ from temporalio.exceptions import ChildWorkflowError, FailureError, WorkflowAlre
 from temporalio.workflow import ChildWorkflowHandle
 
 with workflow.unsafe.imports_passed_through():
-    from batchwright.contracts.payloads.batch import BatchOrder
-    from batchwright.contracts.payloads.execution import ModelRun, ModelRunResult
-    from batchwright.contracts.payloads.ingestion import IngestResult, ModelShare
     from batchwright.contracts.temporal_names import CONTROL_QUEUE, model_run_id
+    from batchwright.contracts.temporal_payloads.batch import BatchOrder
+    from batchwright.contracts.temporal_payloads.execution import ModelRun, ModelRunResult
+    from batchwright.contracts.temporal_payloads.ingestion import IngestResult, ModelShare
     from batchwright.workflows.failures import cause_of, sentence_for_tenant
     from batchwright.workflows.model_run import ModelRunWorkflow
 

@@ -3,8 +3,8 @@
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from batchwright.contracts.payloads.batch import ModelProgress
-    from batchwright.contracts.payloads.execution import ModelRun, ModelRunResult
+    from batchwright.contracts.temporal_payloads.batch import ModelProgress
+    from batchwright.contracts.temporal_payloads.execution import ModelRun, ModelRunResult
     from batchwright.workflows.slice_scheduler import SliceScheduler
 
 

@@ -13,11 +13,6 @@ from temporalio.workflow import (
 
 with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.errors import NEVER_RETRIED, Failure
-    from batchwright.contracts.payloads.batch import BatchOrder
-    from batchwright.contracts.payloads.batch_schedules import ScheduleRef
-    from batchwright.contracts.payloads.execution import ModelRun
-    from batchwright.contracts.payloads.retention import RetentionKind
-    from batchwright.contracts.payloads.webhooks import DeliveryOrder
     from batchwright.contracts.temporal_names import (
         CONTROL_QUEUE,
         IO_QUEUE,
@@ -26,6 +21,11 @@ with workflow.unsafe.imports_passed_through():
         inference_queue,
         output_copy_id,
     )
+    from batchwright.contracts.temporal_payloads.batch import BatchOrder
+    from batchwright.contracts.temporal_payloads.execution import ModelRun
+    from batchwright.contracts.temporal_payloads.retention import RetentionKind
+    from batchwright.contracts.temporal_payloads.scheduled_batches import ScheduleRef
+    from batchwright.contracts.temporal_payloads.webhooks import DeliveryOrder
     from batchwright.rules.dispatch.batch_ranking import fairness_key_of, is_late, size_group
 
 # How long stopped slices may take after their grace period before the workflow continues without them.

@@ -4,8 +4,12 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from batchwright.contracts.payloads.batch import BatchOrder
-    from batchwright.contracts.payloads.output_copies import WORKFLOW, OutputCopyActivities, OutputCopyState
+    from batchwright.contracts.temporal_payloads.batch import BatchOrder
+    from batchwright.contracts.temporal_payloads.output_copies import (
+        WORKFLOW,
+        OutputCopyActivities,
+        OutputCopyState,
+    )
     from batchwright.workflows.failures import cause_of
     from batchwright.workflows.options import output_copy_end_options, output_copy_options
 

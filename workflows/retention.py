@@ -8,7 +8,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.errors import Failure
-    from batchwright.contracts.payloads.retention import (
+    from batchwright.contracts.temporal_payloads.retention import (
         WORKFLOW,
         DeletionCount,
         RetentionActivities,

@@ -8,8 +8,8 @@ from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ActivityError, FailureError, WorkflowAlreadyStartedError
 
 with workflow.unsafe.imports_passed_through():
-    from batchwright.contracts.payloads.batch import BatchOrder
-    from batchwright.contracts.payloads.batch_schedules import (
+    from batchwright.contracts.temporal_payloads.batch import BatchOrder
+    from batchwright.contracts.temporal_payloads.scheduled_batches import (
         WORKFLOW,
         RunRecord,
         ScheduleActivities,

@@ -13,8 +13,8 @@ from temporalio.exceptions import TimeoutError as TemporalTimeout
 
 with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.errors import Failure
-    from batchwright.contracts.payloads.batch import ModelProgress
-    from batchwright.contracts.payloads.execution import (
+    from batchwright.contracts.temporal_payloads.batch import ModelProgress
+    from batchwright.contracts.temporal_payloads.execution import (
         ExecutionActivities,
         ModelRun,
         ModelRunResult,

@@ -4,7 +4,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from batchwright.contracts.payloads.webhooks import (
+    from batchwright.contracts.temporal_payloads.webhooks import (
         WORKFLOW,
         AttemptRequest,
         AttemptResult,

@@ -10,8 +10,8 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from batchwright.activities.errors import translated
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.batch import BatchOrder
-from batchwright.contracts.payloads.batch_schedules import (
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.scheduled_batches import (
     BatchTemplate,
     RunRecord,
     ScheduleActivities,

@@ -14,7 +14,7 @@ from batchwright.activities.consistency.report import ConsistencyReport
 from batchwright.activities.consistency.workflow_runs import BatchRunSource
 from batchwright.activities.errors import translated
 from batchwright.activities.heartbeat import heartbeating
-from batchwright.contracts.payloads.consistency import (
+from batchwright.contracts.temporal_payloads.consistency import (
     ConsistencyCheckActivities,
     ConsistencyCheckOrder,
     ConsistencyCheckResult,

@@ -13,7 +13,7 @@ from functools import partial
 from batchwright.activities.consistency.report import ConsistencyReport, Difference, DifferenceKind
 from batchwright.activities.consistency.restored_outcome import restored_outcome
 from batchwright.activities.consistency.workflow_runs import BatchRun, BatchRunSource
-from batchwright.contracts.payloads.batch import BatchOrder, BatchResult
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchResult
 from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.records import BatchOutcome, BatchRow, FileRow

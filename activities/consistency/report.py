@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel
 
-from batchwright.contracts.payloads.consistency import DifferenceCount
+from batchwright.contracts.temporal_payloads.consistency import DifferenceCount
 
 
 class DifferenceKind(StrEnum):

@@ -11,7 +11,7 @@ from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.contracts import search_attributes
-from batchwright.contracts.payloads.batch import BatchOrder, BatchResult
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchResult
 from batchwright.temporal.batch_start import start_batch
 
 _BATCHES = "WorkflowType = 'BatchWorkflow'"

@@ -12,8 +12,8 @@ from batchwright.activities.execution.turn_context import next_turn_error
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.slice_demand import HeldSlice
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.execution import ExecutionActivities, SliceRequest, SliceResult
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE
+from batchwright.contracts.temporal_payloads.execution import ExecutionActivities, SliceRequest, SliceResult
 from batchwright.inference.limits.fleet_rate_limits import EffectiveRates
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.limits.rate_allocation import ALL_MODELS

@@ -43,7 +43,7 @@ from batchwright.activities.services.call_answers import CallAnswers
 from batchwright.activities.services.slice_demand import HeldSlice
 from batchwright.background import BackgroundTasks
 from batchwright.contracts.errors import LINE_MESSAGES, Failure, LineCode
-from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
+from batchwright.contracts.temporal_payloads.execution import SliceRequest, SliceResult
 from batchwright.inference.router import ModelRouter
 from batchwright.rules import object_keys
 from batchwright.rules.deadline import Deadline

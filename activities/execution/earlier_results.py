@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pydantic import BaseModel
 
-from batchwright.contracts.payloads.batch import ErrorCount
+from batchwright.contracts.temporal_payloads.batch import ErrorCount
 from batchwright.contracts.terms import Usage
 from batchwright.rules.results.error_tally import line_error
 from batchwright.rules.results.segment_format import RecordKind, RecordLocation, locate_records

@@ -21,7 +21,7 @@ from batchwright.activities.execution.turn_context import TurnContext
 from batchwright.activities.services.backend_jobs import cancel_job, forwarded_headers, kind_label
 from batchwright.activities.services.job_callbacks import CallbackFuture
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.registry.job_config import JobConfig
+from batchwright.contracts.model_registry.job_config import JobConfig
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference import job_messages
 from batchwright.inference.request_outcome import Outcome

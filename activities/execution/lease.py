@@ -12,7 +12,7 @@ from temporalio.client import AsyncActivityCancelledError, Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.activities.clock import suspend_aware_clock
-from batchwright.contracts.payloads.execution import SliceResult
+from batchwright.contracts.temporal_payloads.execution import SliceResult
 
 logger = logging.getLogger(__name__)
 HEARTBEAT_SECONDS = 2.0

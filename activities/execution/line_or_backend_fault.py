@@ -10,7 +10,7 @@ from collections.abc import Callable
 from batchwright.activities.execution.earlier_results import SubmittedJob
 from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.result_writer import ResultWriter
-from batchwright.contracts.payloads.execution import SliceRequest
+from batchwright.contracts.temporal_payloads.execution import SliceRequest
 from batchwright.inference.circuit_reports import report_failure
 from batchwright.inference.request_outcome import Outcome, quotable_error
 from batchwright.inference.router import Dispatch

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from batchwright.activities.execution.due_lines import DueLines
 from batchwright.activities.execution.earlier_results import LineAttempt, StoredResults
-from batchwright.contracts.payloads.execution import SliceRequest
+from batchwright.contracts.temporal_payloads.execution import SliceRequest
 from batchwright.inference.limits.prefix_cache_warmup import PrefixGroups
 from batchwright.inference.upstream import Upstream
 from batchwright.rules import ids, object_keys

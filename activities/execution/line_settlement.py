@@ -13,7 +13,7 @@ from batchwright.activities.execution.result_writer import ResultWriter
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_cost_cap import SliceCost
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
-from batchwright.contracts.payloads.execution import SliceRequest
+from batchwright.contracts.temporal_payloads.execution import SliceRequest
 from batchwright.inference.circuit_reports import report_success
 from batchwright.inference.limits.concurrency_limiter import Permit
 from batchwright.inference.request_outcome import Outcome

@@ -13,7 +13,7 @@ from batchwright.activities.services.slice_waiting_reasons import (
     waiting_reason,
 )
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
+from batchwright.contracts.temporal_payloads.execution import SliceRequest, SliceResult
 from batchwright.database.records import SliceProgress
 from batchwright.inference.circuit_breaker import CircuitBreaker
 from batchwright.rules.deadline import Deadline

@@ -8,7 +8,7 @@ quarantined line of the process, is in flight.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from batchwright.contracts.payloads.execution import RELEASED, SliceResult
+from batchwright.contracts.temporal_payloads.execution import RELEASED, SliceResult
 
 CRASHES_BEFORE_TRACKING = 2  # number of crashes in a row; a single crash may have any cause
 MAX_LINE_CRASHES = 3  # crashes while the line was in flight; during the last two it was alone

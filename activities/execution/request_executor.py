@@ -12,7 +12,7 @@ from batchwright.activities.execution.line_settlement import InFlightRequest, Ou
 from batchwright.activities.execution.task_pool import TaskPool
 from batchwright.activities.execution.turn_context import TurnContext
 from batchwright.activities.services.backend_jobs import forwarded_headers
-from batchwright.contracts.registry.schema import LimitConfig
+from batchwright.contracts.model_registry.registry_config import LimitConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.backend_client import RequestSender
 from batchwright.inference.circuit_reports import report_probe_success

@@ -17,7 +17,7 @@ from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_cost_cap import SliceCost
 from batchwright.activities.services.slice_demand import HeldSlice
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.execution import SliceRequest
+from batchwright.contracts.temporal_payloads.execution import SliceRequest
 from batchwright.inference.router import ModelRouter
 
 

@@ -31,8 +31,8 @@ from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.activities.results.segment_reader import SegmentReader
 from batchwright.activities.services.backend_jobs import JobCanceller, RouterLookup, RunningJob
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.batch import BatchOrder, ErrorCount, ModelCounts, ModelUsage
-from batchwright.contracts.payloads.finalization import (
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, ErrorCount, ModelCounts, ModelUsage
+from batchwright.contracts.temporal_payloads.finalization import (
     FinalizationActivities,
     FinalizeRequest,
     FinalizeResult,

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from batchwright.activities.finalization.missing_lines import whole_lines
 from batchwright.activities.results.result_index import ResultIndex, SelectedResults
 from batchwright.activities.results.result_spool import ResultSpool
-from batchwright.contracts.payloads.batch import ModelCounts
-from batchwright.contracts.payloads.finalization import FinalizeRequest
-from batchwright.contracts.payloads.ingestion import ModelShare
+from batchwright.contracts.temporal_payloads.batch import ModelCounts
+from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
+from batchwright.contracts.temporal_payloads.ingestion import ModelShare
 from batchwright.rules import object_keys
 from batchwright.rules.ids import request_id
 from batchwright.rules.json_text import storable

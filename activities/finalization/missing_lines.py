@@ -12,9 +12,9 @@ import msgspec
 from batchwright.activities.results.result_index import ResultIndex
 from batchwright.activities.services.backend_jobs import RunningJob
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
-from batchwright.contracts.payloads.batch import ErrorCount, ModelCounts
-from batchwright.contracts.payloads.finalization import FinalizeRequest
-from batchwright.contracts.payloads.ingestion import ModelShare
+from batchwright.contracts.temporal_payloads.batch import ErrorCount, ModelCounts
+from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
+from batchwright.contracts.temporal_payloads.ingestion import ModelShare
 from batchwright.rules import object_keys
 from batchwright.rules.ids import request_id
 from batchwright.rules.input.line_parser import DECODE_ERRORS, read_fields, read_text

@@ -6,7 +6,7 @@ from itertools import chain, islice
 
 from batchwright.activities.results.result_index import ResultIndex, SelectedResults
 from batchwright.contracts.calls import CallAnswer
-from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.database.tables.calls import CallsTable
 from batchwright.rules.call_results import answers_of
 

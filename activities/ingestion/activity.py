@@ -34,9 +34,9 @@ from batchwright.activities.ingestion.resumption import SourceBatchGone, resumed
 from batchwright.activities.ingestion.scanner import IngestionContext, Scanner
 from batchwright.activities.services.model_access import ModelAccess
 from batchwright.contracts.errors import Failure, LineCode
-from batchwright.contracts.payloads.batch import BatchOrder, ErrorCount, ModelCounts
-from batchwright.contracts.payloads.ingestion import IngestionActivities, IngestResult, ModelShare
-from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, ErrorCount, ModelCounts
+from batchwright.contracts.temporal_payloads.ingestion import IngestionActivities, IngestResult, ModelShare
 from batchwright.contracts.terms import BatchStatus, OverQuota, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.errors import DatabaseUnavailable

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from batchwright.activities.ingestion.scanner import IngestionContext, Scanner
-from batchwright.contracts.payloads.batch import StartFit, StartForecast
+from batchwright.contracts.temporal_payloads.batch import StartFit, StartForecast
 from batchwright.contracts.terms import AdmissionPolicy, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.tables.operations.forecasts import ForecastsTable

@@ -3,7 +3,7 @@
 from uuid import uuid4
 
 from batchwright.contracts.calls import ANSWER_LIFETIME
-from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.database.database import Database
 from batchwright.database.records import FileRow
 from batchwright.rules import object_keys

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from secrets import token_hex
 
-from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.database.database import Database
 from batchwright.database.records import FileRow
 from batchwright.rules import object_keys

@@ -25,8 +25,8 @@ from batchwright.activities.ingestion.resumption import ResumedResults
 from batchwright.activities.ingestion.scanner import IngestionContext, Scanner
 from batchwright.activities.services.model_access import display_name, model_not_allowed, model_not_served
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.payloads.batch import ModelCounts
-from batchwright.contracts.payloads.ingestion import ModelShare
+from batchwright.contracts.temporal_payloads.batch import ModelCounts
+from batchwright.contracts.temporal_payloads.ingestion import ModelShare
 from batchwright.inference.limits.fleet_rate_limits import EffectiveRates
 from batchwright.rules import object_keys
 from batchwright.rules.growing_bytes import GrowingBytes

@@ -17,7 +17,7 @@ from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.activities.results.segment_reader import SegmentReader
 from batchwright.activities.services.model_access import display_name
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.batch import BatchOrder, ModelCounts, RerunKind
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, ModelCounts, RerunKind
 from batchwright.contracts.terms import Usage
 from batchwright.database.database import Database
 from batchwright.database.records import BatchRow

@@ -9,8 +9,8 @@ from batchwright.activities.ingestion.duplicate_detection import DuplicateDetect
 from batchwright.activities.ingestion.resumption import ResumedResults
 from batchwright.activities.services.model_access import ModelAccess, display_name
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.payloads.batch import BatchOrder, BatchPolicy, ModelCounts, StartForecast
-from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchPolicy, ModelCounts, StartForecast
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.growing_bytes import GrowingBytes, NewBytes
 from batchwright.rules.input.custom_id_search import CustomIdIndex

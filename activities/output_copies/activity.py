@@ -8,8 +8,12 @@ from temporalio.exceptions import ApplicationError
 from batchwright.activities.errors import translated
 from batchwright.activities.heartbeat import heartbeating
 from batchwright.contracts.errors import FAILURE_SENTENCES, Failure
-from batchwright.contracts.payloads.batch import BatchOrder
-from batchwright.contracts.payloads.output_copies import OutputCopy, OutputCopyActivities, OutputCopyState
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.output_copies import (
+    OutputCopy,
+    OutputCopyActivities,
+    OutputCopyState,
+)
 from batchwright.database.database import Database
 from batchwright.database.records import BatchRow
 from batchwright.rules.locations import parse_output_location

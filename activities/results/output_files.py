@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from batchwright.activities.results.result_index import ResultIndex, SelectedResults
-from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import FileRow
 from batchwright.database.tables.files import FilesTable

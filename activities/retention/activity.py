@@ -10,7 +10,7 @@ from batchwright.activities.errors import translated
 from batchwright.activities.heartbeat import heartbeating
 from batchwright.activities.retention import expired, orphans
 from batchwright.activities.retention.sweep_turn import TURN_SECONDS, RetentionTurn
-from batchwright.contracts.payloads.retention import (
+from batchwright.contracts.temporal_payloads.retention import (
     RetentionActivities,
     RetentionKind,
     SweepPosition,

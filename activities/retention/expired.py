@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from batchwright.activities.retention.sweep_turn import PAGE, RetentionTurn, sweep_pages
-from batchwright.contracts.payloads.retention import SweepPosition
+from batchwright.contracts.temporal_payloads.retention import SweepPosition
 from batchwright.database.records import FileRow, UploadRow
 from batchwright.database.tables.operations.retention import EndedItem
 from batchwright.rules import object_keys

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 from batchwright.activities.retention.storage_mark import check_storage_mark
 from batchwright.activities.retention.sweep_turn import PAGE, RetentionTurn
-from batchwright.contracts.payloads.retention import SweepPosition
+from batchwright.contracts.temporal_payloads.retention import SweepPosition
 from batchwright.database.records import FileRow
 from batchwright.rules import object_keys
 from batchwright.rules.retention import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
 
-from batchwright.contracts.payloads.retention import DeletionCount, RetentionKind, SweepPosition
+from batchwright.contracts.temporal_payloads.retention import DeletionCount, RetentionKind, SweepPosition
 from batchwright.database.database import Database
 from batchwright.rules.retention import RetentionCutoffs
 from batchwright.storage.base import Storage, StorageError, StorageUnavailable

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from batchwright.contracts.objects.anthropic import ANTHROPIC_VERSION_HEADER, DEFAULT_ANTHROPIC_VERSION
-from batchwright.contracts.payloads.batch import BatchOrder, Caller
-from batchwright.contracts.registry.job_config import JobConfig
+from batchwright.contracts.api_objects.anthropic import ANTHROPIC_VERSION_HEADER, DEFAULT_ANTHROPIC_VERSION
+from batchwright.contracts.model_registry.job_config import JobConfig
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, Caller
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.transport.base import Header, TargetUrl

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from batchwright.contracts.payloads.execution import SliceRequest
+from batchwright.contracts.temporal_payloads.execution import SliceRequest
 from batchwright.database.tables.batches.batch_snapshots import BatchKey
 from batchwright.database.tables.batches.progress import ProgressTable, SliceKey
 from batchwright.rules.results.token_usage import TokenUsage

@@ -11,7 +11,7 @@ from batchwright.activities.clock import suspend_aware_clock
 from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.daily_budgets import DailyBudgets, UsedUpBudget
 from batchwright.activities.services.model_access import model_not_allowed
-from batchwright.contracts.payloads.execution import SliceRequest
+from batchwright.contracts.temporal_payloads.execution import SliceRequest
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.tenants.quota_records import TenantQuotas
 from batchwright.database.tables.tenants.quotas import QuotasTable

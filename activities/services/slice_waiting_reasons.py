@@ -14,7 +14,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from batchwright.background import log_failure
-from batchwright.contracts.payloads.batch import WaitingReason
+from batchwright.contracts.temporal_payloads.batch import WaitingReason
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.batches.waiting_reasons import WaitingReasonsTable, WaitingRow, WaitingSource
 from batchwright.inference.circuit_breaker import CircuitBreaker

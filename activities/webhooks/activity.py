@@ -8,7 +8,7 @@ from temporalio import activity
 
 from batchwright.activities.errors import translated
 from batchwright.activities.webhooks.event_body import body_of
-from batchwright.contracts.payloads.webhooks import AttemptRequest, AttemptResult, WebhookActivities
+from batchwright.contracts.temporal_payloads.webhooks import AttemptRequest, AttemptResult, WebhookActivities
 from batchwright.database.database import Database
 from batchwright.database.tables.webhooks.webhook_deliveries import WebhookAttempt, WebhookDelivery
 from batchwright.database.tables.webhooks.webhook_endpoints import WebhookEndpoint

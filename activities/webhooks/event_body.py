@@ -1,7 +1,7 @@
 """Build the event that a webhook contains."""
 
-from batchwright.contracts.objects.openai import InputDetails, OutputDetails, RequestCounts, UsageObject
-from batchwright.contracts.objects.webhook_events import TEST_BATCH, BatchEvent, EventDetails, batch_event
+from batchwright.contracts.api_objects.openai import InputDetails, OutputDetails, RequestCounts, UsageObject
+from batchwright.contracts.api_objects.webhook_events import TEST_BATCH, BatchEvent, EventDetails, batch_event
 from batchwright.database.database import Database
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.webhooks.webhook_deliveries import WebhookDelivery

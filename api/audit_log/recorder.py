@@ -19,9 +19,9 @@ from batchwright.api.audit_log.targets import State, TargetKind
 from batchwright.api.auth.caller import SCOPE_TENANT, key_id_of, user_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, rate_limited
+from batchwright.contracts.api_objects.audit_log import AuditAction, AuditOutcome
 from batchwright.contracts.calls import CallStatus
-from batchwright.contracts.objects.audit_log import AuditAction, AuditOutcome
-from batchwright.contracts.registry.backend_config import HEADER_SETTINGS
+from batchwright.contracts.model_registry.backend_config import HEADER_SETTINGS
 from batchwright.database.errors import UnknownBatch
 from batchwright.database.recorded_act import recorded
 from batchwright.database.tables.operations.audit_log import AuditActor, AuditEntry, AuditResult, AuditTarget

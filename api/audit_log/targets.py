@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from batchwright.api.auth.caller import tenant_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.schemas.json_body import read_json_object, read_optional_object
-from batchwright.contracts.objects.audit_log import AuditTargetType
+from batchwright.contracts.api_objects.audit_log import AuditTargetType
 from batchwright.contracts.terms import GroupKind, HoldKind
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.operations.audit_log import AuditTarget

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 
 from batchwright.api.errors import ApiError, invalid_value
 from batchwright.api.openapi import pattern_schema
-from batchwright.contracts.payloads.batch import Caller
+from batchwright.contracts.temporal_payloads.batch import Caller
 from batchwright.database.records import ApiKeyRow
 from batchwright.rules.backends.request_headers import check_passed_value
 from batchwright.rules.ids import is_tenant

@@ -39,8 +39,8 @@ from batchwright.api.services.idempotency import (
     idempotency_key_of,
     idempotency_key_parameter,
 )
-from batchwright.contracts.objects.audit_log import AuditAction
-from batchwright.contracts.objects.openai import (
+from batchwright.contracts.api_objects.audit_log import AuditAction
+from batchwright.contracts.api_objects.openai import (
     BatchObject,
     BatchPage,
     DeletedBatch,
@@ -48,7 +48,7 @@ from batchwright.contracts.objects.openai import (
     ThroughputObject,
     ThroughputSample,
 )
-from batchwright.contracts.payloads.batch import BatchState
+from batchwright.contracts.temporal_payloads.batch import BatchState
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.records import BatchRow

@@ -19,8 +19,8 @@ from batchwright.api.services.files.download import conditional_headers, file_re
 from batchwright.api.services.files.streamed_body import stream_body
 from batchwright.api.services.files.upload import FileUpload, discard_object, store_file
 from batchwright.api.services.idempotency import idempotency_key_of, idempotency_key_parameter
-from batchwright.contracts.objects.audit_log import AuditAction
-from batchwright.contracts.objects.openai import DeletedFile, FileObject, FilePage
+from batchwright.contracts.api_objects.audit_log import AuditAction
+from batchwright.contracts.api_objects.openai import DeletedFile, FileObject, FilePage
 from batchwright.database.errors import FileInUse, UnknownCursor
 from batchwright.database.records import FileRow, Purpose
 from batchwright.rules.ids import is_file_id

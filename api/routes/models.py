@@ -7,7 +7,7 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
 from batchwright.api.openapi import error_responses
 from batchwright.api.schemas.openai_objects import json_response
-from batchwright.contracts.objects.openai import ModelObject, ModelPage
+from batchwright.contracts.api_objects.openai import ModelObject, ModelPage
 
 
 class ModelRoutes:

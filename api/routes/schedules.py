@@ -14,8 +14,8 @@ from batchwright.api.schemas.json_body import json_body_spec, read_json_object
 from batchwright.api.schemas.openai_objects import json_response
 from batchwright.api.schemas.schedules import ScheduleBody, ScheduleChanges, parse_schedule
 from batchwright.api.services.schedules import Schedules
-from batchwright.contracts.objects.audit_log import AuditAction
-from batchwright.contracts.objects.schedules import DeletedSchedule, ScheduleObject, SchedulePage
+from batchwright.contracts.api_objects.audit_log import AuditAction
+from batchwright.contracts.api_objects.schedules import DeletedSchedule, ScheduleObject, SchedulePage
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.tables.schedules import ScheduleRow
 from batchwright.rules.ids import is_schedule_id

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Response
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.schemas.openai_objects import json_response
 from batchwright.api.services.read_cache import CoalescingCache
-from batchwright.contracts.objects.operator import (
+from batchwright.contracts.api_objects.operator import (
     BackendStats,
     ModelStats,
     OpenCircuitObject,

@@ -33,8 +33,8 @@ from batchwright.api.services.idempotency import (
     idempotency_key_parameter,
 )
 from batchwright.api.services.quota_checks import QuotaChecks
-from batchwright.contracts.objects.audit_log import AuditAction
-from batchwright.contracts.objects.openai import PartObject, UploadObject
+from batchwright.contracts.api_objects.audit_log import AuditAction
+from batchwright.contracts.api_objects.openai import PartObject, UploadObject
 from batchwright.database.errors import UnknownUpload, UploadClosed, UploadFull
 from batchwright.database.records import UploadRow
 from batchwright.rules import object_keys

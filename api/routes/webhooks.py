@@ -36,8 +36,8 @@ from batchwright.api.schemas.webhooks import (
     webhook_page,
 )
 from batchwright.api.services.webhooks import Webhooks
-from batchwright.contracts.objects.audit_log import AuditAction
-from batchwright.contracts.objects.webhooks import (
+from batchwright.contracts.api_objects.audit_log import AuditAction
+from batchwright.contracts.api_objects.webhooks import (
     DeletedWebhook,
     DeliveryObject,
     DeliveryPage,

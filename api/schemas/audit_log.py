@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from batchwright.contracts.objects.audit_log import (
+from batchwright.contracts.api_objects.audit_log import (
     AuditActorObject,
     AuditEntryObject,
     AuditLogPage,

@@ -22,9 +22,9 @@ from batchwright.api.schemas.json_body import (
 )
 from batchwright.api.schemas.start_time import StartTime, parse_start_at
 from batchwright.api.schemas.webhooks import BatchWebhookBody, WebhookSpec, parse_batch_webhook
-from batchwright.contracts.payloads.batch import DEFAULT_PRIORITY, MAX_PRIORITY, MIN_PRIORITY, Caller
-from batchwright.contracts.payloads.batch_schedules import BatchTemplate
-from batchwright.contracts.registry.prices import DecimalText, parse_decimal
+from batchwright.contracts.model_registry.price_config import DecimalText, parse_decimal
+from batchwright.contracts.temporal_payloads.batch import DEFAULT_PRIORITY, MAX_PRIORITY, MIN_PRIORITY, Caller
+from batchwright.contracts.temporal_payloads.scheduled_batches import BatchTemplate
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.batch_filters import MAX_METADATA_PAIRS
 from batchwright.rules.deadline import DEFAULT_WINDOW, window_seconds

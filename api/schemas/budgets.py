@@ -7,7 +7,7 @@ from pydantic import Field, TypeAdapter
 
 from batchwright.api.errors import invalid_value
 from batchwright.api.schemas.json_body import check_text, required_integer, wrong_type
-from batchwright.contracts.registry.prices import parse_decimal
+from batchwright.contracts.model_registry.price_config import parse_decimal
 from batchwright.rules.ids import is_tenant
 from batchwright.rules.quotas import MAX_QUOTA
 

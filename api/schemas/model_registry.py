@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, JsonValue
 
-from batchwright.contracts.objects.operator import (
+from batchwright.contracts.api_objects.operator import (
     BackendObject,
     ModelSettingsObject,
     RegisteredBackend,

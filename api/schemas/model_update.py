@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from batchwright.api.errors import ApiError, invalid_value, missing_parameter
 from batchwright.api.schemas.json_body import json_type_of, reject_unknown, wrong_type
 from batchwright.api.schemas.model_registry import SETTING_PATHS
-from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.contracts.registry.schema import ModelConfig, describe_duplicate_backend
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.registry_config import ModelConfig, describe_duplicate_backend
 from batchwright.database.errors import VersionConflict
 from batchwright.rules.backends.registry_changes import MODEL_SETTINGS, ModelSettings
 from batchwright.rules.backends.request_headers import find_conflict

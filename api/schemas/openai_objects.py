@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from fastapi import Response
 from pydantic import BaseModel
 
-from batchwright.contracts.objects.openai import (
+from batchwright.contracts.api_objects.openai import (
     BatchCost,
     BatchError,
     BatchErrors,
@@ -27,8 +27,8 @@ from batchwright.contracts.objects.openai import (
     UsageObject,
     WaitingObject,
 )
-from batchwright.contracts.payloads.batch import StartForecast
-from batchwright.contracts.payloads.output_copies import OutputCopy
+from batchwright.contracts.temporal_payloads.batch import StartForecast
+from batchwright.contracts.temporal_payloads.output_copies import OutputCopy
 from batchwright.contracts.terms import UploadStatus, Usage
 from batchwright.database.records import BatchRow, FileRow, PartRow, UploadRow
 from batchwright.database.tables.batches.custom_ids import FoundBatches

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from batchwright.api.schemas.openai_objects import batch_object, forecast_object
-from batchwright.contracts.objects.openai import BatchObject
-from batchwright.contracts.objects.operator import (
+from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.contracts.api_objects.operator import (
     BatchCountsObject,
     OperatorBatch,
     OperatorBatchPage,

@@ -10,7 +10,7 @@ from batchwright.api.errors import ApiError, invalid_value, missing_parameter, o
 from batchwright.api.schemas.batch_create import EXTENSION, NO_NUL, BatchCreate, parse_batch_create
 from batchwright.api.schemas.json_body import as_object, check_text, reject_unknown, wrong_type
 from batchwright.api.schemas.webhooks import MAX_DESCRIPTION_CHARACTERS, parse_description
-from batchwright.contracts.objects.schedules import (
+from batchwright.contracts.api_objects.schedules import (
     ExpiryObject,
     RunError,
     ScheduledBatchExtension,
@@ -18,7 +18,7 @@ from batchwright.contracts.objects.schedules import (
     ScheduleObject,
     ScheduleRunObject,
 )
-from batchwright.contracts.payloads.batch_schedules import BatchTemplate, OverlapPolicy
+from batchwright.contracts.temporal_payloads.scheduled_batches import BatchTemplate, OverlapPolicy
 from batchwright.database.tables.schedules import ScheduleRow, ScheduleRunRow
 from batchwright.rules.cron_expressions import MAX_CRON_CHARACTERS, check_cron
 from batchwright.settings import Settings

@@ -15,8 +15,8 @@ from batchwright.api.schemas.json_body import (
     required_text,
     wrong_type,
 )
-from batchwright.contracts.objects.webhook_events import END_EVENTS, EventType
-from batchwright.contracts.objects.webhooks import (
+from batchwright.contracts.api_objects.webhook_events import END_EVENTS, EventType
+from batchwright.contracts.api_objects.webhooks import (
     AttemptObject,
     DeliveryObject,
     DeliveryPage,

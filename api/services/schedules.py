@@ -14,9 +14,9 @@ from batchwright.api.schemas.schedules import (
     unknown_time_zone,
 )
 from batchwright.api.services.batches.creation import check_output_location
-from batchwright.contracts.objects.schedules import ScheduleObject
-from batchwright.contracts.payloads.batch import Caller
-from batchwright.contracts.payloads.batch_schedules import BatchTemplate, OverlapPolicy
+from batchwright.contracts.api_objects.schedules import ScheduleObject
+from batchwright.contracts.temporal_payloads.batch import Caller
+from batchwright.contracts.temporal_payloads.scheduled_batches import BatchTemplate, OverlapPolicy
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.schedules import ScheduleRow
 from batchwright.rules.ids import is_file_id, is_schedule_id

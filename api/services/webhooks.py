@@ -15,9 +15,9 @@ from batchwright.api.errors import (
 )
 from batchwright.api.schemas.webhooks import WebhookSpec
 from batchwright.api.services.quota_checks import QuotaChecks
-from batchwright.contracts.objects.openai import BatchWebhook
-from batchwright.contracts.objects.webhook_events import TEST_BATCH, EventType
-from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.api_objects.openai import BatchWebhook
+from batchwright.contracts.api_objects.webhook_events import TEST_BATCH, EventType
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.database.tables.webhooks.webhook_deliveries import ListedDelivery, WebhookDelivery
 from batchwright.database.tables.webhooks.webhook_endpoints import EndpointChanges, WebhookEndpoint
 from batchwright.rules.failure_limiter import FailureLimiter

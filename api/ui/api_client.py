@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from batchwright.api.auth.caller import SCOPE_SESSION_KEY, SessionKey
 from batchwright.api.errors import ApiError
 from batchwright.api.schemas.file_create import SCOPE_OBSERVER, ContentObserver
-from batchwright.contracts.objects.openai import ErrorObject
+from batchwright.contracts.api_objects.openai import ErrorObject
 
 # Headers that are about the browser's request, or would authenticate it in another way than its session.
 _OWN_HEADERS = frozenset(

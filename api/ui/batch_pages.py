@@ -10,8 +10,8 @@ from batchwright.api.errors import ApiError
 from batchwright.api.ui.batch_view import is_live, throughput_chart
 from batchwright.api.ui.live import Fragment, LiveFragments
 from batchwright.api.ui.visit import Page, Visit
-from batchwright.contracts.objects.openai import BatchObject, BatchPage, ThroughputObject
-from batchwright.contracts.objects.webhooks import DeliveryPage, WebhookPage
+from batchwright.contracts.api_objects.openai import BatchObject, BatchPage, ThroughputObject
+from batchwright.contracts.api_objects.webhooks import DeliveryPage, WebhookPage
 from batchwright.contracts.terms import BatchStatus
 from batchwright.settings import Settings
 

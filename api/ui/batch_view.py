@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from batchwright.contracts.objects.openai import BatchObject, ThroughputSample, WaitingObject
-from batchwright.contracts.payloads.batch import SCHEDULED
+from batchwright.contracts.api_objects.openai import BatchObject, ThroughputSample, WaitingObject
+from batchwright.contracts.temporal_payloads.batch import SCHEDULED
 
 _EXACT_REMEDIES = {
     "paused": "Resume the batch to continue.",

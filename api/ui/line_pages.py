@@ -10,7 +10,7 @@ from batchwright.api.errors import ApiError
 from batchwright.api.ui.api_client import ApiClient, Query
 from batchwright.api.ui.rendering import link
 from batchwright.api.ui.visit import Page, Visit, whole_number
-from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter
 from batchwright.rules.json_text import replace_lone_surrogates
 

@@ -12,11 +12,11 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from batchwright.api.ui.visit import Page, Visit, see_other, whole_number
-from batchwright.contracts.objects import operator as shown
-from batchwright.contracts.objects.audit_log import AuditLogPage
-from batchwright.contracts.objects.keys import CreatedKey, KeyList
-from batchwright.contracts.objects.openai import FilePage
-from batchwright.contracts.objects.workers import WorkerList
+from batchwright.contracts.api_objects import operator as shown
+from batchwright.contracts.api_objects.audit_log import AuditLogPage
+from batchwright.contracts.api_objects.keys import CreatedKey, KeyList
+from batchwright.contracts.api_objects.openai import FilePage
+from batchwright.contracts.api_objects.workers import WorkerList
 from batchwright.rules.api_keys import Scope
 
 _PER_PAGE = "50"

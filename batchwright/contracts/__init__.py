@@ -1,5 +1,5 @@
-"""Contracts between the processes.
+"""Contracts between the processes: the types of everything that one process writes and another one reads.
 
-`terms`, `errors` and `calls` are shared by all of them. `objects/` is what the HTTP API returns, `payloads/`
-what Temporal stores, and `registry/` what operators configure of models.
+`api_objects/` is what the HTTP API returns, `temporal_payloads/` what Temporal stores, and `model_registry/`
+what operators configure of models. `terms`, `errors` and `calls` are shared by all of them.
 """

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from pydantic import JsonValue
 
-from batchwright.contracts.objects.audit_log import AuditOutcome
+from batchwright.contracts.api_objects.audit_log import AuditOutcome
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.operations.audit_log import AuditEntry, AuditLogTable, AuditResult
 

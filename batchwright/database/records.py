@@ -7,7 +7,9 @@ from typing import Literal, NamedTuple
 from pydantic import Field, JsonValue
 
 from batchwright.contracts.message import Message
-from batchwright.contracts.payloads.batch import (
+from batchwright.contracts.model_registry.price_config import DecimalText, PriceConfig
+from batchwright.contracts.model_registry.registry_config import ModelConfig
+from batchwright.contracts.temporal_payloads.batch import (
     BatchForecast,
     BatchOrder,
     ErrorCount,
@@ -15,9 +17,7 @@ from batchwright.contracts.payloads.batch import (
     ModelUsage,
     StartForecast,
 )
-from batchwright.contracts.payloads.output_copies import OutputCopy
-from batchwright.contracts.registry.prices import DecimalText, PriceConfig
-from batchwright.contracts.registry.schema import ModelConfig
+from batchwright.contracts.temporal_payloads.output_copies import OutputCopy
 from batchwright.contracts.terms import (
     BatchStatus,
     GroupKind,

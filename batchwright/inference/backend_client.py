@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 import httpx
 from msgspec.structs import replace
 
-from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.contracts.registry.schema import GatewayConfig
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.registry_config import GatewayConfig
 from batchwright.inference.discovery import ListingFailed, ModelListing, list_models, read_slots
 from batchwright.inference.request_outcome import Outcome, from_exception, invalid_response
 from batchwright.inference.transport.base import (

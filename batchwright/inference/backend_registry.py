@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
-from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.contracts.registry.prices import PriceConfig
-from batchwright.contracts.registry.schema import ModelConfig
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.inference.client_pool import ClientPool, client_key
 from batchwright.inference.discovery import ListingFailed
 from batchwright.inference.model_catalog import (

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 import httpx
 
-from batchwright.contracts.registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.backend_config import BackendConfig
 from batchwright.inference.backend_client import InferenceClient
 from batchwright.inference.transport.base import Transport
 from batchwright.inference.transport.connection_pool import PooledTransport

@@ -1,7 +1,7 @@
 """Read a backend's messages about jobs: responses to submissions, responses to polls, and callbacks."""
 
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.registry.job_config import JobConfig
+from batchwright.contracts.model_registry.job_config import JobConfig
 from batchwright.inference.request_outcome import Outcome, invalid_response
 from batchwright.rules.backends.async_jobs import (
     InvalidJobReport,

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from msgspec.structs import replace
 
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.registry.schema import LimitConfig
+from batchwright.contracts.model_registry.registry_config import LimitConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.backend_client import RequestSender, parse_response
 from batchwright.inference.request_outcome import Outcome

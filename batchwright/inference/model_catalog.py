@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 
 from pydantic import JsonValue, ValidationError
 
-from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig, ModelSource
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig, ModelSource
 from batchwright.rules.backends.registry_changes import apply_patch
 from batchwright.rules.backends.request_headers import resolve_conflicts
 from batchwright.rules.backends.stored_credentials import without_misuse

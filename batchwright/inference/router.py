@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from batchwright.contracts.registry.schema import LimitConfig, LoadBalancing, ModelConfig
+from batchwright.contracts.model_registry.registry_config import LimitConfig, LoadBalancing, ModelConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.backend_client import RequestSender
 from batchwright.inference.circuit_breaker import CircuitAttempt, CircuitBreaker

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import NamedTuple, Self
 
-from batchwright.contracts.objects.openai import BatchCost, ModelCost
-from batchwright.contracts.payloads.batch import ModelUsage
-from batchwright.contracts.registry.prices import MAX_PLACES, PriceConfig
+from batchwright.contracts.api_objects.openai import BatchCost, ModelCost
+from batchwright.contracts.model_registry.price_config import MAX_PLACES, PriceConfig
+from batchwright.contracts.temporal_payloads.batch import ModelUsage
 from batchwright.rules.results.token_usage import TokenUsage
 
 _UNIT_PLACES = 12

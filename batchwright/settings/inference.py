@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings
 
-from batchwright.contracts.registry.backend_config import check_header_name, check_host_name
+from batchwright.contracts.model_registry.backend_config import check_header_name, check_host_name
 from batchwright.rules.backends.request_headers import parse_passed_names, reserved_for
 from batchwright.settings.formats import backend_urls, http_url
 from batchwright.settings.levels import START, TUNING

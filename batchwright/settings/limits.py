@@ -3,7 +3,7 @@
 from pydantic import Field
 from pydantic_settings import BaseSettings
 
-from batchwright.contracts.registry.prices import DecimalText
+from batchwright.contracts.model_registry.price_config import DecimalText
 from batchwright.contracts.terms import Profile
 from batchwright.rules.quotas import MAX_QUOTA, QuotaLimits
 from batchwright.rules.token_costs import amount_of

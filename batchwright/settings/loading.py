@@ -10,7 +10,7 @@ from pydantic import ValidationError, field_validator
 from pydantic_settings import SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
-from batchwright.contracts.registry.schema import RegistryConfig
+from batchwright.contracts.model_registry.registry_config import RegistryConfig
 from batchwright.rules.backends import request_headers
 from batchwright.rules.json_text import RepeatedKey
 from batchwright.settings.api import AccessSettings, ApiSettings

@@ -8,10 +8,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.contracts.registry.job_config import JobConfig
-from batchwright.contracts.registry.prices import PriceConfig
-from batchwright.contracts.registry.schema import (
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.job_config import JobConfig
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.model_registry.registry_config import (
     GatewayConfig,
     LimitConfig,
     ModelConfig,

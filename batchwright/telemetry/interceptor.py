@@ -12,9 +12,9 @@ from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadConverter
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from batchwright.contracts.payloads.batch import BatchOrder
-from batchwright.contracts.payloads.execution import SliceRequest
-from batchwright.contracts.payloads.finalization import EndRequest, FinalizeRequest
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.execution import SliceRequest
+from batchwright.contracts.temporal_payloads.finalization import EndRequest, FinalizeRequest
 from batchwright.telemetry import tracing
 from batchwright.telemetry.context import FieldValue, add_fields, bind_fields
 

@@ -2,8 +2,13 @@
 
 from datetime import datetime, timedelta
 
-from batchwright.contracts.payloads.batch import DEFAULT_PRIORITY, MAX_PRIORITY, BatchOrder, BatchPolicy
-from batchwright.contracts.payloads.batch_schedules import BatchTemplate
+from batchwright.contracts.temporal_payloads.batch import (
+    DEFAULT_PRIORITY,
+    MAX_PRIORITY,
+    BatchOrder,
+    BatchPolicy,
+)
+from batchwright.contracts.temporal_payloads.scheduled_batches import BatchTemplate
 from batchwright.settings import Settings
 
 _OUTSTANDING_SLICES = 32

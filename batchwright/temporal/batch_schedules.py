@@ -23,7 +23,12 @@ from temporalio.common import Priority, SearchAttributePair, TypedSearchAttribut
 from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.contracts import search_attributes, temporal_names
-from batchwright.contracts.payloads.batch_schedules import WORKFLOW, OverlapPolicy, ScheduleRef, ScheduleSpec
+from batchwright.contracts.temporal_payloads.scheduled_batches import (
+    WORKFLOW,
+    OverlapPolicy,
+    ScheduleRef,
+    ScheduleSpec,
+)
 from batchwright.settings import Settings
 from batchwright.temporal.errors import translated_errors
 

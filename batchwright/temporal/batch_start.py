@@ -13,7 +13,7 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from batchwright.contracts import search_attributes, temporal_names
-from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.terms import BatchStatus
 
 _RPC_TIMEOUT = timedelta(seconds=10)

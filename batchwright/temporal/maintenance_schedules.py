@@ -17,15 +17,15 @@ from temporalio.client import (
     ScheduleUpdateInput,
 )
 
-from batchwright.contracts.payloads import consistency
-from batchwright.contracts.payloads.retention import (
+from batchwright.contracts.temporal_names import CONTROL_QUEUE
+from batchwright.contracts.temporal_payloads import consistency
+from batchwright.contracts.temporal_payloads.retention import (
     EXPIRED_KINDS,
     LITTER_KINDS,
     WORKFLOW,
     RetentionKind,
     RetentionOrder,
 )
-from batchwright.contracts.temporal_names import CONTROL_QUEUE
 
 
 @dataclass(frozen=True)

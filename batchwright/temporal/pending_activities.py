@@ -15,7 +15,7 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverse
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
-from batchwright.contracts.payloads.execution import ExecutionActivities, SliceRequest
+from batchwright.contracts.temporal_payloads.execution import ExecutionActivities, SliceRequest
 from batchwright.contracts.terms import ActivityState
 from batchwright.temporal.codec import PayloadDecryptionError
 

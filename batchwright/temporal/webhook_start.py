@@ -7,7 +7,7 @@ from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReus
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from batchwright.contracts import temporal_names
-from batchwright.contracts.payloads.webhooks import WORKFLOW, DeliveryOrder
+from batchwright.contracts.temporal_payloads.webhooks import WORKFLOW, DeliveryOrder
 
 _RPC_TIMEOUT = timedelta(seconds=10)
 

@@ -27,10 +27,10 @@ from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.activities.services.progress_writer import ProgressReporter
 from batchwright.activities.services.send_authorization import CachedPermissions
 from batchwright.activities.services.slice_waiting_reasons import WaitingReasons
-from batchwright.contracts.payloads.batch import WaitingReason
-from batchwright.contracts.payloads.execution import ModelRun, SliceRequest, SliceResult
-from batchwright.contracts.payloads.ingestion import IngestResult
-from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
+from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
+from batchwright.contracts.temporal_payloads.batch import WaitingReason
+from batchwright.contracts.temporal_payloads.execution import ModelRun, SliceRequest, SliceResult
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.inference.backend_registry import retry_policy_of
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.limits.fleet_rate_limits import FleetRates

@@ -17,9 +17,9 @@ from prometheus_client import CollectorRegistry
 from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.finalization.activity import Finalization
-from batchwright.contracts.payloads.batch import ModelCounts
-from batchwright.contracts.payloads.finalization import FinalizeRequest, FinalizeResult
-from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.temporal_payloads.batch import ModelCounts
+from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest, FinalizeResult
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.rules import object_keys
 from batchwright.rules.ids import request_id

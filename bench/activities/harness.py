@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.terms import Endpoint
 from batchwright.database.records import FileRow
 

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.ingestion.activity import Ingestion
-from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.database.database import Database
 from batchwright.settings import load
 from batchwright.storage.local import LocalStorage

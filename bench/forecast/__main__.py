@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from batchwright.contracts.payloads.batch import StartFit
+from batchwright.contracts.temporal_payloads.batch import StartFit
 from bench.forecast.scenarios import SCENARIOS, STARTS
 from bench.forecast.simulation import STAGES, JudgedForecast, JudgedStart, judged
 

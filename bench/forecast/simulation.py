@@ -8,7 +8,7 @@ from operator import attrgetter
 from random import Random
 from typing import NamedTuple
 
-from batchwright.contracts.payloads.batch import StartFit
+from batchwright.contracts.temporal_payloads.batch import StartFit
 from batchwright.rules.dispatch.fair_queue import FairShare
 from batchwright.rules.forecast.live_batches import Forecaster
 from batchwright.rules.forecast.model_queue import ModelSpeed, RemainingTime

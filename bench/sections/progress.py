@@ -3,7 +3,7 @@
 import time
 from typing import NamedTuple
 
-from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.starter.client import Client
 from bench import batches
 from bench.inputs import write_input

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from pydantic import JsonValue
 
-from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.contracts.registry.schema import ModelConfig
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.contracts.terms import Usage
 from batchwright.inference.backend_registry import BackendRegistry
 from batchwright.inference.client_pool import ClientPool

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.terms import BatchStatus
 from batchwright.starter.client import Client
 from bench import batches

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import typer
 
-from batchwright.contracts.objects.schedules import ScheduleObject, ScheduleRunObject
+from batchwright.contracts.api_objects.schedules import ScheduleObject, ScheduleRunObject
 from batchwright.rules.ids import is_file_id
 from batchwright.starter.commands.batches.submit import (
     Deduplicate,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from batchwright.contracts.objects.webhooks import DeliveryObject, WebhookObject
+from batchwright.contracts.api_objects.webhooks import DeliveryObject, WebhookObject
 from batchwright.starter.options import Json, Tenant, Url, api_client
 from batchwright.starter.output import (
     ExitCode,

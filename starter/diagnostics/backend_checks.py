@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.contracts.registry.schema import GatewayConfig
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.registry_config import GatewayConfig
 from batchwright.database.errors import DatabaseError
 from batchwright.database.postgres import open_database
 from batchwright.inference.backend_client import InferenceClient

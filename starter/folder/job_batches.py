@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import BinaryIO
 from uuid import uuid4
 
-from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.rules.input.compression import compression_of
 from batchwright.starter.batch_groups import whole_input_batches

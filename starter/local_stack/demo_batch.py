@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.terms import BatchStatus
 from batchwright.starter.client import Client
 from batchwright.starter.local_stack.service_commands import MODELS

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.starter.local_stack.demo_batch import DemoResult, first_line
 from batchwright.starter.output import program_name, waiting_text
 

@@ -6,7 +6,7 @@ import msgspec
 
 from batchwright.contracts.calls import CallStatus, NewCall, RollingBatch
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.payloads.batch import BatchPolicy
+from batchwright.contracts.temporal_payloads.batch import BatchPolicy
 from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.rules.call_lines import CALLS_PURPOSE
 from batchwright.rules.call_results import answers_of, error_of

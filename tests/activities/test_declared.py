@@ -17,14 +17,14 @@ from batchwright.activities.lifecycle import Lifecycle
 from batchwright.activities.output_copies.activity import OutputCopies
 from batchwright.activities.retention.activity import Retention
 from batchwright.activities.webhooks.activity import WebhookDeliveries
-from batchwright.contracts.payloads.batch_schedules import ScheduleActivities
-from batchwright.contracts.payloads.consistency import ConsistencyCheckActivities
-from batchwright.contracts.payloads.execution import ExecutionActivities
-from batchwright.contracts.payloads.finalization import FinalizationActivities, LifecycleActivities
-from batchwright.contracts.payloads.ingestion import IngestionActivities
-from batchwright.contracts.payloads.output_copies import OutputCopyActivities
-from batchwright.contracts.payloads.retention import RetentionActivities
-from batchwright.contracts.payloads.webhooks import WebhookActivities
+from batchwright.contracts.temporal_payloads.consistency import ConsistencyCheckActivities
+from batchwright.contracts.temporal_payloads.execution import ExecutionActivities
+from batchwright.contracts.temporal_payloads.finalization import FinalizationActivities, LifecycleActivities
+from batchwright.contracts.temporal_payloads.ingestion import IngestionActivities
+from batchwright.contracts.temporal_payloads.output_copies import OutputCopyActivities
+from batchwright.contracts.temporal_payloads.retention import RetentionActivities
+from batchwright.contracts.temporal_payloads.scheduled_batches import ScheduleActivities
+from batchwright.contracts.temporal_payloads.webhooks import WebhookActivities
 
 PHASES: list[tuple[type, type]] = [
     (IngestionActivities, Ingestion),

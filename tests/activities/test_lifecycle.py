@@ -6,7 +6,7 @@ from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.lifecycle import Lifecycle
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.finalization import EndRequest
+from batchwright.contracts.temporal_payloads.finalization import EndRequest
 from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import SliceProgress

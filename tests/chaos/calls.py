@@ -14,7 +14,7 @@ import httpx
 from aiohttp import web
 from openai import DefaultHttpxClient, InvalidWebhookSignatureError, NotFoundError, OpenAI
 
-from batchwright.contracts.objects.calls import JobObject, NewJobObject
+from batchwright.contracts.api_objects.calls import JobObject, NewJobObject
 from tests.chaos.load import TROUBLES
 from tests.chaos.user import User
 from tests.chaos.witness import Entry

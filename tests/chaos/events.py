@@ -10,7 +10,7 @@ import httpx
 from aiohttp import web
 from openai import InvalidWebhookSignatureError
 
-from batchwright.contracts.objects.webhooks import WebhookObject
+from batchwright.contracts.api_objects.webhooks import WebhookObject
 from tests.chaos.check import Verdict
 from tests.e2e.batches import until
 from tests.e2e.stack import Stack

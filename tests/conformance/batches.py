@@ -9,7 +9,7 @@ import pytest
 from openai import BadRequestError, ConflictError, NotFoundError
 from openai.types import Batch
 
-from batchwright.contracts.objects.openai import ThroughputObject
+from batchwright.contracts.api_objects.openai import ThroughputObject
 from batchwright.contracts.terms import Profile
 from tests.clients import http_client
 from tests.conformance.contract import Api, Table

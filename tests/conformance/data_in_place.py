@@ -10,7 +10,7 @@ from botocore.session import get_session
 from openai import NotFoundError, PermissionDeniedError
 from openai.types import Batch
 
-from batchwright.contracts.objects.openai import BatchObject, EstimateObject, OutputLocation
+from batchwright.contracts.api_objects.openai import BatchObject, EstimateObject, OutputLocation
 from batchwright.contracts.terms import Profile
 from tests.conformance.contract import Api, Table
 from tests.conformance.operation import exactly

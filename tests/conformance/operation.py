@@ -12,9 +12,9 @@ from openai.types import Batch
 from pydantic import BaseModel
 
 from batchwright.api.routes.admin.budget_groups import BudgetGroupObject
-from batchwright.contracts.objects.audit_log import AuditLogPage, AuditOutcome
-from batchwright.contracts.objects.openai import BatchObject, EstimateObject
-from batchwright.contracts.objects.operator import (
+from batchwright.contracts.api_objects.audit_log import AuditLogPage, AuditOutcome
+from batchwright.contracts.api_objects.openai import BatchObject, EstimateObject
+from batchwright.contracts.api_objects.operator import (
     BatchCountsObject,
     BatchSlicesObject,
     DeadLetterPage,
@@ -27,7 +27,7 @@ from batchwright.contracts.objects.operator import (
     OperatorBatchPage,
     StatsObject,
 )
-from batchwright.contracts.objects.schedules import ScheduleObject
+from batchwright.contracts.api_objects.schedules import ScheduleObject
 from batchwright.contracts.terms import ActivityState, Profile, Quota
 from tests.conformance.contract import Api, Table
 from tests.conformance.requests import created, done, jsonl, sent
@@ -304,7 +304,7 @@ async def costs(api: Api) -> None:
 
 @TABLE.row(
     "Operation",
-    "a schedule creates a batch when it is triggered, and lists it; a cron expression that is not valid is 400",
+    "a schedule creates a batch when it is triggered, and lists it; an invalid cron expression is 400",
     Profile.RELAXED,
 )
 async def schedules(api: Api) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from openai import NotFoundError
 
-from batchwright.contracts.objects.webhook_events import END_EVENTS, batch_event
+from batchwright.contracts.api_objects.webhook_events import END_EVENTS, batch_event
 from batchwright.rules.webhooks.signatures import signed_headers
 from tests.clients import http_client
 from tests.conformance.contract import Api, Table

@@ -5,8 +5,8 @@ import pytest
 from openai import BadRequestError, NotFoundError
 from openai.types import Batch
 
-from batchwright.contracts.objects.openai import BatchObject
-from batchwright.contracts.objects.webhooks import DeliveryObject, DeliveryPage, WebhookObject
+from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.contracts.api_objects.webhooks import DeliveryObject, DeliveryPage, WebhookObject
 from batchwright.contracts.terms import Profile
 from tests.conformance.contract import Api, Table
 from tests.conformance.operation import exactly

@@ -16,9 +16,9 @@ from batchwright.api.app import build_app
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.services.batches.progress_events import BatchEvents
 from batchwright.background import BackgroundTasks
-from batchwright.contracts.objects.openai import BatchObject, ErrorDetails, ErrorObject, FileObject
-from batchwright.contracts.payloads.batch import BatchOrder
-from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.api_objects.openai import BatchObject, ErrorDetails, ErrorObject, FileObject
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.oidc.issuer_keys import IssuerKeys
 from batchwright.settings import Settings, load
 from batchwright.telemetry.metrics import Metrics

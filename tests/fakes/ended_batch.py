@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.terms import BatchStatus, Usage, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.records import BatchOutcome, FileRow

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from batchwright.api.temporal_gateway import RunMissing, TemporalGateway
-from batchwright.contracts.payloads.batch import BatchOrder, BatchState
-from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchState
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.temporal.batch_schedules import BatchSchedules
 from batchwright.temporal.pending_activities import PendingActivity
 from tests.fakes.batch_schedules import MemoryBatchSchedules

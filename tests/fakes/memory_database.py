@@ -3,9 +3,9 @@
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from batchwright.contracts.payloads.batch import BatchOrder, ErrorCount, ModelCounts
-from batchwright.contracts.payloads.output_copies import OutputCopy, OutputCopyState
-from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, ErrorCount, ModelCounts
+from batchwright.contracts.temporal_payloads.output_copies import OutputCopy, OutputCopyState
 from batchwright.contracts.terms import BatchStatus, Endpoint, Usage, ValidationError
 from batchwright.database.database import Database, DatabaseServer
 from batchwright.database.errors import UnknownBatch

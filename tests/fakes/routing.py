@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import httpx
 
-from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.contracts.registry.schema import ModelConfig
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.inference.backend_client import InferenceClient
 from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch, ModelRouter

@@ -15,10 +15,10 @@ from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.finalization.activity import Finalization
 from batchwright.activities.ingestion.activity import Ingestion
-from batchwright.contracts.payloads.batch import BatchOrder, BatchPolicy
-from batchwright.contracts.payloads.execution import ModelRun, SliceRequest
-from batchwright.contracts.payloads.finalization import FinalizeRequest
-from batchwright.contracts.payloads.ingestion import IngestResult, ModelShare
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchPolicy
+from batchwright.contracts.temporal_payloads.execution import ModelRun, SliceRequest
+from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult, ModelShare
 from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.database.database import Database
 from batchwright.database.postgres import open_database

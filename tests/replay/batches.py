@@ -7,9 +7,9 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.batch import BatchPolicy, ModelProgress, WaitingReason
-from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE
+from batchwright.contracts.temporal_payloads.batch import BatchPolicy, ModelProgress, WaitingReason
+from batchwright.contracts.temporal_payloads.execution import SliceRequest, SliceResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.workflows.batch import BatchWorkflow
 from tests.e2e.batches import until

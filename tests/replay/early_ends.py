@@ -9,10 +9,10 @@ from unittest import mock
 from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.batch import BatchPolicy
-from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
-from batchwright.contracts.payloads.ingestion import IngestResult
 from batchwright.contracts.temporal_names import CONTROL_QUEUE
+from batchwright.contracts.temporal_payloads.batch import BatchPolicy
+from batchwright.contracts.temporal_payloads.execution import SliceRequest, SliceResult
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.workflows import options
 from batchwright.workflows.batch import BatchWorkflow
 from tests.e2e.batches import until

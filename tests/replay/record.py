@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 from temporalio.client import WorkflowFailureError
 
-from batchwright.contracts.payloads.batch_schedules import ScheduledBatch
-from batchwright.contracts.payloads.retention import RetentionKind, RetentionOrder
-from batchwright.contracts.payloads.webhooks import DeliveryOrder
+from batchwright.contracts.temporal_payloads.retention import RetentionKind, RetentionOrder
+from batchwright.contracts.temporal_payloads.scheduled_batches import ScheduledBatch
+from batchwright.contracts.temporal_payloads.webhooks import DeliveryOrder
 from tests.replay.batches import SCENARIOS
 from tests.replay.on_a_server import PINNED, SCHEDULED, record_pinned, record_scheduled
 from tests.replay.written import write_batch, write_runs

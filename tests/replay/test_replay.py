@@ -10,7 +10,7 @@ from temporalio.api.enums.v1 import VersioningBehavior
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
-from batchwright.contracts.payloads.batch import BatchOrder, BatchResult
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchResult
 from batchwright.telemetry.interceptor import TelemetryInterceptor
 from batchwright.temporal import DATA_CONVERTER
 from batchwright.worker.wiring import workflow_sandbox

@@ -6,7 +6,7 @@ import pytest
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
-from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.temporal import DATA_CONVERTER
 from batchwright.worker.wiring import workflow_sandbox
 from batchwright.workflows import batch

@@ -16,7 +16,7 @@ import psutil
 from pydantic import BaseModel
 from temporalio.client import Client as TemporalClient
 
-from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.starter.client import Client
 from tests.e2e.batches import CHAT
 from tests.e2e.stack import MODELS, Stack, dev

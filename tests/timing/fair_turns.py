@@ -11,8 +11,8 @@ from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
-from batchwright.contracts.payloads.execution import ModelRunResult, SliceRequest, SliceResult
 from batchwright.contracts.temporal_names import CONTROL_QUEUE, inference_queue
+from batchwright.contracts.temporal_payloads.execution import ModelRunResult, SliceRequest, SliceResult
 from batchwright.rules.dispatch.fair_queue import fresh_fairness_key
 from batchwright.temporal import DATA_CONVERTER
 from batchwright.workflows.model_run import ModelRunWorkflow

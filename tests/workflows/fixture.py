@@ -14,13 +14,6 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker, WorkerDeploymentConfig
 
-from batchwright.contracts.payloads.batch import BatchOrder, BatchPolicy, BatchResult, BatchState
-from batchwright.contracts.payloads.batch_schedules import ScheduledBatchResult, ScheduleRef
-from batchwright.contracts.payloads.consistency import ConsistencyCheckOrder, ConsistencyCheckResult
-from batchwright.contracts.payloads.execution import ModelRun, ModelRunResult
-from batchwright.contracts.payloads.output_copies import OutputCopyState
-from batchwright.contracts.payloads.retention import RetentionOrder, RetentionResult
-from batchwright.contracts.payloads.webhooks import DeliveryOrder, DeliveryResult
 from batchwright.contracts.search_attributes import SEARCH_ATTRIBUTES
 from batchwright.contracts.temporal_names import (
     CONTROL_QUEUE,
@@ -30,6 +23,13 @@ from batchwright.contracts.temporal_names import (
     inference_queue,
     output_copy_id,
 )
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchPolicy, BatchResult, BatchState
+from batchwright.contracts.temporal_payloads.consistency import ConsistencyCheckOrder, ConsistencyCheckResult
+from batchwright.contracts.temporal_payloads.execution import ModelRun, ModelRunResult
+from batchwright.contracts.temporal_payloads.output_copies import OutputCopyState
+from batchwright.contracts.temporal_payloads.retention import RetentionOrder, RetentionResult
+from batchwright.contracts.temporal_payloads.scheduled_batches import ScheduledBatchResult, ScheduleRef
+from batchwright.contracts.temporal_payloads.webhooks import DeliveryOrder, DeliveryResult
 from batchwright.contracts.terms import Endpoint
 from batchwright.starter.local_stack.ports import free_port
 from batchwright.temporal import DATA_CONVERTER

@@ -8,30 +8,24 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.batch import BatchOrder
-from batchwright.contracts.payloads.batch_schedules import (
-    RunRecord,
-    ScheduleActivities,
-    ScheduledBatch,
-    ScheduledRun,
-)
-from batchwright.contracts.payloads.consistency import (
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.consistency import (
     ConsistencyCheckActivities,
     ConsistencyCheckOrder,
     ConsistencyCheckResult,
     DifferenceCount,
 )
-from batchwright.contracts.payloads.execution import ExecutionActivities, SliceRequest, SliceResult
-from batchwright.contracts.payloads.finalization import (
+from batchwright.contracts.temporal_payloads.execution import ExecutionActivities, SliceRequest, SliceResult
+from batchwright.contracts.temporal_payloads.finalization import (
     EndRequest,
     FinalizationActivities,
     FinalizeRequest,
     FinalizeResult,
     LifecycleActivities,
 )
-from batchwright.contracts.payloads.ingestion import IngestionActivities, IngestResult, ModelShare
-from batchwright.contracts.payloads.output_copies import OutputCopyActivities, OutputCopyState
-from batchwright.contracts.payloads.retention import (
+from batchwright.contracts.temporal_payloads.ingestion import IngestionActivities, IngestResult, ModelShare
+from batchwright.contracts.temporal_payloads.output_copies import OutputCopyActivities, OutputCopyState
+from batchwright.contracts.temporal_payloads.retention import (
     DeletionCount,
     RetentionActivities,
     RetentionKind,
@@ -39,7 +33,13 @@ from batchwright.contracts.payloads.retention import (
     SweepRequest,
     SweepResult,
 )
-from batchwright.contracts.payloads.webhooks import AttemptRequest, AttemptResult, WebhookActivities
+from batchwright.contracts.temporal_payloads.scheduled_batches import (
+    RunRecord,
+    ScheduleActivities,
+    ScheduledBatch,
+    ScheduledRun,
+)
+from batchwright.contracts.temporal_payloads.webhooks import AttemptRequest, AttemptResult, WebhookActivities
 from batchwright.contracts.terms import BatchStatus
 
 LINES_A_SLICE = 10

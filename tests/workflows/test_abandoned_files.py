@@ -2,8 +2,8 @@
 
 import pytest
 
-from batchwright.contracts.payloads.batch import BatchPolicy, BatchResult
-from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
+from batchwright.contracts.temporal_payloads.batch import BatchPolicy, BatchResult
+from batchwright.contracts.temporal_payloads.execution import SliceRequest, SliceResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.workflows import options
 from batchwright.workflows.batch import BatchWorkflow

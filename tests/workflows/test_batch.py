@@ -2,9 +2,9 @@
 
 import pytest
 
-from batchwright.contracts.payloads.batch import BatchResult
-from batchwright.contracts.payloads.finalization import FinalizeRequest
-from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.temporal_payloads.batch import BatchResult
+from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus
 from tests.workflows.fixture import WorkflowFixture
 from tests.workflows.stub_activities import ingested, share

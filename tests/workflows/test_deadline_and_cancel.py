@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.payloads.batch import BatchPolicy
-from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
+from batchwright.contracts.temporal_payloads.batch import BatchPolicy
+from batchwright.contracts.temporal_payloads.execution import SliceRequest, SliceResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.workflows.batch import BatchWorkflow
 from batchwright.workflows.model_run import ModelRunWorkflow

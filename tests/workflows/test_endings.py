@@ -6,10 +6,10 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.errors import Failure, LineCode
-from batchwright.contracts.payloads.batch import BatchPolicy, BatchResult
-from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
-from batchwright.contracts.payloads.finalization import EndRequest
-from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.temporal_payloads.batch import BatchPolicy, BatchResult
+from batchwright.contracts.temporal_payloads.execution import SliceRequest, SliceResult
+from batchwright.contracts.temporal_payloads.finalization import EndRequest
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.workflows import options
 from batchwright.workflows.batch import BatchWorkflow

@@ -11,8 +11,8 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.batch import BatchPolicy, Caller
-from batchwright.contracts.payloads.execution import ModelRunResult, SliceRequest, SliceResult
+from batchwright.contracts.temporal_payloads.batch import BatchPolicy, Caller
+from batchwright.contracts.temporal_payloads.execution import ModelRunResult, SliceRequest, SliceResult
 from batchwright.workflows import options
 from batchwright.workflows.model_run import ModelRunWorkflow
 from tests.workflows.fixture import POLICY, WorkflowFixture

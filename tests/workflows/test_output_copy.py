@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from batchwright.contracts.payloads.batch import BatchOrder
-from batchwright.contracts.payloads.ingestion import IngestResult
-from batchwright.contracts.payloads.output_copies import OutputCopyState
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult
+from batchwright.contracts.temporal_payloads.output_copies import OutputCopyState
 from batchwright.contracts.terms import BatchStatus
 from batchwright.workflows import options
 from tests.workflows.fixture import WorkflowFixture

@@ -7,7 +7,8 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import WorkflowHandle
 
-from batchwright.contracts.payloads.batch import (
+from batchwright.contracts.search_attributes import DEADLINE, MODELS, STATUS, TENANT
+from batchwright.contracts.temporal_payloads.batch import (
     BatchForecast,
     BatchResult,
     BatchState,
@@ -15,7 +16,6 @@ from batchwright.contracts.payloads.batch import (
     WaitingReason,
     WindowFit,
 )
-from batchwright.contracts.search_attributes import DEADLINE, MODELS, STATUS, TENANT
 from batchwright.contracts.terms import BatchStatus
 from batchwright.temporal.batch_start import start_batch
 from batchwright.workflows.batch import BatchWorkflow

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from batchwright.contracts.payloads.execution import ModelRunResult
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE
+from batchwright.contracts.temporal_payloads.execution import ModelRunResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.workflows.model_run import ModelRunWorkflow
 from tests.workflows.fixture import POLICY, RunHandle, WorkflowFixture

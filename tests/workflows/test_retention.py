@@ -5,7 +5,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError, CancelledError
 
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.retention import (
+from batchwright.contracts.temporal_payloads.retention import (
     EXPIRED_KINDS,
     DeletionCount,
     RetentionKind,

@@ -6,8 +6,8 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.batch import SCHEDULED
-from batchwright.contracts.payloads.batch_schedules import (
+from batchwright.contracts.temporal_payloads.batch import SCHEDULED
+from batchwright.contracts.temporal_payloads.scheduled_batches import (
     RunRecord,
     ScheduledBatch,
     ScheduledBatchResult,

@@ -4,8 +4,8 @@ import pytest
 from temporalio.common import Priority
 from temporalio.workflow import ActivityConfig
 
-from batchwright.contracts.payloads.batch import MAX_PRIORITY, MIN_PRIORITY, BatchOrder
-from batchwright.contracts.payloads.execution import ModelRun
+from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY, MIN_PRIORITY, BatchOrder
+from batchwright.contracts.temporal_payloads.execution import ModelRun
 from batchwright.workflows import options
 from tests.integration.database.rows import START, an_order
 from tests.workflows.stub_activities import share

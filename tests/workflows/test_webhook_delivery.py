@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 from temporalio.client import WorkflowFailureError
 
-from batchwright.contracts.payloads.webhooks import AttemptResult, DeliveryOrder, DeliveryResult
+from batchwright.contracts.temporal_payloads.webhooks import AttemptResult, DeliveryOrder, DeliveryResult
 from batchwright.workflows.options import webhook_options
 from tests.workflows.fixture import WorkflowFixture
 

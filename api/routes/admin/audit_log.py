@@ -23,7 +23,7 @@ from batchwright.api.schemas.audit_log import audit_entry_object, audit_log_page
 from batchwright.api.schemas.batch_create import NO_NUL
 from batchwright.api.schemas.json_body import check_text, reject_unknown
 from batchwright.api.schemas.openai_objects import json_response
-from batchwright.contracts.objects.audit_log import AuditAction, AuditLogPage, AuditOutcome
+from batchwright.contracts.api_objects.audit_log import AuditAction, AuditLogPage, AuditOutcome
 from batchwright.database.tables.operations.audit_log import AuditFilters, AuditLogExtent
 from batchwright.rules.batch_filters import time_filter
 from batchwright.rules.ids import audit_entry_position, is_audit_entry_id

@@ -38,15 +38,15 @@ from batchwright.api.schemas.operator_batches import (
 from batchwright.api.services.batches.control import BatchControl
 from batchwright.api.services.batches.line_search import LineSearch
 from batchwright.api.services.batches.slices import BatchSlices
-from batchwright.contracts.objects.audit_log import AuditAction
-from batchwright.contracts.objects.openai import BatchObject
-from batchwright.contracts.objects.operator import (
+from batchwright.contracts.api_objects.audit_log import AuditAction
+from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.contracts.api_objects.operator import (
     BatchCountsObject,
     BatchSlicesObject,
     OperatorBatch,
     OperatorBatchPage,
 )
-from batchwright.contracts.payloads.batch import MAX_PRIORITY, MIN_PRIORITY, WindowFit
+from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY, MIN_PRIORITY, WindowFit
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.tables.operations.operator_batches import OperatorBatchFilters
 from batchwright.rules.batch_filters import custom_id_filter

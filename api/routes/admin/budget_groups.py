@@ -24,9 +24,9 @@ from batchwright.api.schemas.budgets import (
 )
 from batchwright.api.schemas.json_body import json_body_spec, read_json_object, reject_unknown
 from batchwright.api.schemas.openai_objects import json_response
-from batchwright.contracts.objects.audit_log import AuditAction
-from batchwright.contracts.objects.operator import BudgetGroupList, BudgetGroupObject
-from batchwright.contracts.registry.prices import DecimalText
+from batchwright.contracts.api_objects.audit_log import AuditAction
+from batchwright.contracts.api_objects.operator import BudgetGroupList, BudgetGroupObject
+from batchwright.contracts.model_registry.price_config import DecimalText
 from batchwright.contracts.terms import GroupKind
 from batchwright.database.errors import InOtherOrganization, UnknownBudgetGroup, UnknownTenant
 from batchwright.database.tables.tenants.daily_usage import UsageOfDay

@@ -21,9 +21,9 @@ from batchwright.api.schemas.json_body import (
 )
 from batchwright.api.schemas.openai_objects import batch_object, json_response
 from batchwright.api.services.batches.dead_letter_retry import DeadLetterRetries
-from batchwright.contracts.objects.audit_log import AuditAction
-from batchwright.contracts.objects.openai import BatchObject
-from batchwright.contracts.objects.operator import (
+from batchwright.contracts.api_objects.audit_log import AuditAction
+from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.contracts.api_objects.operator import (
     DeadLetterError,
     DeadLetterObject,
     DeadLetterPage,

@@ -16,8 +16,8 @@ from batchwright.api.openapi import pattern_schema
 from batchwright.api.schemas.budgets import NAME_PATTERN, checked_name
 from batchwright.api.schemas.json_body import check_text, json_body_spec, read_json_object, reject_unknown
 from batchwright.api.schemas.openai_objects import json_response
-from batchwright.contracts.objects.audit_log import AuditAction
-from batchwright.contracts.objects.operator import HoldList, HoldObject
+from batchwright.contracts.api_objects.audit_log import AuditAction
+from batchwright.contracts.api_objects.operator import HoldList, HoldObject
 from batchwright.contracts.terms import HoldKind
 
 logger = logging.getLogger(__name__)

@@ -25,8 +25,8 @@ from batchwright.api.schemas.json_body import (
     required_text,
 )
 from batchwright.api.schemas.openai_objects import json_response
-from batchwright.contracts.objects.audit_log import AuditAction
-from batchwright.contracts.objects.keys import CreatedKey, KeyList, KeyObject
+from batchwright.contracts.api_objects.audit_log import AuditAction
+from batchwright.contracts.api_objects.keys import CreatedKey, KeyList, KeyObject
 from batchwright.database.errors import UnknownTenant
 from batchwright.database.records import ApiKeyRow
 from batchwright.rules.api_keys import Scope, hash_secret, new_key

@@ -31,10 +31,10 @@ from batchwright.api.schemas.model_update import (
     version_conflict,
 )
 from batchwright.api.schemas.openai_objects import json_response
-from batchwright.contracts.objects.audit_log import AuditAction
-from batchwright.contracts.objects.operator import ModelSettingsObject, RegisteredModels
-from batchwright.contracts.registry.prices import describe_mixed_currencies
-from batchwright.contracts.registry.schema import (
+from batchwright.contracts.api_objects.audit_log import AuditAction
+from batchwright.contracts.api_objects.operator import ModelSettingsObject, RegisteredModels
+from batchwright.contracts.model_registry.price_config import describe_mixed_currencies
+from batchwright.contracts.model_registry.registry_config import (
     ModelConfig,
     ModelNameConflict,
     check_model_names,

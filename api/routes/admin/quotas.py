@@ -25,10 +25,10 @@ from batchwright.api.schemas.json_body import (
     wrong_type,
 )
 from batchwright.api.schemas.openai_objects import json_response
-from batchwright.contracts.objects.audit_log import AuditAction
-from batchwright.contracts.objects.operator import DefaultQuotas, LimitsObject, QuotaList, QuotaObject
-from batchwright.contracts.payloads.batch import MAX_PRIORITY, MIN_PRIORITY
-from batchwright.contracts.registry.prices import DecimalText
+from batchwright.contracts.api_objects.audit_log import AuditAction
+from batchwright.contracts.api_objects.operator import DefaultQuotas, LimitsObject, QuotaList, QuotaObject
+from batchwright.contracts.model_registry.price_config import DecimalText
+from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY, MIN_PRIORITY
 from batchwright.contracts.terms import AdmissionPolicy, OverQuota, Quota
 from batchwright.rules.dispatch.fair_queue import MAX_WEIGHT, MIN_WEIGHT
 from batchwright.rules.quotas import MAX_QUOTA

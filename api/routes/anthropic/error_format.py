@@ -12,7 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batchwright.api.openapi import ResponseSpec, ResponseSpecs, error_responses
-from batchwright.contracts.objects.anthropic import ErrorType, MessageErrorDetails, MessageErrorObject
+from batchwright.contracts.api_objects.anthropic import ErrorType, MessageErrorDetails, MessageErrorObject
 
 PREFIX = "/v1/messages"
 REQUEST_ID_HEADER = "request-id"

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
+from batchwright.contracts.api_objects.anthropic import MessageBatchObject, MessageCounts, ProcessingStatus
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.objects.anthropic import MessageBatchObject, MessageCounts, ProcessingStatus
 from batchwright.contracts.terms import BatchStatus, Profile
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.rules.ids import message_batch_id

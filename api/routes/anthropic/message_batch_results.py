@@ -7,8 +7,8 @@ import msgspec
 
 from batchwright.api.routes.anthropic.error_format import error_type
 from batchwright.api.routes.anthropic.message_batch_objects import ended_without_files
+from batchwright.contracts.api_objects.anthropic import ErrorType
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
-from batchwright.contracts.objects.anthropic import ErrorType
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter

@@ -44,7 +44,7 @@ from batchwright.api.services.compressed_response import accepted_compression, e
 from batchwright.api.services.files.streamed_body import stream_body
 from batchwright.api.services.files.upload import FileUpload, discard_object, store_form
 from batchwright.api.services.idempotency import idempotency_key_of, idempotency_key_parameter
-from batchwright.contracts.objects.anthropic import (
+from batchwright.contracts.api_objects.anthropic import (
     ANTHROPIC_VERSION_HEADER,
     DEFAULT_ANTHROPIC_VERSION,
     DeletedMessageBatch,
@@ -53,8 +53,8 @@ from batchwright.contracts.objects.anthropic import (
     RelaxedMessageBatchObject,
     RelaxedMessageBatchPage,
 )
-from batchwright.contracts.objects.audit_log import AuditAction
-from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.api_objects.audit_log import AuditAction
+from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.database.errors import DatabaseError, UnknownCursor
 from batchwright.database.records import BatchRow, FileRow

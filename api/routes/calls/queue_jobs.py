@@ -22,8 +22,8 @@ from batchwright.api.schemas.webhooks import WebhookSpec
 from batchwright.api.services.calls.acceptance import CallRequest, Calls
 from batchwright.api.services.idempotency import idempotency_key_parameter
 from batchwright.api.services.webhooks import Webhooks
-from batchwright.contracts.objects.calls import JobObject, NewJobObject
-from batchwright.contracts.objects.webhook_events import CALL_EVENTS
+from batchwright.contracts.api_objects.calls import JobObject, NewJobObject
+from batchwright.contracts.api_objects.webhook_events import CALL_EVENTS
 from batchwright.contracts.terms import Endpoint
 from batchwright.rules.call_lines import edit_body
 from batchwright.rules.call_results import job_body

@@ -31,9 +31,9 @@ from batchwright.api.routes.calls.response_format import echoed_fields, response
 from batchwright.api.schemas.json_body import json_body_spec
 from batchwright.api.services.calls.acceptance import HELD, CallRequest, Calls
 from batchwright.api.services.idempotency import idempotency_key_parameter
+from batchwright.contracts.api_objects.audit_log import AuditAction
+from batchwright.contracts.api_objects.calls import ResponseObject
 from batchwright.contracts.calls import Call
-from batchwright.contracts.objects.audit_log import AuditAction
-from batchwright.contracts.objects.calls import ResponseObject
 from batchwright.contracts.terms import Endpoint
 from batchwright.rules.call_lines import edit_body
 from batchwright.rules.call_results import success_of

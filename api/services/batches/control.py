@@ -7,7 +7,7 @@ from batchwright.api.errors import batch_not_found, conflict, invalid_value
 from batchwright.api.schemas.openai_objects import batch_object, cost_of, forecast_object
 from batchwright.api.services.batches.shown_waiting_reasons import PAUSED, BatchWaitingReasons, PolledQueues
 from batchwright.api.temporal_gateway import RunMissing
-from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow

@@ -11,8 +11,8 @@ from batchwright.api.schemas.start_time import check_start_at
 from batchwright.api.services.idempotency import IdempotencyKeys
 from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.api.services.webhooks import Webhooks
-from batchwright.contracts.objects.openai import BatchWebhook
-from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.api_objects.openai import BatchWebhook
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BatchRow

@@ -10,7 +10,7 @@ from batchwright.api.errors import conflict
 from batchwright.api.services.batches.creation import BatchCreator
 from batchwright.api.services.batches.rerun import RerunBuilder
 from batchwright.api.services.quota_checks import QuotaChecks
-from batchwright.contracts.payloads.batch import BatchOrder, RerunKind, SourceBatch
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, RerunKind, SourceBatch
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.batches.dead_letters import StoredDeadLetter
 from batchwright.rules.results.output_lines import request_digest

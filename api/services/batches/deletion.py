@@ -5,9 +5,9 @@ import logging
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, batch_not_found, conflict
-from batchwright.contracts.objects.openai import DeletedBatch
-from batchwright.contracts.payloads.output_copies import OutputCopy, OutputCopyState
+from batchwright.contracts.api_objects.openai import DeletedBatch
 from batchwright.contracts.temporal_names import output_copy_id
+from batchwright.contracts.temporal_payloads.output_copies import OutputCopy, OutputCopyState
 from batchwright.database.errors import ResultsInUse
 from batchwright.database.records import BatchRow
 from batchwright.rules import object_keys

@@ -18,8 +18,8 @@ from batchwright.api.schemas.batch_create import EstimateRequest, parse_estimate
 from batchwright.api.services.batches.creation import check_input_location
 from batchwright.api.services.expensive_task_limiter import ExpensiveTaskLimiter
 from batchwright.api.services.quota_checks import QuotaChecks
+from batchwright.contracts.api_objects.openai import EstimatedTime, EstimateObject
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.objects.openai import EstimatedTime, EstimateObject
 from batchwright.rules.forecast.new_batch import start_time
 from batchwright.rules.forecast.work_ahead import UnsettledWork
 from batchwright.rules.ids import is_file_id

@@ -12,8 +12,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from batchwright.contracts.payloads.batch import BatchOrder
-from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.rules import object_keys
 from batchwright.rules.ids import RequestIds
 from batchwright.rules.planning.duplicate_lines import copy_result, decode_duplicates

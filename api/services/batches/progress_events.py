@@ -15,8 +15,8 @@ from batchwright.api.long_responses import LIFETIME_SECONDS
 from batchwright.api.schemas.openai_objects import FORECAST_AGE
 from batchwright.api.services.batches.control import BatchControl
 from batchwright.api.services.batches.shown_waiting_reasons import PolledQueues
-from batchwright.contracts.objects.openai import BatchObject
-from batchwright.contracts.objects.webhook_events import EventType
+from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.contracts.api_objects.webhook_events import EventType
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.batches.batch_snapshots import BatchKey, BatchSnapshot
 

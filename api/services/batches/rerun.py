@@ -27,7 +27,7 @@ from batchwright.api.services.batches.failed_lines import (
 )
 from batchwright.api.services.files.upload import discard_object
 from batchwright.api.services.quota_checks import QuotaChecks
-from batchwright.contracts.payloads.batch import BatchOrder, Caller, RerunKind, SourceBatch
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, Caller, RerunKind, SourceBatch
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import OutcomeUnknown, ResultsGone, UnknownBatch
 from batchwright.database.records import BatchRow, FileRow

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.services.read_cache import CoalescingCache
-from batchwright.contracts.objects.openai import WaitingObject
-from batchwright.contracts.payloads.batch import SCHEDULED
+from batchwright.contracts.api_objects.openai import WaitingObject
 from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE
+from batchwright.contracts.temporal_payloads.batch import SCHEDULED
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource

@@ -9,9 +9,14 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.contracts.objects.operator import BatchSlicesObject, PendingObject, SliceObject, StepObject
-from batchwright.contracts.payloads.ingestion import ModelShare
+from batchwright.contracts.api_objects.operator import (
+    BatchSlicesObject,
+    PendingObject,
+    SliceObject,
+    StepObject,
+)
 from batchwright.contracts.temporal_names import model_run_id
+from batchwright.contracts.temporal_payloads.ingestion import ModelShare
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.batches.progress import SettledLines
 from batchwright.rules import object_keys

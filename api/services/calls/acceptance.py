@@ -19,7 +19,7 @@ from batchwright.api.services.quota_checks import QuotaChecks, StorageQuota
 from batchwright.api.services.read_cache import CoalescingCache
 from batchwright.api.services.webhooks import Webhooks
 from batchwright.contracts.calls import ANSWER_LIFETIME, Call, CallStatus, NewCall, RollingBatch
-from batchwright.contracts.payloads.batch import BatchOrder, Caller
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, Caller
 from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.tenants.quota_records import TenantQuotas

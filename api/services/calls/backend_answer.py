@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from batchwright.api.services.calls.report_tasks import ReportTasks
-from batchwright.contracts.payloads.batch import Caller
+from batchwright.contracts.temporal_payloads.batch import Caller
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.backend_client import parse_response
 from batchwright.inference.circuit_reports import report_failure, report_probe_success, report_success

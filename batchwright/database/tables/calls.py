@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from pydantic import TypeAdapter
 
 from batchwright.contracts.calls import ANSWER_LIFETIME, Call, CallAnswer, CallStatus, NewCall
-from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.driver import Row
 from batchwright.database.pool import ConnectionPool

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from batchwright.contracts.payloads.retention import SWEEP_START, SweepPosition
+from batchwright.contracts.temporal_payloads.retention import SWEEP_START, SweepPosition
 from batchwright.database.driver import Row, Session
 from batchwright.database.errors import UnknownUpload, UploadClosed, UploadFull
 from batchwright.database.pool import ConnectionPool

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from msgspec import Struct
 
-from batchwright.contracts.payloads.batch import DEFAULT_PRIORITY
+from batchwright.contracts.temporal_payloads.batch import DEFAULT_PRIORITY
 from batchwright.inference.limits.adaptive_backend_limits import BackendLimits, PlacedRequest
 from batchwright.inference.limits.model_permits import ModelPermits
 from batchwright.inference.limits.tenant_and_model_limits import Charge, Limit, TenantAndModelLimits

@@ -3,7 +3,7 @@
 import ssl
 from pathlib import Path
 
-from batchwright.contracts.registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.backend_config import BackendConfig
 
 
 class InvalidTlsFiles(Exception):

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from batchwright.contracts.registry.job_config import JobConfig
+from batchwright.contracts.model_registry.job_config import JobConfig
 from batchwright.rules.json_text import is_json, member_name, object_members, replace_lone_surrogates
 
 DONE_STATUSES = frozenset({"success", "succeeded", "completed", "done"})

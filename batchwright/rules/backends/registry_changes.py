@@ -12,9 +12,9 @@ from typing import Protocol
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.contracts.registry.base_types import RegistryEntry
-from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.config_base import RegistryEntry
+from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
 
 
 def effective_models(

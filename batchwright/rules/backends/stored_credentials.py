@@ -8,8 +8,8 @@ from collections.abc import Sequence, Set
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
 
 _ONLY_IN_THE_FILE = ("api_key_file", "api_key_env")
 _AS_IN_THE_FILE = ("api_key_name", "tls_ca_cert_file", "tls_client_cert_file", "tls_client_key_file")

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import NamedTuple
 
-from batchwright.contracts.payloads.batch import DEFAULT_PRIORITY
+from batchwright.contracts.temporal_payloads.batch import DEFAULT_PRIORITY
 
 _SIZES = (100, 1_000, 10_000)  # bounds of the size classes, in lines; larger batches are in the last one
 _AT_RISK = 0.25  # a batch with less than this fraction of its window to spare is at risk

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
-from batchwright.contracts.payloads.batch import BatchForecast, WindowFit
+from batchwright.contracts.temporal_payloads.batch import BatchForecast, WindowFit
 from batchwright.rules.forecast.model_queue import (
     PRIOR_LINES,
     LineWork,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from batchwright.contracts.payloads.batch import StartFit
+from batchwright.contracts.temporal_payloads.batch import StartFit
 from batchwright.rules.forecast.model_queue import LineWork, ModelSpeed, QueueForecast
 from batchwright.rules.forecast.work_ahead import UnsettledWork
 

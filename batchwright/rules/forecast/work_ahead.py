@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from batchwright.contracts.payloads.batch import DEFAULT_PRIORITY
+from batchwright.contracts.temporal_payloads.batch import DEFAULT_PRIORITY
 from batchwright.rules.dispatch.batch_ranking import priority_weight
 
 FOR_OTHERS = 0.2  # fraction of a priority's permits that does not go to its first batch

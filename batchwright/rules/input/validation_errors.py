@@ -6,8 +6,8 @@ At most 1,000 errors are listed, but all are counted.
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
-from batchwright.contracts.payloads.batch import BatchOrder, StartForecast
-from batchwright.contracts.registry.prices import PriceConfig, describe_mixed_currencies
+from batchwright.contracts.model_registry.price_config import PriceConfig, describe_mixed_currencies
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, StartForecast
 from batchwright.contracts.terms import Quota, ValidationError
 from batchwright.rules.duration_text import duration_text
 from batchwright.rules.json_text import storable

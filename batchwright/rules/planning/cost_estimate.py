@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from batchwright.contracts.objects.openai import (
+from batchwright.contracts.api_objects.openai import (
     BatchError,
     BatchErrors,
     EstimatedCost,
     EstimateObject,
     ModelEstimateObject,
 )
-from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.rules.input.input_validator import CheckedLine, InputValidator
 from batchwright.rules.input.line_checks import RejectedRequest

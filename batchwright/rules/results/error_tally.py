@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample
+from batchwright.contracts.temporal_payloads.batch import ErrorCount, ErrorExample
 from batchwright.rules.json_text import replace_lone_surrogates, storable
 from batchwright.rules.results.dead_letters import error_summary
 from batchwright.rules.results.output_lines import NEVER_SETTLED

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.rules.results.line_results import LineResult
 from batchwright.starter.batch_groups import batches_of
 from batchwright.starter.client import Client

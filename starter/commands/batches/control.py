@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from batchwright.contracts.objects.openai import BatchObject, DeletedBatch
+from batchwright.contracts.api_objects.openai import BatchObject, DeletedBatch
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.results import error_tally
 from batchwright.starter.batch_groups import (

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from batchwright.contracts.objects.operator import (
+from batchwright.contracts.api_objects.operator import (
     DeadLetterRetryPage,
 )
 from batchwright.starter.operator_client import operator_client

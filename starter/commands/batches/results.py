@@ -10,7 +10,7 @@ from typing import Annotated, BinaryIO, NoReturn, Protocol
 
 import typer
 
-from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.starter.batch_groups import batches_exit_code, batches_of
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.options import BatchOrGroup, Tenant, Url, api_client

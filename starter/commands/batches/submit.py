@@ -14,8 +14,8 @@ from uuid import uuid4
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from batchwright.contracts.objects.openai import BatchObject, FileObject
-from batchwright.contracts.payloads.batch import MAX_PRIORITY, MIN_PRIORITY
+from batchwright.contracts.api_objects.openai import BatchObject, FileObject
+from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY, MIN_PRIORITY
 from batchwright.rules.input.oversized_input import group_id
 from batchwright.rules.locations import SCHEME
 from batchwright.starter.batch_groups import batches_exit_code, print_batches

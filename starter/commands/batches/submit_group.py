@@ -5,7 +5,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.rules.input.oversized_input import (
     DuplicateCustomId,
     InputPart,

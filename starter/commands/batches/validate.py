@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from batchwright.activities.spilled_bytes import SpillSpace
-from batchwright.contracts.objects.openai import EstimateObject
-from batchwright.contracts.registry.schema import prices_of
+from batchwright.contracts.api_objects.openai import EstimateObject
+from batchwright.contracts.model_registry.registry_config import prices_of
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.input.input_validator import InputValidator, ValidationReport
 from batchwright.rules.input.input_validator import validate as validate_pieces

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.starter.batch_groups import batches_exit_code, batches_of, print_batches
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.options import BatchOrGroup, Interval, Json, Tenant, Url, api_client

@@ -9,7 +9,7 @@ from typing import Annotated, cast
 
 import typer
 
-from batchwright.contracts.objects.audit_log import AuditAction, AuditEntryObject, AuditOutcome
+from batchwright.contracts.api_objects.audit_log import AuditAction, AuditEntryObject, AuditOutcome
 from batchwright.starter.operator_client import operator_client
 from batchwright.starter.options import Json, Tenant, Url
 from batchwright.starter.output import (

@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from batchwright.contracts.objects.operator import (
+from batchwright.contracts.api_objects.operator import (
     BatchCountsObject,
     OperatorBatch,
     PendingObject,
     TenantBatchCounts,
 )
-from batchwright.contracts.payloads.batch import MAX_PRIORITY, MIN_PRIORITY, WindowFit
+from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY, MIN_PRIORITY, WindowFit
 from batchwright.starter.commands.fleet import holds
 from batchwright.starter.commands.fleet.audit_log import audit_log
 from batchwright.starter.operator_client import operator_client

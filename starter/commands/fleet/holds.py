@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from batchwright.contracts.objects.operator import HoldList
+from batchwright.contracts.api_objects.operator import HoldList
 from batchwright.starter.operator_client import operator_client
 from batchwright.starter.options import Json, Tenant, Url
 from batchwright.starter.output import (

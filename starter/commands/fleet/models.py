@@ -6,7 +6,7 @@ import typer
 from pydantic import JsonValue
 from rich.table import Table
 
-from batchwright.contracts.objects.operator import (
+from batchwright.contracts.api_objects.operator import (
     ModelSettingsObject,
     RegisteredBackend,
     RegisteredModels,

@@ -9,7 +9,7 @@ from functools import partial
 from pydantic import BaseModel
 from temporalio.service import RPCError
 
-from batchwright.contracts.registry.schema import ModelSource
+from batchwright.contracts.model_registry.registry_config import ModelSource
 from batchwright.contracts.temporal_names import inference_queue
 from batchwright.database.database import Database
 from batchwright.database.records import WorkerHeartbeat

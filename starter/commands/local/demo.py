@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.commands.local.dev import settings_or_exit
 from batchwright.starter.local_stack.errors import StackError

@@ -12,7 +12,7 @@ from batchwright.activities.consistency.activity import store_counts
 from batchwright.activities.consistency.check import ComparedSources, ConsistencyCheck
 from batchwright.activities.consistency.report import ConsistencyReport
 from batchwright.activities.consistency.workflow_runs import TemporalBatchRunSource
-from batchwright.contracts.objects.audit_log import AuditAction, AuditTargetType
+from batchwright.contracts.api_objects.audit_log import AuditAction, AuditTargetType
 from batchwright.database.database import Database
 from batchwright.database.tables.operations.audit_log import AuditTarget
 from batchwright.settings import Settings

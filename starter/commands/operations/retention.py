@@ -14,8 +14,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from batchwright.activities.retention.storage_mark import adopt_storage
-from batchwright.contracts.objects.audit_log import AuditAction, AuditTargetType
-from batchwright.contracts.payloads.retention import (
+from batchwright.contracts.api_objects.audit_log import AuditAction, AuditTargetType
+from batchwright.contracts.temporal_names import CONTROL_QUEUE
+from batchwright.contracts.temporal_payloads.retention import (
     EXPIRED_KINDS,
     LITTER_KINDS,
     WORKFLOW,
@@ -23,7 +24,6 @@ from batchwright.contracts.payloads.retention import (
     RetentionOrder,
     RetentionResult,
 )
-from batchwright.contracts.temporal_names import CONTROL_QUEUE
 from batchwright.database.database import Database
 from batchwright.database.tables.operations.audit_log import AuditTarget
 from batchwright.settings import Settings

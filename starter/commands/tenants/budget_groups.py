@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 import typer
 from pydantic import BaseModel, JsonValue
 
-from batchwright.contracts.objects.audit_log import AuditAction, AuditTargetType
+from batchwright.contracts.api_objects.audit_log import AuditAction, AuditTargetType
 from batchwright.contracts.terms import GroupKind
 from batchwright.database.database import Database
 from batchwright.database.errors import UnknownBudgetGroup

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from batchwright.contracts.registry.prices import parse_decimal
+from batchwright.contracts.model_registry.price_config import parse_decimal
 from batchwright.rules.ids import is_tenant
 from batchwright.rules.quotas import MAX_QUOTA, DailyAmounts
 from batchwright.rules.token_costs import amount_text

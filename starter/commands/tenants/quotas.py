@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from batchwright.contracts.objects.operator import DefaultQuotas, QuotaList, QuotaObject
-from batchwright.contracts.payloads.batch import MAX_PRIORITY, MIN_PRIORITY
+from batchwright.contracts.api_objects.operator import DefaultQuotas, QuotaList, QuotaObject
+from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY, MIN_PRIORITY
 from batchwright.contracts.terms import AdmissionPolicy, OverQuota
 from batchwright.rules.quotas import MAX_QUOTA
 from batchwright.starter.commands.tenants.budget_output import checked_cost

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from pydantic import BaseModel, JsonValue
 
-from batchwright.contracts.objects.audit_log import AuditAction, AuditTargetType
+from batchwright.contracts.api_objects.audit_log import AuditAction, AuditTargetType
 from batchwright.database.database import Database
 from batchwright.database.errors import UnknownTenant
 from batchwright.database.records import TenantRow

@@ -8,8 +8,8 @@ from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.batch_schedules.activity import BatchScheduling
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.batch import BatchOrder, Caller
-from batchwright.contracts.payloads.batch_schedules import (
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, Caller
+from batchwright.contracts.temporal_payloads.scheduled_batches import (
     BatchTemplate,
     OverlapPolicy,
     RunRecord,

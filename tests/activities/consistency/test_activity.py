@@ -7,7 +7,7 @@ from temporalio.testing import ActivityEnvironment
 from batchwright.activities.consistency.activity import ConsistencyChecking
 from batchwright.activities.consistency.report import DifferenceKind
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.consistency import (
+from batchwright.contracts.temporal_payloads.consistency import (
     ConsistencyCheckOrder,
     ConsistencyCheckResult,
     DifferenceCount,

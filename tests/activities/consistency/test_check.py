@@ -8,7 +8,7 @@ import pytest
 from batchwright.activities.consistency.check import ComparedSources, ConsistencyCheck
 from batchwright.activities.consistency.report import ConsistencyReport, DifferenceKind
 from batchwright.activities.consistency.workflow_runs import BatchRun, BatchRunSource
-from batchwright.contracts.payloads.batch import BatchOrder, BatchResult
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchResult
 from batchwright.contracts.terms import BatchStatus, Endpoint, Usage
 from batchwright.database.records import BatchOutcome, BatchRow, FileRow
 from batchwright.rules import object_keys

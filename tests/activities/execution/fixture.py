@@ -24,9 +24,9 @@ from batchwright.activities.services.progress_writer import ProgressReporter
 from batchwright.activities.services.slice_demand import MAX_SLICES
 from batchwright.activities.services.slice_waiting_reasons import WaitingReasons
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.batch import ModelCounts, WaitingReason
-from batchwright.contracts.payloads.execution import RELEASED, SliceRequest, SliceResult
-from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
+from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
+from batchwright.contracts.temporal_payloads.batch import ModelCounts, WaitingReason
+from batchwright.contracts.temporal_payloads.execution import RELEASED, SliceRequest, SliceResult
 from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import SliceProgress

@@ -6,8 +6,8 @@ import pytest
 
 from batchwright.contracts.calls import CallStatus, RollingBatch
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.payloads.batch import BatchPolicy
-from batchwright.contracts.payloads.execution import SliceResult
+from batchwright.contracts.temporal_payloads.batch import BatchPolicy
+from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.database.errors import DatabaseUnavailable
 from tests.activities.execution.fixture import (
     BATCH,

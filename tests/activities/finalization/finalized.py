@@ -6,9 +6,9 @@ from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.finalization.activity import Finalization
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.payloads.batch import BatchOrder
-from batchwright.contracts.payloads.finalization import FinalizeRequest, FinalizeResult
-from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest, FinalizeResult
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.settings import load

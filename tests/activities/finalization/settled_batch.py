@@ -10,9 +10,9 @@ from temporalio.testing import ActivityEnvironment
 from batchwright.activities.finalization.activity import Finalization
 from batchwright.activities.services.backend_jobs import RouterLookup
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.payloads.batch import BatchOrder, ErrorCount, ModelCounts
-from batchwright.contracts.payloads.finalization import FinalizeRequest, FinalizeResult
-from batchwright.contracts.payloads.ingestion import ModelShare
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, ErrorCount, ModelCounts
+from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest, FinalizeResult
+from batchwright.contracts.temporal_payloads.ingestion import ModelShare
 from batchwright.contracts.terms import BatchStatus, Endpoint, Usage, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.records import FileRow

@@ -6,7 +6,7 @@ import pytest
 from batchwright.activities.execution.earlier_results import read_stored_results
 from batchwright.activities.execution.result_writer import ResultWriter, SegmentNames
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.payloads.execution import SliceResult
+from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.tables.batches.dead_letters import StoredDeadLetter
 from batchwright.rules.ids import request_id

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.errors import Failure, LineCode
-from batchwright.contracts.payloads.batch import ModelCounts
-from batchwright.contracts.payloads.finalization import FinalizeResult
-from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.temporal_payloads.batch import ModelCounts
+from batchwright.contracts.temporal_payloads.finalization import FinalizeResult
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.rules import object_keys
 from batchwright.rules.ids import derived_file_id, request_id

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
-from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample
+from batchwright.contracts.temporal_payloads.batch import ErrorCount, ErrorExample
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.results.output_lines import result_line
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord

@@ -9,7 +9,7 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.errors import Failure, LineCode
-from batchwright.contracts.payloads.finalization import FinalizeRequest, FinalizeResult
+from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest, FinalizeResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules import object_keys

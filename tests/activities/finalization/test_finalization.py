@@ -11,8 +11,8 @@ from batchwright.activities.execution.earlier_results import LineAttempt
 from batchwright.activities.results.result_index import ResultIndex
 from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.payloads.batch import ModelCounts
-from batchwright.contracts.payloads.finalization import FinalizeResult
+from batchwright.contracts.temporal_payloads.batch import ModelCounts
+from batchwright.contracts.temporal_payloads.finalization import FinalizeResult
 from batchwright.contracts.terms import BatchStatus, Usage, ValidationError
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from batchwright.storage.base import StorageFull, StorageUnavailable

@@ -12,9 +12,9 @@ from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.ingestion.activity import Ingestion
 from batchwright.activities.ingestion.publisher import ModelMap
-from batchwright.contracts.payloads.batch import BatchOrder, BatchPolicy
-from batchwright.contracts.payloads.ingestion import IngestResult, ModelShare
-from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchPolicy
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult, ModelShare
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.rules import object_keys

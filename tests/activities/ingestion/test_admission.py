@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from batchwright.contracts.payloads.batch import ModelCounts, StartFit, StartForecast
+from batchwright.contracts.temporal_payloads.batch import ModelCounts, StartFit, StartForecast
 from batchwright.contracts.terms import AdmissionPolicy, BatchStatus
 from batchwright.rules.forecast.model_queue import ModelSpeed
 from batchwright.storage.base import StorageUnavailable

@@ -2,7 +2,7 @@
 
 import json
 
-from batchwright.contracts.payloads.ingestion import ModelShare
+from batchwright.contracts.temporal_payloads.ingestion import ModelShare
 from tests.activities.ingestion.fresh_batch import a_batch, a_line
 
 ALIASES = {"short": "a", "also": "a"}

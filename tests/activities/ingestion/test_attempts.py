@@ -15,7 +15,7 @@ from temporalio.exceptions import ApplicationError
 
 from batchwright.activities.ingestion.input_spool import InputSpool
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules import growing_bytes
 from batchwright.rules.growing_bytes import sorted_rows

@@ -18,8 +18,8 @@ from batchwright.activities import spilled_bytes
 from batchwright.activities.ingestion import publisher
 from batchwright.activities.ingestion.scanner import line_limits
 from batchwright.contracts.errors import Failure, LineCode
-from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample, ModelCounts
-from batchwright.contracts.payloads.ingestion import IngestResult, ModelShare
+from batchwright.contracts.temporal_payloads.batch import ErrorCount, ErrorExample, ModelCounts
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult, ModelShare
 from batchwright.contracts.terms import BatchStatus, Endpoint, Profile, ValidationError
 from batchwright.rules import growing_bytes
 from batchwright.rules.ids import request_id

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from batchwright.contracts.payloads.batch import ErrorCount
+from batchwright.contracts.temporal_payloads.batch import ErrorCount
 from batchwright.contracts.terms import BatchStatus, Endpoint
 from tests.activities.ingestion.fresh_batch import FreshBatch, a_line
 

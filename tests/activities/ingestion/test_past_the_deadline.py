@@ -10,7 +10,7 @@ import pytest
 
 from batchwright.activities.ingestion import publisher
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.rules import object_keys
 from batchwright.rules.deadline import Deadline

@@ -1,6 +1,6 @@
 """A batch gets the prices of its models when its input is validated."""
 
-from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
 from tests.activities.ingestion.fresh_batch import FreshBatch, a_batch, a_line

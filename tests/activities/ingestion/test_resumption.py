@@ -7,9 +7,9 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.errors import Failure, LineCode
-from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample, RerunKind, SourceBatch
-from batchwright.contracts.payloads.finalization import FinalizeResult
-from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.temporal_payloads.batch import ErrorCount, ErrorExample, RerunKind, SourceBatch
+from batchwright.contracts.temporal_payloads.finalization import FinalizeResult
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.records import BatchOutcome, FileRow
 from batchwright.rules import object_keys

@@ -14,7 +14,7 @@ from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.output_copies.activity import OutputCopies
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.output_copies import OutputCopy, OutputCopyState
+from batchwright.contracts.temporal_payloads.output_copies import OutputCopy, OutputCopyState
 from batchwright.storage.base import StorageUnavailable
 from batchwright.storage.s3 import multipart_upload
 from batchwright.telemetry.metrics import Metrics

@@ -6,7 +6,7 @@ from datetime import datetime
 from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.retention.activity import Retention
-from batchwright.contracts.payloads.retention import DeletionCount, RetentionKind, SweepRequest
+from batchwright.contracts.temporal_payloads.retention import DeletionCount, RetentionKind, SweepRequest
 from batchwright.database.database import Database
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage

@@ -6,10 +6,10 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from batchwright.activities.retention import storage_mark
+from batchwright.contracts.api_objects.audit_log import AuditAction, AuditTargetType
+from batchwright.contracts.api_objects.webhook_events import EventType
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.objects.audit_log import AuditAction, AuditTargetType
-from batchwright.contracts.objects.webhook_events import EventType
-from batchwright.contracts.payloads.retention import RetentionKind
+from batchwright.contracts.temporal_payloads.retention import RetentionKind
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import FileRow

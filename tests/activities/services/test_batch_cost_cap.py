@@ -1,9 +1,9 @@
 """Cost of batches, as one process knows it, and its comparison with the caps."""
 
 from batchwright.activities.services.batch_cost_cap import BatchCosts
-from batchwright.contracts.payloads.batch import ModelCounts
-from batchwright.contracts.payloads.execution import SliceRequest
-from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.temporal_payloads.batch import ModelCounts
+from batchwright.contracts.temporal_payloads.execution import SliceRequest
 from batchwright.contracts.terms import Usage
 from batchwright.database.records import SliceProgress
 from batchwright.rules.token_costs import amount_of

@@ -9,8 +9,8 @@ import pytest
 from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.activities.services.send_authorization import CachedPermissions
-from batchwright.contracts.payloads.batch import Caller
-from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.temporal_payloads.batch import Caller
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ApiKeyRow
 from batchwright.database.tables.tenants.quota_records import DailyUsage

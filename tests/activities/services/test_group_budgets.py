@@ -2,7 +2,7 @@
 
 import json
 
-from batchwright.contracts.payloads.batch import Caller
+from batchwright.contracts.temporal_payloads.batch import Caller
 from batchwright.database.records import ApiKeyRow
 from batchwright.database.tables.tenants.quota_records import DailyUsage
 from batchwright.rules.api_keys import Scope, SecretHash

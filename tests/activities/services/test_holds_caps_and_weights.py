@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from batchwright.activities.services.holds_caps_and_weights import StoredShares, part_of_cap
-from batchwright.contracts.payloads.batch import BatchPolicy, Caller, ModelCounts
+from batchwright.contracts.temporal_payloads.batch import BatchPolicy, Caller, ModelCounts
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ApiKeyRow, InteractiveRate
 from batchwright.inference.limits.tenant_and_model_limits import FleetRate, Rates

@@ -14,7 +14,7 @@ from batchwright.activities.clock import suspend_aware_clock
 from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.daily_budgets import DailyBudgets, UsedUpBudget
 from batchwright.activities.services.send_authorization import MAX_AGE_SECONDS, CachedPermissions, Permissions
-from batchwright.contracts.payloads.batch import Caller
+from batchwright.contracts.temporal_payloads.batch import Caller
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ApiKeyRow
 from batchwright.rules.api_keys import SecretHash

@@ -10,11 +10,11 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.webhooks.activity import WebhookDeliveries
+from batchwright.contracts.api_objects.webhook_events import CALL_EVENTS, END_EVENTS
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.objects.webhook_events import CALL_EVENTS, END_EVENTS
-from batchwright.contracts.payloads.batch import ErrorCount
-from batchwright.contracts.payloads.webhooks import AttemptRequest, AttemptResult, DeliveryOrder
-from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.temporal_payloads.batch import ErrorCount
+from batchwright.contracts.temporal_payloads.webhooks import AttemptRequest, AttemptResult, DeliveryOrder
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.webhooks.webhook_deliveries import ListedDelivery

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from batchwright.contracts.objects.webhooks import DeliveryPage, WebhookObject
+from batchwright.contracts.api_objects.webhooks import DeliveryPage, WebhookObject
 from tests.e2e.batches import CHAT, chat_lines, ended, until
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.fakes.webhook_receiver import receiving

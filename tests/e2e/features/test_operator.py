@@ -9,8 +9,8 @@ import pytest
 from openai import AsyncOpenAI, NotFoundError
 from openai.types import Batch
 
-from batchwright.contracts.objects.openai import BatchObject
-from batchwright.contracts.objects.operator import BatchSlicesObject, OperatorBatch
+from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.contracts.api_objects.operator import BatchSlicesObject, OperatorBatch
 from batchwright.contracts.terms import ActivityState
 from tests.clients import http_client
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until

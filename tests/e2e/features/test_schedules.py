@@ -13,9 +13,9 @@ from openai.types import Batch
 from temporalio.api.workflowservice.v1 import UpdateScheduleRequest, UpdateScheduleResponse
 from temporalio.client import Client, ScheduleBackfill
 
-from batchwright.contracts.objects.openai import BatchObject
-from batchwright.contracts.objects.schedules import ScheduleObject
-from batchwright.contracts.payloads.batch_schedules import OverlapPolicy, ScheduleSpec
+from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.contracts.api_objects.schedules import ScheduleObject
+from batchwright.contracts.temporal_payloads.scheduled_batches import OverlapPolicy, ScheduleSpec
 from batchwright.settings import load
 from batchwright.temporal.batch_schedules import TemporalBatchSchedules
 from tests.clients import http_client

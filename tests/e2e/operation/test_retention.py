@@ -12,7 +12,7 @@ import pytest
 from openai import AsyncOpenAI
 from temporalio.service import RPCError, RPCStatusCode
 
-from batchwright.contracts.payloads.retention import RetentionKind, RetentionResult
+from batchwright.contracts.temporal_payloads.retention import RetentionKind, RetentionResult
 from batchwright.database.driver import connect
 from batchwright.rules import object_keys
 from batchwright.temporal.maintenance_schedules import SCHEDULES

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from batchwright.contracts.calls import ANSWER_LIFETIME, Call, CallAnswer, CallStatus, NewCall
-from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.calls import (

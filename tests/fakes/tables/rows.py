@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from batchwright.contracts.payloads.batch import BatchForecast, BatchOrder, ModelCounts, ModelUsage
+from batchwright.contracts.temporal_payloads.batch import BatchForecast, BatchOrder, ModelCounts, ModelUsage
 from batchwright.contracts.terms import HoldKind, Quota
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.records import (

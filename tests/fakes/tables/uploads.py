@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from batchwright.contracts.payloads.retention import SWEEP_START, SweepPosition
+from batchwright.contracts.temporal_payloads.retention import SWEEP_START, SweepPosition
 from batchwright.database.errors import UnknownUpload, UploadClosed, UploadFull
 from batchwright.database.records import FileRow, IdempotencyClaim, PartRow, UploadRow
 from batchwright.database.tables.idempotency import IdempotencyTable

@@ -4,9 +4,9 @@ from datetime import datetime, timedelta
 from hashlib import md5
 from uuid import uuid4
 
-from batchwright.contracts.objects.webhook_events import EventType
-from batchwright.contracts.objects.webhooks import DeliveryStatus
-from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.api_objects.webhook_events import EventType
+from batchwright.contracts.api_objects.webhooks import DeliveryStatus
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.database.tables.webhooks.webhook_deliveries import (
     SHOWN_ATTEMPTS,
     ListedDelivery,

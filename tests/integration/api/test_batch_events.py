@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from batchwright.contracts.objects.openai import BatchObject
-from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.database.database import Database
 from batchwright.rules.ids import new_batch_id
 from tests.constants import constants

@@ -11,7 +11,7 @@ import httpx
 import psutil
 import pytest
 
-from batchwright.contracts.objects.openai import FileObject, PartObject, UploadObject
+from batchwright.contracts.api_objects.openai import FileObject, PartObject, UploadObject
 from batchwright.database.driver import connect
 from tests.constants import constants
 from tests.fakes.api import LINE, error_of, read

@@ -13,8 +13,8 @@ from botocore.loaders import JSONFileLoader, create_loader
 from typer.testing import CliRunner, Result
 
 from batchwright.api.services.batches import estimate_runner as estimates
-from batchwright.contracts.objects.openai import EstimateObject
-from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.api_objects.openai import EstimateObject
+from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.rules.input.compression import zstd
 from batchwright.starter.__main__ import app
 from tests.fakes.api import error_of, open_api, read

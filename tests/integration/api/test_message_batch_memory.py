@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.contracts.objects.anthropic import MessageErrorObject
+from batchwright.contracts.api_objects.anthropic import MessageErrorObject
 from tests.integration.api.test_process import MIB, objects, running
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from batchwright.contracts.objects.openai import FileObject
+from batchwright.contracts.api_objects.openai import FileObject
 from batchwright.rules.backends.registry_changes import registry_fingerprint
 from batchwright.settings.registry_file import read_registry
 from batchwright.starter.local_stack.ports import free_port

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.database.database import Database
 from batchwright.rules.ids import new_batch_id
 from batchwright.storage.local import LocalStorage

@@ -11,8 +11,8 @@ from temporalio.worker import Worker
 
 from batchwright.api.temporal_gateway import RunMissing, TemporalClientGateway
 from batchwright.contracts import search_attributes, temporal_names
-from batchwright.contracts.payloads.batch import BatchOrder, BatchResult
-from batchwright.contracts.payloads.execution import ModelRun, SliceRequest, SliceResult
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchResult
+from batchwright.contracts.temporal_payloads.execution import ModelRun, SliceRequest, SliceResult
 from batchwright.contracts.terms import ActivityState, Endpoint
 from batchwright.rules.ids import new_batch_id
 from batchwright.settings import load

@@ -1,7 +1,7 @@
 """Rows of single calls and rolling batches, which tests of their tables and of callbacks share."""
 
 from batchwright.contracts.calls import NewCall, RollingBatch
-from batchwright.contracts.payloads.batch import BatchOrder, BatchPolicy
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchPolicy
 from batchwright.contracts.terms import Endpoint
 from tests.integration.database.rows import an_order
 

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
-from batchwright.contracts.payloads.batch import BatchOrder, ModelCounts, ModelUsage
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, ModelCounts, ModelUsage
 from batchwright.contracts.terms import BatchStatus, Endpoint, Usage
 from batchwright.database.database import Database
 from batchwright.database.records import BatchOutcome, BatchRow, FileRow, SliceProgress

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.contracts.payloads.batch import RerunKind, SourceBatch
+from batchwright.contracts.temporal_payloads.batch import RerunKind, SourceBatch
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection, Session, connect, create_driver_pool

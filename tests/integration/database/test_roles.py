@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.contracts.objects.audit_log import AuditEntryObject
+from batchwright.contracts.api_objects.audit_log import AuditEntryObject
 from batchwright.database.driver import ServerError, connect
 from batchwright.database.migrate import migrate
 from tests.fakes.api import LINE

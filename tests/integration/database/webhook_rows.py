@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from batchwright.contracts.objects.webhook_events import EventType
+from batchwright.contracts.api_objects.webhook_events import EventType
 from batchwright.database.database import Database
 from batchwright.database.tables.webhooks.webhook_deliveries import (
     WebhookAttempt,

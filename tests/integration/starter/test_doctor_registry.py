@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.contracts.registry.schema import ModelConfig
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.database.database import Database
 from batchwright.settings import load
 from batchwright.starter.diagnostics.backend_checks import check_backends

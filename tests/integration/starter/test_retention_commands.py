@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.contracts.payloads.retention import RetentionKind
+from batchwright.contracts.temporal_payloads.retention import RetentionKind
 from batchwright.database.database import Database
 from batchwright.rules.object_keys import DATABASE_MARK
 from batchwright.starter.local_stack.ports import free_port

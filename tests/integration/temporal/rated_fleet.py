@@ -15,8 +15,13 @@ from temporalio.worker import Worker
 
 from batchwright.activities.execution.activity import Execution
 from batchwright.activities.execution.worker_context import WorkerContext
-from batchwright.contracts.payloads.execution import ModelRun, ModelRunResult, SliceRequest, SliceResult
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE, inference_queue
+from batchwright.contracts.temporal_payloads.execution import (
+    ModelRun,
+    ModelRunResult,
+    SliceRequest,
+    SliceResult,
+)
 from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import RateChange

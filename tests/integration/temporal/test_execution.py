@@ -13,9 +13,9 @@ from temporalio.worker import Worker
 
 from batchwright.activities.execution.activity import Execution
 from batchwright.activities.execution.lease import Heartbeat, HeartbeatReply, temporal_heartbeat
-from batchwright.contracts.payloads.batch import BatchPolicy
-from batchwright.contracts.payloads.execution import ModelRun, ModelRunResult, SliceResult
 from batchwright.contracts.temporal_names import inference_queue
+from batchwright.contracts.temporal_payloads.batch import BatchPolicy
+from batchwright.contracts.temporal_payloads.execution import ModelRun, ModelRunResult, SliceResult
 from batchwright.contracts.terms import Endpoint
 from batchwright.temporal import DATA_CONVERTER
 from batchwright.workflows.model_run import ModelRunWorkflow

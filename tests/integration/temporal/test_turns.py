@@ -3,8 +3,8 @@
 from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import Worker
 
-from batchwright.contracts.payloads.batch import BatchOrder
 from batchwright.contracts.temporal_names import CONTROL_QUEUE
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.rules.dispatch.fair_queue import fresh_fairness_key
 from batchwright.temporal.batch_start import start_batch
 from batchwright.workflows.batch import BatchWorkflow

@@ -7,10 +7,10 @@ import pytest_asyncio
 from temporalio import activity
 from temporalio.client import Client, Interceptor
 
-from batchwright.contracts.payloads.batch import BatchOrder
-from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
-from batchwright.contracts.payloads.finalization import FinalizeRequest, FinalizeResult
-from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.execution import SliceRequest, SliceResult
+from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest, FinalizeResult
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.telemetry.metrics import Metrics
 from batchwright.worker import interceptors

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 import httpx
 import pytest
 
-from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.api_objects.openai import BatchObject
 from tests.fakes.api import LINE, ApiFixture, error_of, open_api, read
 
 BODY: dict[str, object] = {

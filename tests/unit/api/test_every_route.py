@@ -14,10 +14,10 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Route
 
 from batchwright.api.audit_log.recorder import TenantAct, act_of
-from batchwright.contracts.objects.anthropic import MessageErrorObject, RelaxedMessageBatchObject
-from batchwright.contracts.objects.calls import NewJobObject
-from batchwright.contracts.objects.schedules import ScheduleObject
-from batchwright.contracts.objects.webhooks import DeliveryObject, WebhookObject
+from batchwright.contracts.api_objects.anthropic import MessageErrorObject, RelaxedMessageBatchObject
+from batchwright.contracts.api_objects.calls import NewJobObject
+from batchwright.contracts.api_objects.schedules import ScheduleObject
+from batchwright.contracts.api_objects.webhooks import DeliveryObject, WebhookObject
 from batchwright.rules.api_keys import ApiKey, Scope, is_granted
 from batchwright.rules.ids import (
     message_batch_id,

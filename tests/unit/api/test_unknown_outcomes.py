@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 import httpx
 import pytest
 
-from batchwright.contracts.objects.openai import BatchObject, FileObject, PartObject, UploadObject
+from batchwright.contracts.api_objects.openai import BatchObject, FileObject, PartObject, UploadObject
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import OutcomeUnknown
 from tests.fakes.api import LINE, ApiFixture, error_of, open_api, read

@@ -13,7 +13,7 @@ from openai.types import Batch
 
 from batchwright.client import AsyncBatches, AsyncJobGroup, Batches, Job, JobGroup, PartsFailed, Request
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.payloads.batch import ErrorCount
+from batchwright.contracts.temporal_payloads.batch import ErrorCount
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.ids import request_id
 from batchwright.rules.results.output_lines import error_line, result_line

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
-from batchwright.contracts.registry.prices import PriceConfig
-from batchwright.contracts.registry.schema import ModelConfig
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference.backend_registry import BackendRegistry
 from batchwright.inference.client_pool import ClientPool

@@ -12,8 +12,8 @@ import pytest
 import trustme
 
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.contracts.registry.schema import ModelConfig
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.inference.backend_client import InferenceClient
 from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import ModelRouter

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from batchwright.contracts.registry.schema import LimitConfig
+from batchwright.contracts.model_registry.registry_config import LimitConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.backend_client import RequestSender, parse_response
 from batchwright.inference.microbatch_sender import (

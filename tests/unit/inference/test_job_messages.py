@@ -3,7 +3,7 @@
 import pytest
 
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.registry.job_config import JobConfig
+from batchwright.contracts.model_registry.job_config import JobConfig
 from batchwright.inference import job_messages
 from batchwright.inference.request_outcome import Outcome
 from batchwright.rules.backends.async_jobs import InvalidJobReport, JobState, job_path, parse_job_report

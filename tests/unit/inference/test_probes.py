@@ -5,7 +5,7 @@ import json
 
 import httpx
 
-from batchwright.contracts.registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.backend_config import BackendConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.backend_client import InferenceClient
 from batchwright.inference.probes import ProbeResult, UpstreamProber

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from pydantic import JsonValue
 
-from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.contracts.registry.schema import ModelConfig
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference.backend_registry import BackendRegistry
 from batchwright.inference.client_pool import ClientPool

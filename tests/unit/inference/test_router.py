@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
-from batchwright.contracts.registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.backend_config import BackendConfig
 from batchwright.inference.router import ModelRouter
 from batchwright.rules.dispatch.retry_policy import RetryPolicy
 from tests.fakes.routing import (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchwright.contracts.registry.job_config import JobConfig
+from batchwright.contracts.model_registry.job_config import JobConfig
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.backends import async_jobs
 from batchwright.rules.backends.microbatch import EmbeddingsAdapter

@@ -25,9 +25,9 @@ Pattern = re.Pattern[str] | re.Pattern[bytes]
 MEBIBYTE = 1024 * 1024
 # Their texts are the operator's, the release's own, or a few lines that a server says of itself.
 OF_OPERATORS = {
-    "batchwright.contracts.registry.backend_config",
-    "batchwright.contracts.registry.base_types",
-    "batchwright.contracts.registry.job_config",
+    "batchwright.contracts.model_registry.backend_config",
+    "batchwright.contracts.model_registry.config_base",
+    "batchwright.contracts.model_registry.job_config",
     "batchwright.database.sql",
     "batchwright.rules.temporal_connection",
     "batchwright.rules.object_keys",

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from batchwright.contracts.payloads.batch import ModelUsage
-from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.temporal_payloads.batch import ModelUsage
 from batchwright.contracts.terms import Usage
 from batchwright.rules.results.token_usage import total_usage
 from batchwright.rules.token_costs import UnitPrices, amount_of, amount_text, batch_cost, total_cost

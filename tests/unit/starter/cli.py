@@ -13,7 +13,7 @@ from typing import TypeVar
 import uvicorn
 from typer.testing import CliRunner, Result
 
-from batchwright.contracts.payloads.batch import (
+from batchwright.contracts.temporal_payloads.batch import (
     BatchForecast,
     ErrorCount,
     ErrorExample,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.contracts.payloads.ingestion import IngestResult, ModelShare
 from batchwright.contracts.temporal_names import model_run_id
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult, ModelShare
 from batchwright.contracts.terms import ActivityState, BatchStatus, Usage
 from batchwright.database.records import BatchOutcome
 from batchwright.temporal.pending_activities import PendingActivity

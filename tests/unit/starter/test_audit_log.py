@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from batchwright.contracts.objects.audit_log import AuditAction, AuditTargetType
+from batchwright.contracts.api_objects.audit_log import AuditAction, AuditTargetType
 from batchwright.database.tables.operations.audit_log import AuditActor, AuditEntry, AuditTarget
 from tests.unit.starter.cli import Cli, run_now, served
 

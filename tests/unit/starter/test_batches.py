@@ -9,9 +9,15 @@ import httpx
 import pytest
 
 from batchwright.api.services.batches import progress_events as batch_events
+from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.objects.openai import BatchObject
-from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample, ModelCounts, StartFit, WindowFit
+from batchwright.contracts.temporal_payloads.batch import (
+    ErrorCount,
+    ErrorExample,
+    ModelCounts,
+    StartFit,
+    WindowFit,
+)
 from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.batches.custom_ids import FoundBatches

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.contracts.objects.openai import EstimateObject
-from batchwright.contracts.payloads.batch import ModelCounts
-from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.api_objects.openai import EstimateObject
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.terms import Usage
 from batchwright.database.records import SliceProgress
 from batchwright.rules.locations import ObjectLocation

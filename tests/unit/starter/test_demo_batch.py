@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from batchwright.contracts.objects.openai import (
+from batchwright.contracts.api_objects.openai import (
     BatchExtension,
     BatchObject,
     InputDetails,
@@ -16,7 +16,7 @@ from batchwright.contracts.objects.openai import (
     UsageObject,
     WaitingObject,
 )
-from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.terms import BatchStatus
 from batchwright.starter.local_stack import demo_batch
 from batchwright.starter.local_stack.demo_output import (

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
+from batchwright.contracts.api_objects.openai import BatchObject, DeletedBatch
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.objects.openai import BatchObject, DeletedBatch
-from batchwright.contracts.payloads.batch import ErrorCount
+from batchwright.contracts.temporal_payloads.batch import ErrorCount
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
 from batchwright.rules.ids import request_id

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.contracts.objects.operator import ModelSettingsObject
-from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.contracts.registry.schema import ModelConfig
+from batchwright.contracts.api_objects.operator import ModelSettingsObject
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.starter.operator_client import OperatorClient
 from tests.unit.starter.cli import LISTING, Cli, run_now, served
 

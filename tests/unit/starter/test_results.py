@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from batchwright.contracts.objects.openai import BatchObject
-from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.starter.client import ClientError

@@ -11,9 +11,9 @@ from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.execution import RELEASED
-from batchwright.contracts.payloads.finalization import FinalizeResult
-from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.temporal_payloads.execution import RELEASED
+from batchwright.contracts.temporal_payloads.finalization import FinalizeResult
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.storage.base import StorageUnavailable

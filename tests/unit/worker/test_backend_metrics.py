@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.contracts.registry.schema import ModelConfig
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.telemetry.metrics import Metrics
 from batchwright.worker.backend_metrics import register_backend_metrics
 from tests.unit.inference.test_backend_registry import ONE, TWO, ListingBackends

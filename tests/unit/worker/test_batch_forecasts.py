@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from batchwright.contracts.payloads.batch import BatchForecast, BatchOrder, ModelCounts, WindowFit
+from batchwright.contracts.temporal_payloads.batch import BatchForecast, BatchOrder, ModelCounts, WindowFit
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
 from batchwright.rules.worker_stats import UpstreamTraffic

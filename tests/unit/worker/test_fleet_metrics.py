@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.activities.consistency.report import DifferenceKind
-from batchwright.contracts.payloads.batch import BatchOrder, ModelCounts
-from batchwright.contracts.payloads.consistency import DifferenceCount
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, ModelCounts
+from batchwright.contracts.temporal_payloads.consistency import DifferenceCount
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules.quotas import DailyAmounts

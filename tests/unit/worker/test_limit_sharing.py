@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.contracts.registry.schema import GatewayConfig, LimitConfig, ModelConfig
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.registry_config import GatewayConfig, LimitConfig, ModelConfig
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE, inference_queue
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BackendLoad, InteractiveRate, WorkerHeartbeat

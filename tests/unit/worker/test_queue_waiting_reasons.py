@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.contracts.payloads.batch import BatchOrder, ModelCounts, WaitingReason
 from batchwright.contracts.temporal_names import IO_QUEUE, inference_queue
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, ModelCounts, WaitingReason
 from batchwright.contracts.terms import Endpoint, HoldKind
 from batchwright.database.records import SliceProgress
 from batchwright.database.tables.batches.waiting_reasons import WaitingSource

@@ -12,8 +12,8 @@ import pytest
 
 from batchwright.activities.completion import count_missing_lines
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.contracts.registry.schema import ModelConfig
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference.backend_client import RequestSender

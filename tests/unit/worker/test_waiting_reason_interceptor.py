@@ -12,9 +12,9 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
 from batchwright.activities.services.slice_waiting_reasons import WaitingReasons
 from batchwright.contracts.errors import Failure, LineCode
-from batchwright.contracts.payloads.batch import BatchOrder, WaitingReason
-from batchwright.contracts.payloads.execution import SliceRequest
-from batchwright.contracts.payloads.finalization import FinalizeRequest
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, WaitingReason
+from batchwright.contracts.temporal_payloads.execution import SliceRequest
+from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
 from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.database.tables.batches.waiting_reasons import WaitingSource
 from batchwright.rules.ids import new_batch_id

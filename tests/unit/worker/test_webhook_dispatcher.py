@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from temporalio.service import RPCError, RPCStatusCode
 
-from batchwright.contracts.objects.webhook_events import EventType
-from batchwright.contracts.payloads.webhooks import DeliveryOrder
+from batchwright.contracts.api_objects.webhook_events import EventType
+from batchwright.contracts.temporal_payloads.webhooks import DeliveryOrder
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.webhooks.webhook_deliveries import WebhookDelivery
 from batchwright.telemetry.metrics import Metrics

@@ -8,7 +8,8 @@ from datetime import datetime
 
 from pydantic import BaseModel, Field, Json, TypeAdapter
 
-from batchwright.contracts.payloads.batch import (
+from batchwright.contracts.model_registry.price_config import DecimalText, PriceConfig
+from batchwright.contracts.temporal_payloads.batch import (
     BatchForecast,
     BatchOrder,
     BatchPolicy,
@@ -18,8 +19,7 @@ from batchwright.contracts.payloads.batch import (
     SourceBatch,
     StartForecast,
 )
-from batchwright.contracts.payloads.output_copies import OutputCopy
-from batchwright.contracts.registry.prices import DecimalText, PriceConfig
+from batchwright.contracts.temporal_payloads.output_copies import OutputCopy
 from batchwright.contracts.terms import BatchStatus, Endpoint, Usage, ValidationError
 from batchwright.database.driver import Row
 from batchwright.database.records import BatchRow

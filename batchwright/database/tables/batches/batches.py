@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from batchwright.contracts.payloads.batch import BatchOrder, ErrorCount, ModelCounts
-from batchwright.contracts.payloads.output_copies import OutputCopy
-from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, ErrorCount, ModelCounts
+from batchwright.contracts.temporal_payloads.output_copies import OutputCopy
 from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.driver import Session
 from batchwright.database.errors import UnknownBatch

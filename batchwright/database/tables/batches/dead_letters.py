@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 from pydantic import TypeAdapter
 
-from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.database.driver import Row, Session
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.pool import ConnectionPool

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import SliceProgress
 from batchwright.database.sql import queries

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from batchwright.contracts.payloads.batch import BatchOrder, SourceBatch
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, SourceBatch
 from batchwright.database.errors import ResultsGone, UnknownBatch
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import FileRow

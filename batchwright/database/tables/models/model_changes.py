@@ -9,7 +9,7 @@ from typing import Protocol
 
 from pydantic import JsonValue, ValidationError
 
-from batchwright.contracts.registry.schema import ModelConfig
+from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.database.driver import Session
 from batchwright.database.errors import VersionConflict
 from batchwright.database.pool import ConnectionPool

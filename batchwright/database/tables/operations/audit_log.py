@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple, Protocol
 
 from pydantic import JsonValue
 
+from batchwright.contracts.api_objects.audit_log import AuditAction, AuditOutcome, AuditTargetType
 from batchwright.contracts.message import Message
-from batchwright.contracts.objects.audit_log import AuditAction, AuditOutcome, AuditTargetType
 from batchwright.database.driver import Row
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.sql import queries

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from batchwright.contracts.payloads.consistency import DifferenceCount
+from batchwright.contracts.temporal_payloads.consistency import DifferenceCount
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.sql import queries
 

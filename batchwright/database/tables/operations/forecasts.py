@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
-from batchwright.contracts.payloads.batch import BatchForecast, StartForecast
+from batchwright.contracts.temporal_payloads.batch import BatchForecast, StartForecast
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.sql import queries
 from batchwright.database.tables.batches.waiting_reasons import WaitingSource

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from batchwright.contracts.payloads.batch import WindowFit
+from batchwright.contracts.temporal_payloads.batch import WindowFit
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.driver import Row
 from batchwright.database.pool import ConnectionPool

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
-from batchwright.contracts.payloads.retention import RetentionKind, SweepPosition
+from batchwright.contracts.temporal_payloads.retention import RetentionKind, SweepPosition
 from batchwright.database.driver import Row
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import BatchRow, FileRow

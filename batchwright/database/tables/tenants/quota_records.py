@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import NamedTuple
 
 from batchwright.contracts.message import Message
-from batchwright.contracts.payloads.batch import MAX_PRIORITY
-from batchwright.contracts.registry.prices import DecimalText
+from batchwright.contracts.model_registry.price_config import DecimalText
+from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY
 from batchwright.contracts.terms import AdmissionPolicy, OverQuota
 from batchwright.rules.quotas import DailyAmounts, QuotaLimits
 from batchwright.rules.token_costs import amount_of

@@ -10,9 +10,9 @@ from typing import NamedTuple, Protocol
 
 from pydantic import Field, TypeAdapter
 
+from batchwright.contracts.api_objects.webhook_events import EventType
+from batchwright.contracts.api_objects.webhooks import DeliveryStatus
 from batchwright.contracts.message import Message
-from batchwright.contracts.objects.webhook_events import EventType
-from batchwright.contracts.objects.webhooks import DeliveryStatus
 from batchwright.database.driver import Row
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.pool import ConnectionPool

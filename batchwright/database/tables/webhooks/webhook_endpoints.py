@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol
 
 from pydantic import Field
 
+from batchwright.contracts.api_objects.webhook_events import EventType
 from batchwright.contracts.message import Message
-from batchwright.contracts.objects.webhook_events import EventType
 from batchwright.database.driver import Row, Session
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.pool import ConnectionPool

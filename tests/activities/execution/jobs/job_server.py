@@ -11,8 +11,8 @@ from temporalio.activity import ActivityCancellationDetails
 from batchwright.activities.execution.earlier_results import LineAttempt
 from batchwright.activities.services.job_callbacks import CallbackWatch
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.execution import SliceResult
-from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
+from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
+from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.rules.backends.callback_tokens import CALLBACK_PATH, verify_token
 from batchwright.rules.results.segment_format import RecordKind
 from batchwright.storage.base import StorageUnavailable

@@ -8,7 +8,7 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.errors import Failure, LineCode
-from batchwright.contracts.payloads.execution import SliceResult
+from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.rules.backends.callback_tokens import CALLBACK_PATH
 from tests.activities.execution.fixture import eventually, request
 from tests.activities.execution.jobs.job_server import CallingServer, JobServer, config_of

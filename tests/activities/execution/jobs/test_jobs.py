@@ -10,7 +10,7 @@ from temporalio.activity import ActivityCancellationDetails
 from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.errors import Failure, LineCode
-from batchwright.contracts.payloads.execution import SliceResult
+from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules.results.segment_format import RecordKind
 from tests.activities.execution.fixture import MODEL, eventually, ok, request, status

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from temporalio.activity import ActivityCancellationDetails
 
-from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
-from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.temporal_payloads.execution import SliceRequest, SliceResult
 from batchwright.database.tables.batches.batch_snapshots import BatchKey
 from batchwright.database.tables.batches.progress import BatchSpending
 from batchwright.rules.results.segment_format import RecordKind

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
-from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
+from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
+from batchwright.contracts.temporal_payloads.execution import SliceRequest, SliceResult
 from batchwright.contracts.terms import Endpoint
 from batchwright.rules.dispatch.retry_policy import Budget
 from batchwright.rules.results.segment_format import RecordKind

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.execution import SliceResult
-from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
+from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
+from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.contracts.terms import Endpoint
 from tests.activities.execution.fixture import ExecutionFixture, plan_slice, request
 from tests.fakes import hostile_backends

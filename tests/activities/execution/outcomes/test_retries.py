@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 
 from batchwright.activities.execution.earlier_results import LineAttempt
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.execution import SliceResult
+from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from tests.activities.execution.fixture import (
     MODEL,

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from batchwright.contracts.payloads.execution import SliceResult
-from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
+from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
+from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.rules.results.segment_format import RecordKind
 from batchwright.simulator.backend import SimulatorOptions
 from tests.activities.execution.fixture import (

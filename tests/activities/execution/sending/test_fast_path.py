@@ -13,9 +13,9 @@ from temporalio.exceptions import ApplicationError
 from batchwright.activities.execution.lease import HeartbeatReply
 from batchwright.activities.execution.stop_signal import StopReason, StopSignal
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.execution import SliceResult
-from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.contracts.registry.schema import ModelConfig
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.registry_config import ModelConfig
+from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.inference.upstream import Upstream
 from batchwright.rules.backends.body_rewriting import INLINE_REWRITE_BYTES
 from batchwright.rules.results.segment_format import RecordKind

@@ -4,8 +4,8 @@ import asyncio
 
 import httpx
 
-from batchwright.contracts.payloads.batch import Caller
-from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
+from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
+from batchwright.contracts.temporal_payloads.batch import Caller
 from batchwright.contracts.terms import Endpoint
 from tests.activities.execution.fixture import MODEL, ExecutionFixture, line_of, ok, plan_slice, request
 from tests.activities.execution.jobs.job_server import JobServer, config_of, done

@@ -3,7 +3,7 @@
 import pytest
 
 from batchwright.activities.services.backend_jobs import forwarded_headers
-from batchwright.contracts.payloads.batch import Caller
+from batchwright.contracts.temporal_payloads.batch import Caller
 from batchwright.contracts.terms import Endpoint
 
 SENT = {"anthropic-version": "2026-10-21"}

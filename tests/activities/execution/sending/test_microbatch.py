@@ -8,8 +8,8 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.contracts.registry.schema import ModelConfig
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.backend_client import parse_response
 from batchwright.inference.microbatch_sender import MicrobatchPolicy, MicrobatchSender, MicrobatchSenders

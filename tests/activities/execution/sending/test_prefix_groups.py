@@ -6,7 +6,7 @@ from collections import Counter
 import httpx
 import pytest
 
-from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
+from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
 from tests.activities.execution.fixture import (
     BATCH,
     MODEL,

@@ -4,8 +4,8 @@ import json
 
 import httpx
 
-from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
 from batchwright.contracts.terms import Endpoint
 from tests.activities.execution.fixture import (
     MODEL,

@@ -9,8 +9,8 @@ import pytest
 
 from batchwright.activities.execution.earlier_results import LineAttempt
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.execution import SliceResult
-from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig, RetryConfig
+from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig, RetryConfig
+from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.inference.router import ModelRouter
 from batchwright.rules.results.segment_format import RecordKind
 from batchwright.settings import load

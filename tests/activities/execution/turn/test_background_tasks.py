@@ -7,7 +7,7 @@ import pytest
 
 from batchwright.activities.execution.lease import Heartbeat, HeartbeatReply
 from batchwright.activities.execution.result_writer import ResultWriter
-from batchwright.contracts.payloads.execution import SliceResult
+from batchwright.contracts.temporal_payloads.execution import SliceResult
 from tests.activities.execution.fixture import ExecutionFixture, eventually, line_of, ok, plan_slice, request
 
 

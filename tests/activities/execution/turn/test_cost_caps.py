@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from batchwright.activities.services.batch_cost_cap import SliceCost
-from batchwright.contracts.payloads.execution import SliceRequest, SliceResult
-from batchwright.contracts.registry.prices import PriceConfig
-from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
+from batchwright.contracts.temporal_payloads.execution import SliceRequest, SliceResult
 from batchwright.database.tables.batches.batch_snapshots import BatchKey
 from batchwright.database.tables.batches.progress import BatchSpending
 from batchwright.rules.results.token_usage import TokenUsage

@@ -7,7 +7,7 @@ import pytest
 from temporalio.exceptions import ApplicationErrorCategory
 
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.execution import SliceResult
+from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from tests.activities.execution.fixture import (
     BATCH,

@@ -11,7 +11,7 @@ from batchwright.activities.execution.result_writer import ResultWriter, Segment
 from batchwright.activities.services.daily_budgets import UsedUpBudget
 from batchwright.activities.services.send_authorization import LineAuthorizer
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
+from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
 from batchwright.contracts.terms import Quota
 from batchwright.inference.limits.memory_budget import MemoryBudget
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord

@@ -15,8 +15,8 @@ from batchwright.activities.execution import lease
 from batchwright.activities.execution.lease import HeartbeatReply, SliceLease, is_fresh_attempt
 from batchwright.activities.services.slice_waiting_reasons import WaitingReasons
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.batch import WaitingReason
-from batchwright.contracts.payloads.execution import SliceResult
+from batchwright.contracts.temporal_payloads.batch import WaitingReason
+from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.batches.waiting_reasons import WaitingSource
 from tests.activities.execution.fixture import (

@@ -14,7 +14,7 @@ from batchwright.activities.execution.quarantine import (
     attempt_history,
 )
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.execution import RELEASED, SliceRequest
+from batchwright.contracts.temporal_payloads.execution import RELEASED, SliceRequest
 from tests.activities.execution.fixture import ExecutionFixture, content_of, line_of, ok, plan_slice, request
 
 POISON = "7"

@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.execution import SliceResult
-from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
+from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
+from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.rules.limits.rate_allocation import Pacing
 from tests.activities.execution.fixture import (
     ExecutionFixture,

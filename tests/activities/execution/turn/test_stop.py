@@ -11,7 +11,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from batchwright.activities.execution.lease import HeartbeatReply
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.execution import SliceResult
+from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from batchwright.storage.base import StorageUnavailable
 from tests.activities.execution.fixture import (

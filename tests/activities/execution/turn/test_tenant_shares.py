@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from batchwright.activities.services.holds_caps_and_weights import StoredShares
-from batchwright.contracts.payloads.batch import Caller, ModelCounts
+from batchwright.contracts.temporal_payloads.batch import Caller, ModelCounts
 from batchwright.contracts.terms import HoldKind
 from batchwright.database.records import ApiKeyRow
 from batchwright.rules.api_keys import Scope, SecretHash

@@ -8,7 +8,7 @@ import pytest
 
 from batchwright.activities.execution.result_writer import FLUSH_RESULTS
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.payloads.execution import SliceResult
+from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.contracts.terms import Usage
 from batchwright.rules import ids, object_keys
 from batchwright.rules.results.output_lines import result_line

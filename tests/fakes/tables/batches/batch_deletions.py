@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from batchwright.contracts.payloads.batch import RerunKind
+from batchwright.contracts.temporal_payloads.batch import RerunKind
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import ResultsInUse
 from batchwright.database.tables.batches.batch_deletions import BatchDeletions

@@ -5,7 +5,7 @@ It passes the tests of the PostgreSQL table.
 
 from collections.abc import Sequence
 
-from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.database.records import FileRow
 from batchwright.database.tables.batches.dead_letters import DeadLettersTable, StoredDeadLetter
 from tests.fakes.tables.rows import Rows, position

@@ -5,7 +5,7 @@ It passes the tests of the PostgreSQL table.
 
 from datetime import UTC, datetime
 
-from batchwright.contracts.payloads.batch import BatchOrder, RerunKind, SourceBatch
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, RerunKind, SourceBatch
 from batchwright.database.errors import ResultsGone, UnknownBatch
 from batchwright.database.records import FileRow
 from batchwright.database.tables.batches.reruns import RerunsTable

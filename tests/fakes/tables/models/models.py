@@ -8,7 +8,7 @@ from datetime import datetime
 
 from pydantic import JsonValue
 
-from batchwright.contracts.registry.schema import ModelConfig
+from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.database.errors import VersionConflict
 from batchwright.database.records import ModelChange, RateChange, ServedModel
 from batchwright.database.tables.models.model_changes import ModelChangesTable

@@ -3,7 +3,7 @@
 import secrets
 from datetime import datetime, timedelta
 
-from batchwright.contracts.objects.audit_log import AuditAction
+from batchwright.contracts.api_objects.audit_log import AuditAction
 from batchwright.database.tables.operations.audit_log import (
     UNFINISHED,
     AuditEntry,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from batchwright.activities.consistency.report import DifferenceKind
-from batchwright.contracts.payloads.consistency import DifferenceCount
+from batchwright.contracts.temporal_payloads.consistency import DifferenceCount
 from batchwright.database.tables.operations.consistency_checks import (
     ConsistencyChecksTable,
     RecordedConsistencyCheck,

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from batchwright.contracts.payloads.batch import BatchOrder, StartForecast, WindowFit
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, StartForecast, WindowFit
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.tables.batches.batch_records import add_reported
 from batchwright.database.tables.batches.waiting_reasons import WaitingSource

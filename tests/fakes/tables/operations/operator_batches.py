@@ -3,7 +3,7 @@
 from collections import defaultdict
 from datetime import datetime
 
-from batchwright.contracts.payloads.batch import BatchForecast, WindowFit
+from batchwright.contracts.temporal_payloads.batch import BatchForecast, WindowFit
 from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.batches.batch_records import add_reported

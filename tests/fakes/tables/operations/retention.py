@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from batchwright.contracts.payloads.retention import RetentionKind, SweepPosition
+from batchwright.contracts.temporal_payloads.retention import RetentionKind, SweepPosition
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.database.tables.operations.retention import EndedItem, RetentionTable, StorageMark
 from batchwright.rules.batch_states import LIVE_STATES

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from batchwright.contracts.api_objects.webhook_events import CALL_EVENTS
 from batchwright.contracts.calls import CallAnswer, CallStatus
-from batchwright.contracts.objects.webhook_events import CALL_EVENTS
-from batchwright.contracts.payloads.retention import SWEEP_START
+from batchwright.contracts.temporal_payloads.retention import SWEEP_START
 from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.tables.calls import CallKey, CallLine

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from batchwright.api.routes.health import ReadinessObject
-from batchwright.contracts.objects.openai import ModelPage
+from batchwright.contracts.api_objects.openai import ModelPage
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.storage.base import StorageUnavailable
 from batchwright.temporal import TemporalUnavailable

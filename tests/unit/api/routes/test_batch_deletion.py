@@ -8,9 +8,9 @@ import pytest
 
 from batchwright.api.dependencies import now
 from batchwright.api.services.batches import deletion as batch_deletion
-from batchwright.contracts.objects.openai import BatchObject, DeletedBatch
-from batchwright.contracts.payloads.output_copies import OutputCopy, OutputCopyState
+from batchwright.contracts.api_objects.openai import BatchObject, DeletedBatch
 from batchwright.contracts.temporal_names import output_copy_id
+from batchwright.contracts.temporal_payloads.output_copies import OutputCopy, OutputCopyState
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules import object_keys

@@ -14,8 +14,8 @@ from batchwright.api.long_responses import LIFETIME_SECONDS
 from batchwright.api.middleware import authentication
 from batchwright.api.services.batches import progress_events as batch_events
 from batchwright.api.services.batches.progress_events import KEEP_ALIVE, KEEP_ALIVE_SECONDS
-from batchwright.contracts.objects.openai import BatchObject
-from batchwright.contracts.payloads.batch import (
+from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.contracts.temporal_payloads.batch import (
     BatchForecast,
     ErrorCount,
     ErrorExample,

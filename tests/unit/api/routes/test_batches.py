@@ -6,14 +6,15 @@ from datetime import UTC, datetime, timedelta
 import openai
 import pytest
 
-from batchwright.contracts.objects.openai import (
+from batchwright.contracts.api_objects.openai import (
     BatchObject,
     BatchPage,
     ForecastObject,
     StartForecastObject,
     WaitingObject,
 )
-from batchwright.contracts.payloads.batch import (
+from batchwright.contracts.temporal_names import CONTROL_QUEUE, DISPATCH_QUEUE, IO_QUEUE, inference_queue
+from batchwright.contracts.temporal_payloads.batch import (
     BatchForecast,
     BatchState,
     ModelCounts,
@@ -22,7 +23,6 @@ from batchwright.contracts.payloads.batch import (
     WaitingReason,
     WindowFit,
 )
-from batchwright.contracts.temporal_names import CONTROL_QUEUE, DISPATCH_QUEUE, IO_QUEUE, inference_queue
 from batchwright.contracts.terms import BatchStatus, Usage, ValidationError
 from batchwright.database.records import BatchOutcome
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource

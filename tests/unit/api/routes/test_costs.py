@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from batchwright.api.services.batches import estimate_runner as estimates
-from batchwright.contracts.objects.openai import BatchCost, BatchObject, EstimateObject, ModelCost
-from batchwright.contracts.payloads.batch import ModelCounts
-from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.api_objects.openai import BatchCost, BatchObject, EstimateObject, ModelCost
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.terms import Usage
 from batchwright.database.records import SliceProgress
 from batchwright.database.tables.batches.batch_snapshots import BatchKey

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from batchwright.api.schemas.openai_objects import file_page
-from batchwright.contracts.objects.openai import DeletedFile, FileObject, FilePage
+from batchwright.contracts.api_objects.openai import DeletedFile, FileObject, FilePage
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import FileRow
 from batchwright.storage.base import StorageFull, StorageUnavailable

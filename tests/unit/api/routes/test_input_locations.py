@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.api_objects.openai import BatchObject
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 
 URL = "s3://data/blue/in.jsonl.gz"

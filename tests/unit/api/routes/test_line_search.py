@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from batchwright.api.dependencies import now
-from batchwright.contracts.objects.openai import BatchPage
+from batchwright.contracts.api_objects.openai import BatchPage
 from batchwright.database.tables.batches.custom_ids import FoundBatches
 from tests.fakes.api import ApiFixture, open_api, open_own_api, read
 from tests.fakes.tables.batches.custom_ids import part_of

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from batchwright.contracts.objects.openai import BatchObject, OutputLocation
-from batchwright.contracts.payloads.output_copies import OutputCopy, OutputCopyState
+from batchwright.contracts.api_objects.openai import BatchObject, OutputLocation
+from batchwright.contracts.temporal_payloads.output_copies import OutputCopy, OutputCopyState
 from batchwright.contracts.terms import BatchStatus
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 

@@ -7,9 +7,14 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from batchwright.contracts.objects.openai import FileObject
-from batchwright.contracts.objects.schedules import RunError, ScheduleObject, SchedulePage, ScheduleRunObject
-from batchwright.contracts.payloads.batch_schedules import OverlapPolicy, ScheduleSpec
+from batchwright.contracts.api_objects.openai import FileObject
+from batchwright.contracts.api_objects.schedules import (
+    RunError,
+    ScheduleObject,
+    SchedulePage,
+    ScheduleRunObject,
+)
+from batchwright.contracts.temporal_payloads.scheduled_batches import OverlapPolicy, ScheduleSpec
 from batchwright.database.tables.schedules import ScheduleRunRow
 from batchwright.rules.ids import new_schedule_id
 from batchwright.temporal import TemporalUnavailable

@@ -7,7 +7,7 @@ import pytest
 
 from batchwright.api.errors import invalid_value
 from batchwright.api.services.batches import creation as batch_creation
-from batchwright.contracts.objects.openai import BatchObject, WaitingObject
+from batchwright.contracts.api_objects.openai import BatchObject, WaitingObject
 from batchwright.rules.deadline import MAX_START_DELAY
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 

@@ -3,7 +3,7 @@
 import json
 from datetime import UTC, datetime, timedelta
 
-from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.rules.worker_stats import UpstreamTraffic
 from tests.fakes.api import ApiFixture, open_api
 from tests.unit.starter.cli import run_now, served

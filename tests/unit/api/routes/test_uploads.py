@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.contracts.objects.openai import PartObject, UploadObject
-from batchwright.contracts.payloads.retention import RetentionKind
+from batchwright.contracts.api_objects.openai import PartObject, UploadObject
+from batchwright.contracts.temporal_payloads.retention import RetentionKind
 from batchwright.database.errors import DatabaseUnavailable
 from tests.activities.retention.runner import RetentionRunner
 from tests.fakes.api import LINE, ApiFixture, error_of, keys_of, open_api, read

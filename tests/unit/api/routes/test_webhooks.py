@@ -8,11 +8,16 @@ import httpx
 import pytest
 
 from batchwright.api.services.webhooks import REQUESTED_PER_MINUTE
-from batchwright.contracts.objects.openai import BatchObject
-from batchwright.contracts.objects.operator import LimitsObject
-from batchwright.contracts.objects.webhook_events import END_EVENTS, TEST_BATCH, EventType
-from batchwright.contracts.objects.webhooks import DeliveryObject, DeliveryPage, WebhookObject, WebhookPage
-from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.contracts.api_objects.operator import LimitsObject
+from batchwright.contracts.api_objects.webhook_events import END_EVENTS, TEST_BATCH, EventType
+from batchwright.contracts.api_objects.webhooks import (
+    DeliveryObject,
+    DeliveryPage,
+    WebhookObject,
+    WebhookPage,
+)
+from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.terms import BatchStatus, Quota, Usage
 from batchwright.database.records import BatchOutcome
 from batchwright.database.tables.webhooks.webhook_endpoints import EndpointChanges, WebhookEndpoint

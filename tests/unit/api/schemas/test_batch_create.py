@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator
 import orjson
 import pytest
 
-from batchwright.contracts.objects.openai import BatchObject, ErrorDetails
-from batchwright.contracts.payloads.batch import BatchOrder, BatchPolicy
+from batchwright.contracts.api_objects.openai import BatchObject, ErrorDetails
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchPolicy
 from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.temporal import TemporalUnavailable

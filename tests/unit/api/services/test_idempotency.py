@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from batchwright.api.dependencies import now
-from batchwright.contracts.payloads.batch import BatchOrder
-from batchwright.contracts.payloads.retention import RetentionKind
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.retention import RetentionKind
 from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.records import BatchOutcome
 from batchwright.temporal import TemporalUnavailable

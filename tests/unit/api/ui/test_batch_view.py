@@ -5,13 +5,13 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from batchwright.api.ui.batch_view import is_live, remedy, throughput_chart, timeline, window_bar
-from batchwright.contracts.objects.openai import (
+from batchwright.contracts.api_objects.openai import (
     BatchObject,
     OutputLocation,
     ThroughputSample,
     WaitingObject,
 )
-from batchwright.contracts.payloads.batch import SCHEDULED
+from batchwright.contracts.temporal_payloads.batch import SCHEDULED
 from batchwright.contracts.terms import BatchStatus, Quota
 from batchwright.rules.quotas import QuotaExcess
 from tests.fakes.api import open_api

@@ -8,9 +8,9 @@ from html import unescape
 import pytest
 
 from batchwright.api.ui import batch_pages, file_pages, line_pages
-from batchwright.contracts.objects.openai import BatchObject
-from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample, ModelCounts
-from batchwright.contracts.payloads.output_copies import OutputCopy
+from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.contracts.temporal_payloads.batch import ErrorCount, ErrorExample, ModelCounts
+from batchwright.contracts.temporal_payloads.output_copies import OutputCopy
 from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.records import BatchOutcome, FileRow
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource

@@ -5,7 +5,7 @@ import asyncio
 import httpx
 import pytest
 
-from batchwright.contracts.registry.schema import BackendConfig
+from batchwright.contracts.model_registry.registry_config import BackendConfig
 from batchwright.inference.backend_client import InferenceClient
 from batchwright.inference.client_pool import open_transport
 from batchwright.inference.transport.base import TargetUrl

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from batchwright.contracts.registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.backend_config import BackendConfig
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.transport.base import TargetUrl

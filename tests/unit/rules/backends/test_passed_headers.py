@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from batchwright.contracts.objects.openai import BatchObject
+from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.records import BatchOutcome
 from batchwright.rules.backends.request_headers import (

@@ -2,8 +2,8 @@
 
 import pytest
 
-from batchwright.contracts.registry.backend_config import HEADER_SETTINGS, BackendConfig
-from batchwright.contracts.registry.schema import GatewayConfig, ModelConfig
+from batchwright.contracts.model_registry.backend_config import HEADER_SETTINGS, BackendConfig
+from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
 from batchwright.rules.backends.stored_credentials import find_misuse, without_misuse
 
 KEY = BackendConfig(url="https://one:8000", api_key_name="key", tls_ca_cert_file="/ca/one")

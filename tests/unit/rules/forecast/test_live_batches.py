@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from batchwright.contracts.payloads.batch import BatchForecast, WindowFit
+from batchwright.contracts.temporal_payloads.batch import BatchForecast, WindowFit
 from batchwright.rules.forecast.live_batches import (
     Forecaster,
     is_news,

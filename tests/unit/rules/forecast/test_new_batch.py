@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchwright.contracts.payloads.batch import StartFit
+from batchwright.contracts.temporal_payloads.batch import StartFit
 from batchwright.rules.forecast.model_queue import ModelSpeed
 from batchwright.rules.forecast.new_batch import StartTime, start_time
 from batchwright.rules.forecast.work_ahead import UnsettledWork

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from batchwright.contracts.objects.openai import EstimateObject
-from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.api_objects.openai import EstimateObject
+from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.input.input_validator import InputValidator
 from batchwright.rules.input.line_checks import InputLimits

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample
+from batchwright.contracts.temporal_payloads.batch import ErrorCount, ErrorExample
 from batchwright.rules.results.error_tally import MAX_GROUPS, ErrorTally, line_error
 from batchwright.rules.results.output_lines import error_line, result_line
 

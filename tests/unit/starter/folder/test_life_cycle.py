@@ -14,7 +14,7 @@ import pytest
 
 from batchwright.api.services.batches import progress_events as batch_events
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.terms import BatchStatus, Endpoint, ValidationError
 from batchwright.rules.ids import request_id
 from batchwright.rules.input.compression import zstd

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.contracts.payloads.batch import BatchOrder, RerunKind, SourceBatch
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, RerunKind, SourceBatch
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.errors import ResultsGone, ResultsInUse, UnknownBatch

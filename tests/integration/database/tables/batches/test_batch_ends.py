@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample, ModelCounts, ModelUsage
+from batchwright.contracts.temporal_payloads.batch import ErrorCount, ErrorExample, ModelCounts, ModelUsage
 from batchwright.contracts.terms import BatchStatus, Usage, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.errors import UnknownBatch

@@ -1,6 +1,6 @@
 """Snapshots of several batches; `any_database` runs the tests on each database."""
 
-from batchwright.contracts.payloads.batch import ErrorCount, ErrorExample
+from batchwright.contracts.temporal_payloads.batch import ErrorCount, ErrorExample
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.tables.batches.batch_snapshots import BatchKey, BatchSnapshot

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from batchwright.contracts.payloads.batch import BatchPolicy
-from batchwright.contracts.payloads.output_copies import OutputCopy, OutputCopyState
+from batchwright.contracts.temporal_payloads.batch import BatchPolicy
+from batchwright.contracts.temporal_payloads.output_copies import OutputCopy, OutputCopyState
 from batchwright.contracts.terms import BatchStatus, Endpoint, Profile, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.errors import UnknownBatch, UnknownCursor

@@ -1,7 +1,7 @@
 """Costs of batches, and caps on them; `any_database` runs the tests on each database."""
 
-from batchwright.contracts.payloads.batch import ModelUsage
-from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.temporal_payloads.batch import ModelUsage
 from batchwright.contracts.terms import Endpoint, Usage
 from batchwright.database.database import Database
 from batchwright.database.tables.batches.batch_snapshots import BatchKey

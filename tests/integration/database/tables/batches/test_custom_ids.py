@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batchwright.contracts.calls import RollingBatch
-from batchwright.contracts.payloads.batch import BatchPolicy, ModelCounts
+from batchwright.contracts.temporal_payloads.batch import BatchPolicy, ModelCounts
 from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection

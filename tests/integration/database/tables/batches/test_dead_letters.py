@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from batchwright.contracts.payloads.batch import BatchOrder, RerunKind, SourceBatch
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, RerunKind, SourceBatch
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.errors import UnknownCursor

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.contracts.payloads.batch import ModelCounts
-from batchwright.contracts.payloads.retention import SWEEP_START as FIRST
+from batchwright.contracts.temporal_payloads.batch import ModelCounts
+from batchwright.contracts.temporal_payloads.retention import SWEEP_START as FIRST
 from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.errors import FileInUse, UnknownBatch

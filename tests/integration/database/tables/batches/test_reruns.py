@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.contracts.payloads.batch import ModelCounts, RerunKind, SourceBatch
-from batchwright.contracts.payloads.retention import SweepPosition
+from batchwright.contracts.temporal_payloads.batch import ModelCounts, RerunKind, SourceBatch
+from batchwright.contracts.temporal_payloads.retention import SweepPosition
 from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.database import Database
 from batchwright.database.errors import ResultsGone, UnknownBatch

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.terms import HoldKind
 from batchwright.database.database import Database
 from batchwright.database.records import Hold

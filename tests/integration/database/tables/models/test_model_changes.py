@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from pydantic import JsonValue
 
-from batchwright.contracts.registry.schema import ModelConfig
+from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.database.database import Database
 from batchwright.database.errors import VersionConflict
 from batchwright.database.records import ModelChange

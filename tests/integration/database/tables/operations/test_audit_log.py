@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 from pydantic import JsonValue
 
-from batchwright.contracts.objects.audit_log import AuditAction, AuditOutcome, AuditTargetType
+from batchwright.contracts.api_objects.audit_log import AuditAction, AuditOutcome, AuditTargetType
 from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection, ServerError, connect
 from batchwright.database.errors import DatabaseUnavailable

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from batchwright.activities.consistency.report import DifferenceKind
-from batchwright.contracts.payloads.consistency import DifferenceCount
+from batchwright.contracts.temporal_payloads.consistency import DifferenceCount
 from batchwright.database.database import Database
 from batchwright.database.tables.operations.consistency_checks import RecordedConsistencyCheck
 

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from batchwright.contracts.payloads.batch import ModelCounts
+from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.records import LiveBatch, ModelBacklog, ModelDeadline

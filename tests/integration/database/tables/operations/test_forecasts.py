@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from batchwright.contracts.payloads.batch import (
+from batchwright.contracts.temporal_payloads.batch import (
     BatchForecast,
     BatchPolicy,
     Caller,

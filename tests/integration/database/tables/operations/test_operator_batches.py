@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from batchwright.contracts.payloads.batch import BatchForecast, ModelCounts, WindowFit
+from batchwright.contracts.temporal_payloads.batch import BatchForecast, ModelCounts, WindowFit
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.tables.operations.forecasts import ForecastRow

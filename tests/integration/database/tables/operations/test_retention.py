@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from batchwright.contracts.payloads.retention import SWEEP_START, RetentionKind, SweepPosition
+from batchwright.contracts.temporal_payloads.retention import SWEEP_START, RetentionKind, SweepPosition
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.records import FileRow, IdempotencyClaim, UploadRow

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from batchwright.activities.services.holds_caps_and_weights import StoredShares
-from batchwright.contracts.payloads.batch import BatchPolicy, Caller
+from batchwright.contracts.temporal_payloads.batch import BatchPolicy, Caller
 from batchwright.contracts.terms import BatchStatus, OverQuota, Quota
 from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from batchwright.contracts.objects.webhook_events import EventType
+from batchwright.contracts.api_objects.webhook_events import EventType
 from batchwright.database.database import Database
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.tables.webhooks.webhook_endpoints import EndpointChanges

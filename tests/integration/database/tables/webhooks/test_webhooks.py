@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from batchwright.contracts.objects.webhook_events import EventType
-from batchwright.contracts.payloads.batch import BatchForecast, WindowFit
+from batchwright.contracts.api_objects.webhook_events import EventType
+from batchwright.contracts.temporal_payloads.batch import BatchForecast, WindowFit
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.errors import UnknownCursor

@@ -10,13 +10,13 @@ import httpx
 import pytest
 
 from batchwright.api.audit_log.recorder import REPEATABLE_PER_MINUTE
-from batchwright.contracts.objects.audit_log import (
+from batchwright.contracts.api_objects.audit_log import (
     AuditAction,
     AuditEntryObject,
     AuditLogPage,
     AuditOutcome,
 )
-from batchwright.contracts.objects.webhooks import WebhookObject
+from batchwright.contracts.api_objects.webhooks import WebhookObject
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.operations.audit_log import AuditLogTable, AuditResult
 from batchwright.rules.api_keys import ApiKey, Scope, new_key

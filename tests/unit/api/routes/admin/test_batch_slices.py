@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 import pytest
 
 from batchwright.api.dependencies import now
-from batchwright.contracts.objects.operator import BatchSlicesObject
-from batchwright.contracts.payloads.batch import ModelCounts
-from batchwright.contracts.payloads.ingestion import IngestResult, ModelShare
+from batchwright.contracts.api_objects.operator import BatchSlicesObject
 from batchwright.contracts.temporal_names import model_run_id
+from batchwright.contracts.temporal_payloads.batch import ModelCounts
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult, ModelShare
 from batchwright.contracts.terms import ActivityState
 from batchwright.database.records import SliceProgress
 from batchwright.rules import object_keys

@@ -6,9 +6,9 @@ from datetime import timedelta
 import pytest
 
 from batchwright.api.dependencies import now
-from batchwright.contracts.objects.openai import BatchObject
-from batchwright.contracts.objects.operator import BatchCountsObject, OperatorBatch, OperatorBatchPage
-from batchwright.contracts.payloads.batch import BatchForecast, BatchState, ModelCounts, WindowFit
+from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.contracts.api_objects.operator import BatchCountsObject, OperatorBatch, OperatorBatchPage
+from batchwright.contracts.temporal_payloads.batch import BatchForecast, BatchState, ModelCounts, WindowFit
 from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.records import BatchOutcome
 from batchwright.rules.api_keys import Scope

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from batchwright.contracts.objects.openai import BatchObject
-from batchwright.contracts.objects.operator import DeadLetterPage, DeadLetterRetryPage
-from batchwright.contracts.payloads.batch import RerunKind, SourceBatch
+from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.contracts.api_objects.operator import DeadLetterPage, DeadLetterRetryPage
+from batchwright.contracts.temporal_payloads.batch import RerunKind, SourceBatch
 from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.records import BatchOutcome
 from batchwright.rules.ids import new_batch_id, request_id

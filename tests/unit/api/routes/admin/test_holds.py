@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from batchwright.contracts.objects.operator import HoldList
+from batchwright.contracts.api_objects.operator import HoldList
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 
 

@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from batchwright.api.schemas.model_registry import ModelConfigObject
-from batchwright.contracts.objects.operator import ModelSettingsObject
-from batchwright.contracts.registry.backend_config import BackendConfig
-from batchwright.contracts.registry.schema import ModelConfig
+from batchwright.contracts.api_objects.operator import ModelSettingsObject
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.database.records import ModelChange
 from batchwright.rules.backends.registry_changes import ModelSettings
 from tests.fakes.api import ApiFixture, error_of, open_api, read

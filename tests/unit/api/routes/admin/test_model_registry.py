@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from batchwright.contracts.objects.operator import ModelSettingsObject, RegisteredModel, RegisteredModels
+from batchwright.contracts.api_objects.operator import ModelSettingsObject, RegisteredModel, RegisteredModels
 from batchwright.database.errors import DatabaseUnavailable
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.integration.database.rows import START

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from batchwright.contracts.objects.openai import BatchObject, ModelPage
-from batchwright.contracts.objects.operator import LimitsObject, QuotaList
+from batchwright.contracts.api_objects.openai import BatchObject, ModelPage
+from batchwright.contracts.api_objects.operator import LimitsObject, QuotaList
 from batchwright.contracts.terms import AdmissionPolicy, OverQuota, Quota
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import IdempotencyClaim

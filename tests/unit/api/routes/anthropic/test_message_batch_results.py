@@ -7,7 +7,7 @@ import pytest
 
 from batchwright.api.routes.anthropic.message_batch_results import results
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
-from batchwright.contracts.payloads.batch import BatchOrder, BatchPolicy
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchPolicy
 from batchwright.contracts.terms import BatchStatus, Endpoint, ValidationError
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.rules.results.output_lines import error_line, result_line

@@ -12,10 +12,10 @@ from anthropic.types.messages import MessageBatch
 from anthropic.types.messages.batch_create_params import Request
 
 from batchwright.api.dependencies import now
+from batchwright.contracts.api_objects.anthropic import MessageErrorDetails, MessageErrorObject
+from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.objects.anthropic import MessageErrorDetails, MessageErrorObject
-from batchwright.contracts.objects.openai import BatchObject
-from batchwright.contracts.payloads.batch import ErrorCount
+from batchwright.contracts.temporal_payloads.batch import ErrorCount
 from batchwright.contracts.terms import BatchStatus, Endpoint, Usage, ValidationError
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BatchOutcome, FileRow

@@ -14,7 +14,7 @@ from batchwright.api.app import build_app
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.services.batches.progress_events import BatchEvents
 from batchwright.api.services.calls.interactive_calls import InteractiveCalls
-from batchwright.contracts.registry.schema import BackendConfig, ModelConfig
+from batchwright.contracts.model_registry.registry_config import BackendConfig, ModelConfig
 from batchwright.database.records import BackendLoad
 from batchwright.inference.backend_client import InferenceClient
 from batchwright.inference.hooks import HookCall, Refused

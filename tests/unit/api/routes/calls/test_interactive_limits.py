@@ -8,7 +8,7 @@ import pytest
 from openai import InternalServerError, RateLimitError
 
 from batchwright.api.services.calls import interactive_admission
-from batchwright.contracts.registry.schema import BackendConfig
+from batchwright.contracts.model_registry.registry_config import BackendConfig
 from batchwright.contracts.terms import HoldKind
 from batchwright.database.records import InteractiveRate
 from batchwright.inference.transport.httpx_transport import HttpxTransport

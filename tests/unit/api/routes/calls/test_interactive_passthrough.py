@@ -14,9 +14,9 @@ from batchwright.api.routes.calls import call_body
 from batchwright.api.routes.calls import interactive as routes
 from batchwright.api.services.calls import held_calls
 from batchwright.api.services.calls.interactive_calls import client_settings
-from batchwright.contracts.registry.job_config import JobConfig
-from batchwright.contracts.registry.prices import PriceConfig
-from batchwright.contracts.registry.schema import BackendConfig
+from batchwright.contracts.model_registry.job_config import JobConfig
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.model_registry.registry_config import BackendConfig
 from batchwright.database.records import BackendLoad
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.transport.base import TargetUrl

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 import httpx
 import pytest
 
-from batchwright.contracts.objects.webhook_events import CALL_EVENTS
+from batchwright.contracts.api_objects.webhook_events import CALL_EVENTS
 from batchwright.contracts.terms import Endpoint
 from batchwright.rules.webhooks.signatures import check_secret
 from tests.fakes.api import ApiFixture, error_of, open_api

@@ -14,7 +14,7 @@ from batchwright.api.routes.calls import response_format
 from batchwright.api.services.calls import acceptance as calls
 from batchwright.contracts.calls import CallAnswer, CallStatus
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.payloads.batch import BatchOrder, Caller
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, Caller
 from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules.ids import new_call_id

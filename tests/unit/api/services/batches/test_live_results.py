@@ -18,7 +18,7 @@ from batchwright.api.services.batches import live_results, result_order
 from batchwright.api.services.batches.live_results import LiveResults, ReaderCutOff, ResultQuery
 from batchwright.api.services.batches.progress_events import BatchEvents
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.payloads.ingestion import IngestResult
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules import object_keys
 from batchwright.rules.planning.duplicate_lines import Duplicate, encode_duplicates

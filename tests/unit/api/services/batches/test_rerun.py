@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
+from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.objects.openai import BatchObject
-from batchwright.contracts.payloads.batch import BatchOrder, RerunKind, SourceBatch
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, RerunKind, SourceBatch
 from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.records import FileRow
 from batchwright.rules.ids import derived_file_id

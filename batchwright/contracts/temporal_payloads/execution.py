@@ -11,9 +11,9 @@ from typing import Self
 from temporalio import activity
 
 from batchwright.contracts.message import Message
-from batchwright.contracts.payloads.batch import DEFAULT_PRIORITY, BatchOrder, BatchPolicy, Caller
-from batchwright.contracts.payloads.ingestion import ModelShare
-from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.temporal_payloads.batch import DEFAULT_PRIORITY, BatchOrder, BatchPolicy, Caller
+from batchwright.contracts.temporal_payloads.ingestion import ModelShare
 from batchwright.contracts.terms import Endpoint
 
 # Last heartbeat of an attempt that ended by itself. If an attempt ended without it, its worker crashed.

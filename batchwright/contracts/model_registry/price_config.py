@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from batchwright.contracts.registry.base_types import RegistryEntry
+from batchwright.contracts.model_registry.config_base import RegistryEntry
 
 MAX_PLACES = 6
 _LARGEST = 1_000_000_000

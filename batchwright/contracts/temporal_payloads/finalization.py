@@ -4,8 +4,8 @@ from temporalio import activity
 
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.message import Message
-from batchwright.contracts.payloads.batch import BatchOrder
-from batchwright.contracts.payloads.ingestion import ModelShare
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.ingestion import ModelShare
 from batchwright.contracts.terms import BatchStatus, Usage, ValidationError
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from batchwright.contracts.payloads.batch import (
+from batchwright.contracts.temporal_payloads.batch import (
     DEFAULT_PRIORITY,
     ErrorCount,
     ModelCounts,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from openai import OpenAI
 
-from batchwright.contracts.objects.webhook_events import END_EVENTS, EventDetails, EventType, batch_event
+from batchwright.contracts.api_objects.webhook_events import END_EVENTS, EventDetails, EventType, batch_event
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.webhooks.signatures import signed_headers
 

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from batchwright.contracts.registry.base_types import PositiveDuration, RegistryEntry
+from batchwright.contracts.model_registry.config_base import PositiveDuration, RegistryEntry
 
 _HTTP_URL = re.compile(r"https?://(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::(\d{1,5}))?(?:/[!-~]*)?")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

@@ -3,8 +3,8 @@
 from temporalio import activity
 
 from batchwright.contracts.message import Message
-from batchwright.contracts.payloads.batch import BatchOrder
-from batchwright.contracts.registry.prices import PriceConfig
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
 
 
 class ModelShare(Message):

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from batchwright.contracts.objects.openai import ApiObject
-from batchwright.contracts.objects.webhook_events import EventType
+from batchwright.contracts.api_objects.openai import ApiObject
+from batchwright.contracts.api_objects.webhook_events import EventType
 
 DeliveryStatus = Literal["pending", "delivered", "failed"]
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from batchwright.contracts.calls import RollingBatch
 from batchwright.contracts.message import Message
-from batchwright.contracts.registry.prices import DecimalText
+from batchwright.contracts.model_registry.price_config import DecimalText
 from batchwright.contracts.terms import BatchStatus, Endpoint, Profile, Usage
 
 MIN_PRIORITY, DEFAULT_PRIORITY, MAX_PRIORITY = 1, 3, 5  # of a batch; the greatest number is the most urgent

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from batchwright.contracts.registry.base_types import PositiveDuration, RegistryEntry
+from batchwright.contracts.model_registry.config_base import PositiveDuration, RegistryEntry
 
 ModelKind = Literal["sync", "poll", "callback"]
 _PATH = re.compile(r"/[!-~]*")

@@ -6,8 +6,8 @@ from enum import StrEnum
 from temporalio import activity
 
 from batchwright.contracts.message import Message
-from batchwright.contracts.payloads.batch import BatchOrder, Caller
-from batchwright.contracts.registry.prices import DecimalText
+from batchwright.contracts.model_registry.price_config import DecimalText
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, Caller
 from batchwright.contracts.terms import BatchStatus, Endpoint
 
 WORKFLOW = "ScheduledBatchWorkflow"

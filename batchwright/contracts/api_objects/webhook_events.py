@@ -4,9 +4,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
+from batchwright.contracts.api_objects.openai import BatchCost, RequestCounts, UsageObject
 from batchwright.contracts.message import Message
-from batchwright.contracts.objects.openai import BatchCost, RequestCounts, UsageObject
-from batchwright.contracts.payloads.batch import ErrorCount
+from batchwright.contracts.temporal_payloads.batch import ErrorCount
 from batchwright.contracts.terms import BatchStatus
 
 

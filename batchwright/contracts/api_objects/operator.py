@@ -5,10 +5,10 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, JsonValue
 
-from batchwright.contracts.objects.openai import BatchObject
-from batchwright.contracts.registry.job_config import JobConfig, ModelKind
-from batchwright.contracts.registry.prices import DecimalText
-from batchwright.contracts.registry.schema import LoadBalancing, ModelSource, SettingSource
+from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.contracts.model_registry.job_config import JobConfig, ModelKind
+from batchwright.contracts.model_registry.price_config import DecimalText
+from batchwright.contracts.model_registry.registry_config import LoadBalancing, ModelSource, SettingSource
 from batchwright.contracts.terms import (
     ActivityState,
     AdmissionPolicy,

@@ -6,7 +6,7 @@ Times are in UTC, in whole seconds, and serialized as RFC 3339 with `Z`.
 from datetime import datetime
 from typing import Literal
 
-from batchwright.contracts.objects.openai import ApiObject, BatchObject
+from batchwright.contracts.api_objects.openai import ApiObject, BatchObject
 
 ANTHROPIC_VERSION_HEADER = "anthropic-version"
 DEFAULT_ANTHROPIC_VERSION = "2023-06-01"  # sent to backends if the creation of a batch named no version

@@ -5,7 +5,7 @@ from enum import StrEnum
 from temporalio import activity
 
 from batchwright.contracts.message import Message
-from batchwright.contracts.payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
 
 WORKFLOW = "OutputCopyWorkflow"
 

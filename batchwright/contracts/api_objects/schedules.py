@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from batchwright.contracts.objects.openai import ApiObject
-from batchwright.contracts.payloads.batch_schedules import OverlapPolicy
+from batchwright.contracts.api_objects.openai import ApiObject
+from batchwright.contracts.temporal_payloads.scheduled_batches import OverlapPolicy
 from batchwright.contracts.terms import BatchStatus
 
 
