@@ -6,8 +6,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from batchwright.settings import Settings
-from batchwright.settings.levels import MARKS
-from batchwright.settings.observability import variable_name
+from batchwright.settings.observability_settings import variable_name
+from batchwright.settings.setting_levels import MARKS
 from batchwright.telemetry.metrics import Metrics
 from batchwright.telemetry.prometheus.metric_types import Counter, Gauge, Histogram
 from bench import page

@@ -9,7 +9,7 @@ import yaml
 from pydantic import JsonValue
 
 from batchwright.settings import SECRETS, Settings
-from batchwright.settings.levels import LEVEL
+from batchwright.settings.setting_levels import LEVEL
 
 CHART = Path(__file__).parents[1] / "deploy" / "helm" / "batchwright"
 Schema = dict[str, JsonValue]

@@ -10,7 +10,7 @@ from batchwright.contracts.model_registry.registry_config import GatewayConfig, 
 from batchwright.inference.model_catalog import CatalogEntry
 from batchwright.rules.backends.registry_changes import ModelSettings, merge_settings, non_default_settings
 from batchwright.settings import Settings
-from batchwright.settings.worker import ModelLimits
+from batchwright.settings.worker_settings import ModelLimits
 
 _SECTIONS = ("retries", "limits")
 _DEFAULT_MODEL_LIMITS = ModelLimits.model_validate({})

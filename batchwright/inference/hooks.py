@@ -25,7 +25,7 @@ from batchwright.inference.request_outcome import Outcome
 from batchwright.rules.dispatch import retry_policy
 from batchwright.rules.json_text import is_json
 from batchwright.settings import Settings, SettingsError
-from batchwright.settings.formats import InvalidObjectReference, load_object
+from batchwright.settings.value_formats import InvalidObjectReference, load_object
 
 logger = logging.getLogger(__name__)
 _MAX_MESSAGE_CHARS = 500

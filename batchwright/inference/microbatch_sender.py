@@ -33,8 +33,8 @@ from batchwright.rules.backends.microbatch import (
 from batchwright.rules.dispatch import retry_policy
 from batchwright.rules.dispatch.retry_policy import Budget, Category, backoff
 from batchwright.settings import Settings, SettingsError
-from batchwright.settings.formats import InvalidObjectReference, load_object
-from batchwright.settings.worker import ModelLimits
+from batchwright.settings.value_formats import InvalidObjectReference, load_object
+from batchwright.settings.worker_settings import ModelLimits
 from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from joserfc.errors import JoseError, SecurityWarning
 from joserfc.jwk import DictKey, ECKey, OKPKey, RSAKey
 from pydantic import BaseModel, Field, JsonValue, ValidationError
 
-from batchwright.settings.formats import secure_url
+from batchwright.settings.value_formats import secure_url
 
 DISCOVERY_PATH = "/.well-known/openid-configuration"
 FETCH_SECONDS = 10.0  # for both documents together

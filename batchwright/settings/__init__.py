@@ -4,8 +4,8 @@ The setting `x_y` is read from the environment variable `BATCHWRIGHT_X_Y`. OpenT
 standard names.
 """
 
-from batchwright.settings.errors import SettingsError
-from batchwright.settings.loading import (
+from batchwright.settings.error_messages import SettingsError
+from batchwright.settings.load_settings import (
     SECRETS,
     Settings,
     from_environment,

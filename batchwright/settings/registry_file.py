@@ -18,7 +18,7 @@ from batchwright.contracts.model_registry.registry_config import (
     RegistryConfig,
     RetryConfig,
 )
-from batchwright.settings.errors import SettingsError, describe_requirement
+from batchwright.settings.error_messages import SettingsError, describe_requirement
 
 _MOST_BYTES = 4 * 1024 * 1024
 _KEYS: dict[str, type[BaseModel]] = {

@@ -6,7 +6,7 @@ import re
 from difflib import get_close_matches
 
 from batchwright.settings import Settings
-from batchwright.settings.observability import variable_name
+from batchwright.settings.observability_settings import variable_name
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider, sampling
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
-from batchwright.settings import Settings, observability
+from batchwright.settings import Settings, observability_settings
 from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -163,17 +163,17 @@ def open_provider(
 def build_sampler(settings: Settings) -> sampling.Sampler:
     ratio = settings.otel_traces_sampler_arg
     match settings.otel_traces_sampler:
-        case observability.Sampler.ALWAYS_ON:
+        case observability_settings.Sampler.ALWAYS_ON:
             return sampling.ALWAYS_ON
-        case observability.Sampler.ALWAYS_OFF:
+        case observability_settings.Sampler.ALWAYS_OFF:
             return sampling.ALWAYS_OFF
-        case observability.Sampler.RATIO:
+        case observability_settings.Sampler.RATIO:
             return sampling.TraceIdRatioBased(ratio)
-        case observability.Sampler.PARENT_ALWAYS_ON:
+        case observability_settings.Sampler.PARENT_ALWAYS_ON:
             return sampling.DEFAULT_ON
-        case observability.Sampler.PARENT_ALWAYS_OFF:
+        case observability_settings.Sampler.PARENT_ALWAYS_OFF:
             return sampling.DEFAULT_OFF
-        case observability.Sampler.PARENT_RATIO:
+        case observability_settings.Sampler.PARENT_RATIO:
             return sampling.ParentBasedTraceIdRatio(ratio)
 
 

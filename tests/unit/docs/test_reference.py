@@ -9,7 +9,7 @@ from batchwright.contracts.errors import LineCode
 from batchwright.contracts.terms import Quota
 from batchwright.rules.input.validation_errors import ValidationCode
 from batchwright.settings import Settings
-from batchwright.settings.limits import LimitSettings
+from batchwright.settings.size_and_quota_settings import SizeAndQuotaSettings
 from docs.error_codes import CODES
 from docs.generate import pages
 
@@ -60,7 +60,7 @@ def test_every_code_of_validation_is_in_the_table_of_the_reference_and_no_other(
     assert _first_cells(table) == {code.value for code in ValidationCode}
 
 
-@pytest.mark.parametrize("name", list(LimitSettings.model_fields))
+@pytest.mark.parametrize("name", list(SizeAndQuotaSettings.model_fields))
 def test_every_limit_of_the_contract_is_in_the_reference(name: str) -> None:
     assert f"BATCHWRIGHT_{name.upper()}" in API
 

@@ -8,13 +8,13 @@ from pydantic_settings import BaseSettings
 
 from batchwright.contracts.model_registry.backend_config import check_header_name, check_host_name
 from batchwright.rules.backends.request_headers import parse_passed_names, reserved_for
-from batchwright.settings.formats import backend_urls, http_url
-from batchwright.settings.levels import START, TUNING
+from batchwright.settings.setting_levels import START, TUNING
+from batchwright.settings.value_formats import backend_urls, http_url
 
 _MIB = 1024 * 1024
 
 
-class InferenceSettings(BaseSettings):
+class BackendSettings(BaseSettings):
     backends: list[str] = Field(
         default=[], description="URLs of OpenAI-compatible backends, as a JSON list.", json_schema_extra=START
     )

@@ -7,8 +7,8 @@ from pydantic_settings import BaseSettings
 
 from batchwright.rules import temporal_connection
 from batchwright.rules.temporal_connection import parse_key_references
-from batchwright.settings.formats import http_urls
-from batchwright.settings.levels import START, TUNING
+from batchwright.settings.setting_levels import START, TUNING
+from batchwright.settings.value_formats import http_urls
 
 
 class TemporalSettings(BaseSettings):

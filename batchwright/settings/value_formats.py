@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from pydantic_core import PydanticCustomError
 
 from batchwright.rules.ids import is_tenant
-from batchwright.settings.errors import HIDDEN_VALUE
+from batchwright.settings.error_messages import HIDDEN_VALUE
 
 
 def http_url(url: str) -> str:

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings
 
-from batchwright.settings.levels import TUNING
+from batchwright.settings.setting_levels import TUNING
 
 _PREFIX = "otel_"
 

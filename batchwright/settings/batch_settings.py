@@ -3,7 +3,7 @@
 from pydantic import Field
 from pydantic_settings import BaseSettings
 
-from batchwright.settings.levels import TUNING
+from batchwright.settings.setting_levels import TUNING
 
 
 class BatchSettings(BaseSettings):

@@ -7,12 +7,12 @@ from batchwright.contracts.model_registry.price_config import DecimalText
 from batchwright.contracts.terms import Profile
 from batchwright.rules.quotas import MAX_QUOTA, QuotaLimits
 from batchwright.rules.token_costs import amount_of
-from batchwright.settings.levels import TUNING
+from batchwright.settings.setting_levels import TUNING
 
 _MIB = 1024 * 1024
 
 
-class LimitSettings(BaseSettings):
+class SizeAndQuotaSettings(BaseSettings):
     max_lines: int = Field(
         50_000, ge=1, description="Maximum number of requests in a batch.", json_schema_extra=TUNING
     )

@@ -13,17 +13,22 @@ from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 from batchwright.contracts.model_registry.registry_config import RegistryConfig
 from batchwright.rules.backends import request_headers
 from batchwright.rules.json_text import RepeatedKey
-from batchwright.settings.api import AccessSettings, ApiSettings
-from batchwright.settings.batches import BatchSettings, RetentionSettings
+from batchwright.settings.api_settings import AccessSettings, ApiSettings
+from batchwright.settings.backend_settings import BackendSettings
+from batchwright.settings.batch_settings import BatchSettings, RetentionSettings
 from batchwright.settings.env_source import EnvironmentSettings
-from batchwright.settings.errors import HIDDEN_VALUE, SettingsError, describe_error, describe_invalid_json
-from batchwright.settings.inference import InferenceSettings
-from batchwright.settings.limits import LimitSettings
-from batchwright.settings.observability import ObservabilitySettings, OtelSettings, variable_name
-from batchwright.settings.storage import StorageSettings
-from batchwright.settings.temporal import TemporalSettings
-from batchwright.settings.webhooks import WebhookSettings
-from batchwright.settings.worker import WorkerSettings
+from batchwright.settings.error_messages import (
+    HIDDEN_VALUE,
+    SettingsError,
+    describe_error,
+    describe_invalid_json,
+)
+from batchwright.settings.observability_settings import ObservabilitySettings, OtelSettings, variable_name
+from batchwright.settings.size_and_quota_settings import SizeAndQuotaSettings
+from batchwright.settings.storage_settings import StorageSettings
+from batchwright.settings.temporal_settings import TemporalSettings
+from batchwright.settings.webhook_settings import WebhookSettings
+from batchwright.settings.worker_settings import WorkerSettings
 
 _MAX_INTEGER = 2**63 - 1  # largest value of a database column
 _MAX_SECONDS = 1_000_000_000  # 31 years
@@ -48,10 +53,10 @@ SECRETS = frozenset(
 class Settings(
     OtelSettings,
     WorkerSettings,
-    InferenceSettings,
+    BackendSettings,
     RetentionSettings,
     BatchSettings,
-    LimitSettings,
+    SizeAndQuotaSettings,
     WebhookSettings,
     ObservabilitySettings,
     ApiSettings,

@@ -12,7 +12,7 @@ from batchwright.rules.limits.rate_allocation import (
     RatesConflict,
     effective_rates,
 )
-from batchwright.settings.levels import START, TUNING
+from batchwright.settings.setting_levels import START, TUNING
 
 _MIB = 1024 * 1024
 

@@ -4,7 +4,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings
 
 from batchwright.rules.webhooks.ssrf_rules import Network, parse_networks
-from batchwright.settings.levels import TUNING
+from batchwright.settings.setting_levels import TUNING
 
 
 class WebhookSettings(BaseSettings):

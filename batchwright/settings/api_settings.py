@@ -8,8 +8,8 @@ from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings
 
 from batchwright.rules.dispatch.fair_queue import MAX_WEIGHT, MIN_WEIGHT
-from batchwright.settings.formats import check_tenant, http_url, issuer_url
-from batchwright.settings.levels import START, TUNING
+from batchwright.settings.setting_levels import START, TUNING
+from batchwright.settings.value_formats import check_tenant, http_url, issuer_url
 
 # The range of Temporal's fairness weights.
 TenantWeight = Annotated[float, Field(ge=MIN_WEIGHT, le=MAX_WEIGHT, allow_inf_nan=False)]

@@ -7,8 +7,8 @@ from pydantic_settings import BaseSettings
 
 from batchwright.rules.locations import SCHEME, ObjectLocation, is_within, parse_prefix
 from batchwright.rules.object_keys import parse_location
-from batchwright.settings.formats import check_tenant, http_urls, postgres_url
-from batchwright.settings.levels import START, TUNING
+from batchwright.settings.setting_levels import START, TUNING
+from batchwright.settings.value_formats import check_tenant, http_urls, postgres_url
 
 
 class LocationAccess(BaseModel):
