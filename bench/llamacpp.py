@@ -1,4 +1,4 @@
-"""Runs batches against llama.cpp's own server with a tiny random model, on a local stack.
+"""Runs batches against llama.cpp's own server with a tiny random model, on an embedded stack.
 
 `python -m bench.llamacpp` prints how long direct calls to the server take alone and beside a batch, and how
 many of the other slots the batch uses, for several values of `in_flight`. The machine should have no other

@@ -1,4 +1,4 @@
-"""Starts processes for a benchmark: a simulated backend, and a local stack that sends requests to it."""
+"""Starts processes for a benchmark: a simulated backend, and an embedded stack that sends requests to it."""
 
 import os
 import re
@@ -123,7 +123,7 @@ class StackPids(msgspec.Struct):
 
 
 class RunningStack(msgspec.Struct):
-    """Addresses and process ids of a running local stack, as `batchwright dev --json` prints them."""
+    """Addresses and process ids of a running embedded stack, as `batchwright dev --json` prints them."""
 
     api: str
     temporal: str
@@ -152,7 +152,7 @@ def running_stack(
     workers: int = 1,
     settings: dict[str, str] | None = None,
 ) -> Generator[RunningStack]:
-    """Context manager that starts a local stack with `batchwright dev` on free ports. Yields its addresses.
+    """Context manager that starts an embedded stack with `batchwright dev` on free ports. Yields its addresses.
 
     The stack is stopped at the end.
 

@@ -21,7 +21,7 @@ from batchwright.database.driver import connect
 from batchwright.database.migrate import migrate
 from batchwright.database.postgres import open_database
 from batchwright.settings import load
-from batchwright.starter.local_stack.postgres.server import EmbeddedPostgres
+from batchwright.starter.embedded_stack.postgres.server import EmbeddedPostgres
 from batchwright.storage.base import Storage
 from batchwright.storage.local import LocalStorage
 from tests.fakes.memory_database import MemoryDatabase

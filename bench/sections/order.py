@@ -92,7 +92,7 @@ def _longest_first(options: SectionOptions) -> list[Figure]:
 def _cost(options: SectionOptions) -> list[Figure]:
     """Compare a batch whose lines are sorted by prompt with the same batch in the order of the file.
 
-    Two local stacks run the batches alternately.
+    Two embedded stacks run the batches alternately.
     """
     count = options.size(50_000, 2_000)
     folder = options.folder / "unshared"

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 
 from batchwright.settings import load
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from batchwright.storage.base import Storage
 from batchwright.storage.factory import open_storage
 from batchwright.storage.observed import StorageComponent

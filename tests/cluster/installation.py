@@ -15,9 +15,9 @@ import yaml
 from openai import AsyncOpenAI
 from pydantic import JsonValue
 
-from batchwright.starter.local_stack.ports import free_port
-from batchwright.starter.local_stack.postgres.server import EmbeddedPostgres
-from batchwright.starter.local_stack.temporal_server import find_binary
+from batchwright.starter.embedded_stack.ports import free_port
+from batchwright.starter.embedded_stack.postgres.server import EmbeddedPostgres
+from batchwright.starter.embedded_stack.temporal_server import find_binary
 from tests.cluster.charts import older_chart
 from tests.cluster.node import PROGRAMS, Node
 from tests.cluster.programs import output_of, patiently, running

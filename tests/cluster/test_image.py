@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator
 
 import pytest
 
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from tests.cluster.installation import temporary_folder
 from tests.cluster.node import PROGRAMS
 from tests.cluster.programs import output_of, patiently

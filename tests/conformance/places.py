@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 
 from batchwright.contracts.terms import Profile
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from tests.clients import get
 from tests.conformance.contract import Place
 from tests.constants import with_constants

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from tests.constants import python_path
 from tests.integration.starter.stacks import until
 

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 RULES = sorted((ROOT / "deploy" / "prometheus").glob("*.yaml"))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from openai import AsyncOpenAI
 
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from tests.clients import http_client
 from tests.e2e.batches import chat_lines, ended, submit, until
 from tests.e2e.stack import Stack

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from batchwright.starter.local_stack.postgres.installation import find_binaries
-from batchwright.starter.local_stack.temporal_server import find_binary
+from batchwright.starter.embedded_stack.postgres.installation import find_binaries
+from batchwright.starter.embedded_stack.temporal_server import find_binary
 from tests.e2e.stack import Addresses
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -9,7 +9,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from batchwright.database.migrate import migrate
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from tests.chaos.proxy import LOOPBACK, Proxy
 from tests.clients import http_client
 from tests.e2e.backend import Backend, Hold

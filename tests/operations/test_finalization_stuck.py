@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from batchwright.settings import load
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from batchwright.temporal import connect
 from tests.chaos.fleet import no_room_for
 from tests.clients import http_client

@@ -12,7 +12,7 @@ from openai.types import Batch
 from temporalio.client import Client, WorkflowExecutionStatus
 
 from batchwright.settings import load
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from batchwright.temporal import connect
 from batchwright.temporal.rollout import list_builds
 from tests.clients import http_client

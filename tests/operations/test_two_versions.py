@@ -12,7 +12,7 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types import Batch
 
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from tests.e2e.backend import Backend
 from tests.e2e.batches import CHAT, chat_line, chat_lines, check_conservation, ended, submit, until
 from tests.e2e.stack import MODELS

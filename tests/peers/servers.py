@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import httpx
 
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from tests.clients import get
 from tests.guard import guard_environment
 

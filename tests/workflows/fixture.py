@@ -31,7 +31,7 @@ from batchwright.contracts.temporal_payloads.retention import RetentionOrder, Re
 from batchwright.contracts.temporal_payloads.scheduled_batches import ScheduledBatchResult, ScheduleRef
 from batchwright.contracts.temporal_payloads.webhooks import DeliveryOrder, DeliveryResult
 from batchwright.contracts.terms import Endpoint
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from batchwright.temporal import DATA_CONVERTER
 from batchwright.workflows.batch import BatchWorkflow
 from batchwright.workflows.consistency_check import ConsistencyCheckWorkflow

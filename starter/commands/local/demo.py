@@ -11,14 +11,14 @@ import typer
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.commands.local.dev import settings_or_exit
-from batchwright.starter.local_stack.errors import StackError
-from batchwright.starter.local_stack.terminal import print_error, until_signal
+from batchwright.starter.embedded_stack.errors import StackError
+from batchwright.starter.embedded_stack.terminal import print_error, until_signal
 from batchwright.starter.output import stderr, stdout
 
 if TYPE_CHECKING:
-    from batchwright.starter.local_stack.demo_batch import DemoResult
-    from batchwright.starter.local_stack.directory import StackInfo
-    from batchwright.starter.local_stack.supervisor import Supervisor
+    from batchwright.starter.embedded_stack.demo_batch import DemoResult
+    from batchwright.starter.embedded_stack.directory import StackInfo
+    from batchwright.starter.embedded_stack.supervisor import Supervisor
 
 _FAILED = 1
 _STARTING = "Starting PostgreSQL, Temporal, a simulated backend, API and worker ..."
@@ -37,8 +37,8 @@ def demo(
     The requests are for three models. The stack is started on free ports.
     """
     # Imported here because it loads Temporal's client, which takes a second.
-    from batchwright.starter.local_stack.service_commands import DevOptions
-    from batchwright.starter.local_stack.supervisor import Supervisor
+    from batchwright.starter.embedded_stack.service_commands import DevOptions
+    from batchwright.starter.embedded_stack.supervisor import Supervisor
 
     folder = Path(tempfile.mkdtemp(prefix="batchwright-demo-"))
     settings = settings_or_exit()
@@ -73,7 +73,7 @@ class DemoRun:
         self._out.quiet = json
 
     async def run(self, *, keep: bool) -> None:
-        from batchwright.starter.local_stack.demo_output import print_next_steps
+        from batchwright.starter.embedded_stack.demo_output import print_next_steps
 
         starting = self._out.status(_STARTING)
         if self._out.is_terminal:
@@ -92,8 +92,8 @@ class DemoRun:
         print_next_steps(self._out, result, is_running=False)
 
     async def _batch(self, stack: "StackInfo") -> "DemoResult":
-        from batchwright.starter.local_stack import demo_batch
-        from batchwright.starter.local_stack.demo_output import print_result, print_start
+        from batchwright.starter.embedded_stack import demo_batch
+        from batchwright.starter.embedded_stack.demo_output import print_result, print_start
 
         began = time.monotonic()
         with Client(stack.api) as client:
@@ -123,7 +123,7 @@ class DemoRun:
         return result
 
     async def _until_ended(self, client: Client, batch: BatchObject, end: float) -> BatchObject:
-        from batchwright.starter.local_stack.demo_output import LastingReasons, ProgressBars
+        from batchwright.starter.embedded_stack.demo_output import LastingReasons, ProgressBars
 
         bars, reasons = ProgressBars(self._out, hidden=self._json), LastingReasons()
         with bars.progress:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from batchwright.settings import Settings, SettingsError, load
-from batchwright.starter.local_stack.errors import StackError
-from batchwright.starter.local_stack.terminal import (
+from batchwright.starter.embedded_stack.errors import StackError
+from batchwright.starter.embedded_stack.terminal import (
     address_panel,
     print_error,
     print_next_commands,
@@ -17,8 +17,8 @@ from batchwright.starter.local_stack.terminal import (
 from batchwright.starter.output import stderr, stdout
 
 if TYPE_CHECKING:
-    from batchwright.starter.local_stack.directory import StackInfo
-    from batchwright.starter.local_stack.service_commands import DevOptions
+    from batchwright.starter.embedded_stack.directory import StackInfo
+    from batchwright.starter.embedded_stack.service_commands import DevOptions
 
 _WRONG_SETTING = 2
 _FAILED = 1
@@ -50,7 +50,7 @@ def dev(
     BATCHWRIGHT_REGISTRY or --backend, your backends are used, and none is simulated.
     """
     # Imported here because it loads Temporal's client, which takes a second.
-    from batchwright.starter.local_stack.service_commands import DevOptions
+    from batchwright.starter.embedded_stack.service_commands import DevOptions
 
     settings = settings_or_exit(backend)
     options = DevOptions(
@@ -87,7 +87,7 @@ def settings_or_exit(backends: list[str] | None = None) -> Settings:
 
 
 async def _run(options: "DevOptions", json: bool) -> None:
-    from batchwright.starter.local_stack.supervisor import Supervisor
+    from batchwright.starter.embedded_stack.supervisor import Supervisor
 
     errors = stderr()
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from batchwright.contracts.errors import LineCode
 from batchwright.rules.dispatch.retry_policy import Budget
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from docs.error_codes import ANSWER_OUTCOMES, AnswerOutcome
 from tests.clients import http_client
 from tests.constants import python_path, with_constants

@@ -12,7 +12,7 @@ from temporalio.client import Client
 
 from batchwright.contracts.temporal_names import model_run_id
 from batchwright.rules.ids import safe_name
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from tests.constants import with_constants
 from tests.e2e.backend import Backend
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until

@@ -11,7 +11,7 @@ import pytest
 from openai.types import Batch
 from pydantic import BaseModel
 
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from tests.clients import get
 from tests.constants import with_constants
 from tests.e2e.batches import CHAT, ResultLine, check_conservation, ended, lines_of, settled, submit

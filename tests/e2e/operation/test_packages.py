@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, JsonValue
 
-from batchwright.starter.local_stack.demo_batch import DemoResult
+from batchwright.starter.embedded_stack.demo_batch import DemoResult
 from deploy.release.artifacts import CHECKSUMS
 from deploy.release.checks import project_version
 from deploy.release.environment import uv

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from openai.types import Batch
 
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from tests.clients import SECONDS
 from tests.constants import with_constants
 from tests.e2e.batches import (

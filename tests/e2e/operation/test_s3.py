@@ -9,7 +9,7 @@ import pytest
 from batchwright.rules import ids, object_keys
 from batchwright.rules.results.segment_format import RecordKind, read_index
 from batchwright.settings import load
-from batchwright.starter.local_stack.service_commands import is_reachable
+from batchwright.starter.embedded_stack.service_commands import is_reachable
 from batchwright.storage.base import Storage
 from batchwright.storage.factory import open_storage
 from batchwright.storage.observed import StorageComponent

@@ -17,7 +17,7 @@ from batchwright.database.database import Database
 from batchwright.settings import load
 from batchwright.starter.diagnostics.checks import check_issuer, now
 from batchwright.starter.diagnostics.findings import Level
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from tests.fakes.api_keys import NOW
 from tests.integration.api.test_process import running
 from tests.integration.starter.commands import batchwright

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from batchwright.contracts.api_objects.openai import FileObject
 from batchwright.rules.backends.registry_changes import registry_fingerprint
 from batchwright.settings.registry_file import read_registry
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from tests.fakes.api import LINE, error_of, read
 from tests.integration.starter.stacks import until
 from tests.integration.temporal.clusters import cluster

@@ -16,7 +16,7 @@ from batchwright.contracts.temporal_payloads.execution import ModelRun, SliceReq
 from batchwright.contracts.terms import ActivityState, Endpoint
 from batchwright.rules.ids import new_batch_id
 from batchwright.settings import load
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from batchwright.temporal import DATA_CONVERTER, TemporalUnavailable, connect
 from batchwright.workflows.model_run import ModelRunWorkflow
 from tests.e2e.batches import until

@@ -21,7 +21,7 @@ from batchwright.database.tables.batches.batch_deletions import BatchDeletionQue
 from batchwright.database.tables.batches.batches import BatchQueries
 from batchwright.database.tables.tenants.quotas import QuotaQueries
 from batchwright.settings import load
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from tests.integration.database.rows import (
     a_file,
     a_running_batch,

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 import batchwright
-from batchwright.starter.local_stack.directory import StackInfo
+from batchwright.starter.embedded_stack.directory import StackInfo
 
 _DEV = (
     sys.executable,

@@ -21,7 +21,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from batchwright.settings import Settings, load
-from batchwright.starter.local_stack.temporal_server import find_binary
+from batchwright.starter.embedded_stack.temporal_server import find_binary
 from batchwright.temporal import connect
 from batchwright.temporal.codec import EncryptionCodec, load_keys
 from tests.clients import http_client

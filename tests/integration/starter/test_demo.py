@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.starter.local_stack.demo_batch import DemoResult
+from batchwright.starter.embedded_stack.demo_batch import DemoResult
 
 pytestmark = pytest.mark.e2e
 

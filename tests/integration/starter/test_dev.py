@@ -17,7 +17,7 @@ import pytest
 from temporalio.client import Client
 
 from batchwright.database.driver import connect
-from batchwright.starter.local_stack.directory import StackInfo
+from batchwright.starter.embedded_stack.directory import StackInfo
 from tests.clients import http_client
 from tests.integration.starter.stacks import Dev, alive, pids, until, write_standins
 

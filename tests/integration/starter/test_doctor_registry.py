@@ -10,7 +10,7 @@ from batchwright.database.database import Database
 from batchwright.settings import load
 from batchwright.starter.diagnostics.backend_checks import check_backends
 from batchwright.starter.diagnostics.findings import Finding, Level
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 
 pytestmark = pytest.mark.integration
 

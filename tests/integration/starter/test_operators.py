@@ -18,7 +18,7 @@ from batchwright.settings import Settings, load
 from batchwright.starter.commands.operations.config import configuration
 from batchwright.starter.commands.operations.doctor import examine
 from batchwright.starter.diagnostics.findings import DiagnosticReport, Finding, Level
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from tests.integration.starter.commands import batchwright
 from tests.integration.temporal.clusters import cluster
 

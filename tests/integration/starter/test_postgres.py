@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from batchwright.database.driver import connect
-from batchwright.starter.local_stack.errors import StackError
-from batchwright.starter.local_stack.postgres.server import EmbeddedPostgres
+from batchwright.starter.embedded_stack.errors import StackError
+from batchwright.starter.embedded_stack.postgres.server import EmbeddedPostgres
 from tests.integration.starter.stacks import until
 
 pytestmark = pytest.mark.integration

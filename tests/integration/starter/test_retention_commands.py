@@ -8,7 +8,7 @@ import pytest
 from batchwright.contracts.temporal_payloads.retention import RetentionKind
 from batchwright.database.database import Database
 from batchwright.rules.object_keys import DATABASE_MARK
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from tests.integration.starter.commands import batchwright
 
 pytestmark = pytest.mark.integration

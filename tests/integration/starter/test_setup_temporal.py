@@ -10,7 +10,7 @@ from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
 from temporalio.client import Schedule, ScheduleActionStartWorkflow, ScheduleIntervalSpec, ScheduleSpec
 
 from batchwright.settings import load
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from batchwright.temporal import TemporalNotSetUp, connect
 from batchwright.temporal.maintenance_schedules import PlannedSchedule, ensure_schedule
 from batchwright.temporal.namespace import REQUIRED_ATTRIBUTES, Namespace

@@ -11,7 +11,7 @@ from batchwright.database.tables.tenants.quota_records import DailyUsage
 from batchwright.rules.api_keys import Scope, parse_key, secret_matches
 from batchwright.rules.quotas import DailyAmounts
 from batchwright.rules.worker_stats import FRESH_AGE
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from tests.fakes.token_usage import publish_usage
 from tests.integration.starter.commands import Ended, batchwright
 

@@ -8,8 +8,8 @@ from temporalio.converter import DataConverter
 from temporalio.testing import WorkflowEnvironment
 
 from batchwright.contracts.search_attributes import SEARCH_ATTRIBUTES
-from batchwright.starter.local_stack.ports import free_port
-from batchwright.starter.local_stack.temporal_server import find_binary
+from batchwright.starter.embedded_stack.ports import free_port
+from batchwright.starter.embedded_stack.temporal_server import find_binary
 from batchwright.temporal import DATA_CONVERTER
 
 # The SDK's default of five seconds is too short on a busy machine.

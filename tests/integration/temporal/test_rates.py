@@ -12,7 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE
 from batchwright.contracts.temporal_payloads.execution import ModelRunResult
 from batchwright.rules.limits.rate_allocation import ALL_MODELS, Pacing, pacing_for
-from batchwright.starter.local_stack.temporal_server import find_binary
+from batchwright.starter.embedded_stack.temporal_server import find_binary
 from batchwright.worker.task_queue_rate_limits import QueueRateLimit, TemporalRateLimits
 from tests.activities.execution.fixture import eventually
 from tests.integration.temporal.clusters import started

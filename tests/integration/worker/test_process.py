@@ -14,7 +14,7 @@ import httpx
 import pytest
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from batchwright.worker.shutdown import FORCED_EXIT_CODE
 from tests.clients import http_client
 from tests.constants import with_constants

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from batchwright.oidc import issuer as fetching
 from batchwright.oidc.issuer import MAX_DOCUMENT_BYTES, MAX_KEYS, IssuerUnavailable, fetch_keys
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from tests.fakes.issuer import ISSUER, ec_key, ed25519_key, jwk, rsa_key
 
 _DISCOVERY = f"{ISSUER}/.well-known/openid-configuration"

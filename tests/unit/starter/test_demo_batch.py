@@ -18,8 +18,8 @@ from batchwright.contracts.api_objects.openai import (
 )
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.terms import BatchStatus
-from batchwright.starter.local_stack import demo_batch
-from batchwright.starter.local_stack.demo_output import (
+from batchwright.starter.embedded_stack import demo_batch
+from batchwright.starter.embedded_stack.demo_output import (
     LastingReasons,
     ProgressBars,
     print_next_steps,

@@ -10,7 +10,7 @@ from pathlib import Path
 from batchwright.settings import Settings, load
 from batchwright.starter.diagnostics.backend_checks import check_backends
 from batchwright.starter.diagnostics.findings import Finding, Level
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from tests.fakes.raw_servers import Serve, answering, read_request, served
 
 Findings = list[Finding]

@@ -3,7 +3,7 @@
 from batchwright.settings import load
 from batchwright.starter.diagnostics.checks import check_issuer, now
 from batchwright.starter.diagnostics.findings import Level
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from tests.fakes.raw_servers import answering, served
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.starter.local_stack.postgres import installation
-from batchwright.starter.local_stack.postgres.installation import ServerUser, runnable_binaries
+from batchwright.starter.embedded_stack.postgres import installation
+from batchwright.starter.embedded_stack.postgres.installation import ServerUser, runnable_binaries
 
 
 def _cannot_run(binaries: Path, runner: ServerUser) -> bool:

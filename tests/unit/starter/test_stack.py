@@ -1,4 +1,4 @@
-"""Functions of the local stack that start no processes."""
+"""Functions of the embedded stack that start no processes."""
 
 import json
 import os
@@ -14,17 +14,17 @@ import pytest
 from rich.console import Console
 
 from batchwright.settings import SettingsError, load
-from batchwright.starter.local_stack import ports, temporal_server
-from batchwright.starter.local_stack.directory import (
+from batchwright.starter.embedded_stack import ports, temporal_server
+from batchwright.starter.embedded_stack.directory import (
     ProcessIds,
     StackDirectory,
     StackInfo,
     end_leftovers,
     record_processes,
 )
-from batchwright.starter.local_stack.errors import StackError
-from batchwright.starter.local_stack.ports import claim_ports, free_port, is_free
-from batchwright.starter.local_stack.service_commands import (
+from batchwright.starter.embedded_stack.errors import StackError
+from batchwright.starter.embedded_stack.ports import claim_ports, free_port, is_free
+from batchwright.starter.embedded_stack.service_commands import (
     Addresses,
     DevOptions,
     choose_addresses,
@@ -33,13 +33,13 @@ from batchwright.starter.local_stack.service_commands import (
     temporal_service,
     worker_services,
 )
-from batchwright.starter.local_stack.service_process import (
+from batchwright.starter.embedded_stack.service_process import (
     ServiceProcess,
     ServiceSpec,
     exit_description,
     log_tail,
 )
-from batchwright.starter.local_stack.terminal import address_panel, print_next_commands
+from batchwright.starter.embedded_stack.terminal import address_panel, print_next_commands
 from batchwright.starter.output import program_name
 
 PIDS = ProcessIds(dev=1, temporal=2, postgres=3, simulator=4, api=[5], worker=[6, 7])
@@ -95,9 +95,8 @@ def test_a_free_port_can_be_listened_on() -> None:
 
 
 def test_a_port_chosen_by_a_live_process_is_not_chosen_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    choose = (
-        "from batchwright.starter.local_stack.ports import free_port; print(free_port(), flush=True); input()"
-    )
+    module = "batchwright.starter.embedded_stack.ports"
+    choose = f"from {module} import free_port; print(free_port(), flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", choose], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as another:

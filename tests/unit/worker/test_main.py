@@ -9,7 +9,7 @@ from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import WorkerDeploymentConfig
 
 from batchwright.settings import load
-from batchwright.starter.local_stack.ports import free_port
+from batchwright.starter.embedded_stack.ports import free_port
 from batchwright.worker.main import main, parse_options
 from batchwright.worker.shutdown import ShutdownSignal
 from batchwright.worker.wiring import Role, deployment_config, parse_roles

@@ -1,8 +1,8 @@
-"""Error of the local stack that `dev` and `demo` start."""
+"""Error of the embedded stack that `dev` and `demo` start."""
 
 
 class StackError(Exception):
-    """The local stack cannot start or continue. The message is one sentence for the user.
+    """The embedded stack cannot start or continue. The message is one sentence for the user.
 
     `detail` has the last output of the service that failed. It may be empty.
     """

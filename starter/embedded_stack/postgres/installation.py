@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from batchwright.starter.local_stack.directory import open_private
-from batchwright.starter.local_stack.errors import StackError
+from batchwright.starter.embedded_stack.directory import open_private
+from batchwright.starter.embedded_stack.errors import StackError
 
 _COPIES = Path("/var/lib/embedded-postgres")
 _DESCRIPTORS = Path("/proc/self/fd")

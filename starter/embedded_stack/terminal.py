@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from batchwright.starter.local_stack.directory import StackInfo
-from batchwright.starter.local_stack.errors import StackError
+from batchwright.starter.embedded_stack.directory import StackInfo
+from batchwright.starter.embedded_stack.errors import StackError
 from batchwright.starter.output import program_name, property_table
 
 # Commands that create the first key and store it where the command line reads it.

@@ -4,8 +4,8 @@ from importlib import metadata
 from pathlib import Path
 
 from batchwright import settings, temporal
-from batchwright.starter.local_stack.errors import StackError
-from batchwright.starter.local_stack.ports import LOOPBACK, is_free
+from batchwright.starter.embedded_stack.errors import StackError
+from batchwright.starter.embedded_stack.ports import LOOPBACK, is_free
 from batchwright.temporal.setup import set_up
 
 NAMESPACE = "default"

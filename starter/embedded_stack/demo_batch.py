@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.terms import BatchStatus
 from batchwright.starter.client import Client
-from batchwright.starter.local_stack.service_commands import MODELS
+from batchwright.starter.embedded_stack.service_commands import MODELS
 
 ENDPOINT = "/v1/chat/completions"
 REQUESTS = 1_000

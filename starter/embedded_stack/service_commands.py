@@ -1,4 +1,4 @@
-"""How the services of a local stack are started: addresses, command lines, environments and health checks."""
+"""How the services of an embedded stack are started: addresses, command lines, environments and health checks."""
 
 import json
 import os
@@ -13,10 +13,10 @@ from secrets import token_hex
 import httpx
 
 from batchwright.settings import Settings
-from batchwright.starter.local_stack import temporal_server
-from batchwright.starter.local_stack.directory import StackDirectory
-from batchwright.starter.local_stack.ports import LOOPBACK, claim_ports, free_port
-from batchwright.starter.local_stack.service_process import ServiceSpec
+from batchwright.starter.embedded_stack import temporal_server
+from batchwright.starter.embedded_stack.directory import StackDirectory
+from batchwright.starter.embedded_stack.ports import LOOPBACK, claim_ports, free_port
+from batchwright.starter.embedded_stack.service_process import ServiceSpec
 
 _HEALTH_TIMEOUT_SECONDS = 2.0
 
@@ -50,7 +50,7 @@ MODELS = ("llama-3.1-8b", "qwen2.5-7b", "mistral-7b")
 
 @dataclass(frozen=True)
 class DevOptions:
-    """Options of a local stack. The commands `dev` and `demo` set them.
+    """Options of an embedded stack. The commands `dev` and `demo` set them.
 
     A port of 0 means any free port. If `backends` and `registry` are both empty, a simulated backend is
     started with `simulator_arguments`.

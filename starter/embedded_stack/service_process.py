@@ -1,4 +1,4 @@
-"""One service of the local stack: a child process with a health check, a log and restarts."""
+"""One service of the embedded stack: a child process with a health check, a log and restarts."""
 
 import asyncio
 import os
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Never, Protocol
 
-from batchwright.starter.local_stack.directory import UMASK, open_private
-from batchwright.starter.local_stack.errors import StackError
+from batchwright.starter.embedded_stack.directory import UMASK, open_private
+from batchwright.starter.embedded_stack.errors import StackError
 
 POLL_SECONDS = 0.05
 _LOG_TAIL_LINES = 15

@@ -15,11 +15,11 @@ from typing import Self
 
 import psutil
 
-from batchwright.starter.local_stack.directory import UMASK, open_private
-from batchwright.starter.local_stack.errors import StackError
-from batchwright.starter.local_stack.ports import LOOPBACK, free_port
-from batchwright.starter.local_stack.postgres import installation
-from batchwright.starter.local_stack.postgres.installation import (
+from batchwright.starter.embedded_stack.directory import UMASK, open_private
+from batchwright.starter.embedded_stack.errors import StackError
+from batchwright.starter.embedded_stack.ports import LOOPBACK, free_port
+from batchwright.starter.embedded_stack.postgres import installation
+from batchwright.starter.embedded_stack.postgres.installation import (
     clean_environment,
     create_cluster,
     password_file,

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from batchwright.starter.local_stack.errors import StackError
+from batchwright.starter.embedded_stack.errors import StackError
 
 LOOPBACK = "127.0.0.1"
 # Below the range that Linux and macOS use for outgoing connections. Such a connection could take a port

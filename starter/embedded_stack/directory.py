@@ -1,4 +1,4 @@
-"""Data directory of a local stack: its lock, the description of the running stack, and process ids."""
+"""Data directory of an embedded stack: its lock, the description of the running stack, and process ids."""
 
 import fcntl
 import os
@@ -8,7 +8,7 @@ from typing import TextIO
 import psutil
 from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
 
-from batchwright.starter.local_stack.errors import StackError
+from batchwright.starter.embedded_stack.errors import StackError
 
 _GRACE_SECONDS = 2.0
 

@@ -1,4 +1,4 @@
-"""Supervisor of the local stack for `dev` and `demo`. It starts, restarts and stops the services."""
+"""Supervisor of the embedded stack for `dev` and `demo`. It starts, restarts and stops the services."""
 
 import asyncio
 import os
@@ -7,12 +7,12 @@ from types import TracebackType
 from typing import Self
 
 from batchwright.background import BackgroundTasks
-from batchwright.starter.local_stack import temporal_server
-from batchwright.starter.local_stack.directory import ProcessIds, StackDirectory, StackInfo
-from batchwright.starter.local_stack.errors import StackError
-from batchwright.starter.local_stack.postgres.server import EmbeddedPostgres
-from batchwright.starter.local_stack.postgres.service import PostgresService, prepare_database
-from batchwright.starter.local_stack.service_commands import (
+from batchwright.starter.embedded_stack import temporal_server
+from batchwright.starter.embedded_stack.directory import ProcessIds, StackDirectory, StackInfo
+from batchwright.starter.embedded_stack.errors import StackError
+from batchwright.starter.embedded_stack.postgres.server import EmbeddedPostgres
+from batchwright.starter.embedded_stack.postgres.service import PostgresService, prepare_database
+from batchwright.starter.embedded_stack.service_commands import (
     Addresses,
     DevOptions,
     api_service,
@@ -23,7 +23,7 @@ from batchwright.starter.local_stack.service_commands import (
     temporal_service,
     worker_services,
 )
-from batchwright.starter.local_stack.service_process import (
+from batchwright.starter.embedded_stack.service_process import (
     ManagedService,
     RestartLoop,
     Say,

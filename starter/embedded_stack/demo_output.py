@@ -7,7 +7,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from batchwright.contracts.api_objects.openai import BatchObject
-from batchwright.starter.local_stack.demo_batch import DemoResult, first_line
+from batchwright.starter.embedded_stack.demo_batch import DemoResult, first_line
 from batchwright.starter.output import program_name, waiting_text
 
 _SHOWN_CHARACTERS = 300

@@ -1,4 +1,4 @@
-"""Embedded PostgreSQL as a service of the local stack, and creation of Batchwright's database in it."""
+"""Embedded PostgreSQL as a service of the embedded stack, and creation of Batchwright's database in it."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,9 +7,9 @@ from pathlib import Path
 from batchwright.database import driver
 from batchwright.database.errors import DatabaseError
 from batchwright.database.migrate import migrate
-from batchwright.starter.local_stack.errors import StackError
-from batchwright.starter.local_stack.postgres.server import EmbeddedPostgres
-from batchwright.starter.local_stack.service_process import POLL_SECONDS
+from batchwright.starter.embedded_stack.errors import StackError
+from batchwright.starter.embedded_stack.postgres.server import EmbeddedPostgres
+from batchwright.starter.embedded_stack.service_process import POLL_SECONDS
 
 
 class PostgresService:
