@@ -152,7 +152,7 @@ def running_stack(
     workers: int = 1,
     settings: dict[str, str] | None = None,
 ) -> Generator[RunningStack]:
-    """Context manager that starts an embedded stack with `batchwright dev` on free ports. Yields its addresses.
+    """Context manager that starts `batchwright dev` on free ports, and yields the addresses of the stack.
 
     The stack is stopped at the end.
 

@@ -1,4 +1,4 @@
-"""How the services of an embedded stack are started: addresses, command lines, environments and health checks."""
+"""How the services of an embedded stack are started: addresses, commands, environments and health checks."""
 
 import json
 import os
