@@ -76,9 +76,9 @@ def _no_group(id: str) -> ClientError:
 
 
 def for_each(
-    client: Client, group: str, batches: Sequence[BatchObject], act: Callable[[BatchObject], BatchObject]
+    client: Client, group: str, batches: Sequence[BatchObject], action: Callable[[BatchObject], BatchObject]
 ) -> list[BatchObject]:
-    """Call `act` for each of these batches of a group, and return the results.
+    """Call `action` for each of these batches of a group, and return the results.
 
     If the API rejects a call, the other batches are still tried. A call may be rejected because the batch has
     ended since it was read. Then its result is the batch as it is now.
@@ -90,7 +90,7 @@ def for_each(
     done, rejected = list[BatchObject](), list[str]()
     for number, batch in enumerate(batches, 1):
         try:
-            done.append(act(batch))
+            done.append(action(batch))
         except ClientError as error:
             if not error.is_rejected:
                 raise ClientError(

@@ -96,9 +96,9 @@ class OperatorClient:
         path = f"{_BATCHES}/{quote(batch_id, safe='')}/slices"
         return self._client.call("GET", path, BatchSlicesObject)
 
-    def control_batch(self, batch_id: str, act: str) -> OperatorBatch:
-        """Change a batch of any tenant, and return it. `act` is `cancel`, `pause`, `resume` or `abandon`."""
-        return self._client.call("POST", f"{_BATCHES}/{quote(batch_id, safe='')}/{act}", OperatorBatch)
+    def control_batch(self, batch_id: str, action: str) -> OperatorBatch:
+        """Change a batch of any tenant, and return it. `action`: `cancel`, `pause`, `resume` or `abandon`."""
+        return self._client.call("POST", f"{_BATCHES}/{quote(batch_id, safe='')}/{action}", OperatorBatch)
 
     def prioritize_batch(self, batch_id: str, priority: int) -> OperatorBatch:
         path = f"{_BATCHES}/{quote(batch_id, safe='')}/priority"

@@ -17,7 +17,7 @@ from batchwright.database.errors import (
     UnknownBudgetGroup,
     UnknownTenant,
 )
-from batchwright.database.recorded_act import recorded
+from batchwright.database.recorded_action import recorded
 from batchwright.database.tables.operations.audit_log import AuditActor, AuditEntry, AuditTarget
 
 _Result = TypeVar("_Result")

@@ -28,9 +28,9 @@ class ScheduleClient:
     def change(self, id: str, changes: Mapping[str, object]) -> ScheduleObject:
         return self._client.call("PATCH", _path(id), ScheduleObject, changes)
 
-    def act(self, id: str, act: str) -> ScheduleObject:
-        """Pause, resume or trigger a schedule. `act` is the verb: `pause`, `resume` or `trigger`."""
-        return self._client.call("POST", _path(id, act), ScheduleObject)
+    def perform(self, id: str, action: str) -> ScheduleObject:
+        """Pause, resume or trigger a schedule. `action` is the verb: `pause`, `resume` or `trigger`."""
+        return self._client.call("POST", _path(id, action), ScheduleObject)
 
     def delete(self, id: str) -> DeletedSchedule:
         return self._client.call("DELETE", _path(id), DeletedSchedule)

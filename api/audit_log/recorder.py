@@ -1,7 +1,7 @@
-"""Records acts in the audit log. An act is an operation that changes or destroys something.
+"""Records actions in the audit log. An action is an operation that changes or destroys something.
 
-Each route that performs an act declares it. The act is recorded before the route's function is called, and
-its outcome before the response is sent. If the act cannot be recorded, the function is not called.
+Each route that performs an action declares it. The action is recorded before the route's function is called,
+and its outcome before the response is sent. If the action cannot be recorded, the function is not called.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -23,7 +23,7 @@ from batchwright.contracts.api_objects.audit_log import AuditAction, AuditOutcom
 from batchwright.contracts.calls import CallStatus
 from batchwright.contracts.model_registry.backend_config import HEADER_SETTINGS
 from batchwright.database.errors import UnknownBatch
-from batchwright.database.recorded_act import recorded
+from batchwright.database.recorded_action import recorded
 from batchwright.database.tables.operations.audit_log import AuditActor, AuditEntry, AuditResult, AuditTarget
 from batchwright.rules.batch_states import LIVE_STATES
 from batchwright.rules.failure_limiter import FailureLimiter
@@ -32,7 +32,7 @@ from batchwright.rules.pagination import BadParameter
 from batchwright.telemetry.context import current_fields
 from batchwright.telemetry.redaction import REDACTED, redactor_for
 
-# A tenant may repeat acts that leave their target in existence, and each leaves rows in the audit log.
+# A tenant may repeat actions that leave their target in existence, and each leaves rows in the audit log.
 REPEATABLE_PER_MINUTE = 60
 # An object is created once and deleted once, but a tenant can do both with one object after another.
 ONE_TIME_PER_MINUTE = 600
@@ -41,9 +41,9 @@ Applies = Callable[[State], bool]
 
 
 class AuditLog:
-    """Records acts in the audit log: who changed or destroyed what.
+    """Records actions in the audit log: who changed or destroyed what.
 
-    Routes declare their acts with FastAPI dependencies, which the methods `of_...` create.
+    Routes declare their actions with FastAPI dependencies, which the methods `of_...` create.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -57,7 +57,7 @@ class AuditLog:
 
         Each request is recorded, even if it is refused.
         """
-        return [Depends(OperatorAct(self, action, target(self._deps)), scope="function")]
+        return [Depends(OperatorAction(self, action, target(self._deps)), scope="function")]
 
     def of_tenant(
         self, action: AuditAction, target: type[TargetKind], ends: Applies | None = None
@@ -68,11 +68,11 @@ class AuditLog:
         after 60 such requests per minute. For requests that end their target, the limit is 600 per minute.
 
         Args:
-            ends: for an act that ends its target, such as a deletion. It is a function that returns False if
-                the target has already ended. The request is then not recorded. None for an act that can be
-                repeated.
+            ends: for an action that ends its target, such as a deletion. It is a function that returns False
+                if the target has already ended. The request is then not recorded. None for an action that can
+                be repeated.
         """
-        return [Depends(TenantAct(self, action, target(self._deps), ends), scope="function")]
+        return [Depends(TenantAction(self, action, target(self._deps), ends), scope="function")]
 
     def of_creation(self, action: AuditAction, target: type[TargetKind]) -> list[DependsOn]:
         """Return the dependencies for a route of tenants that creates its target. Each request is recorded.
@@ -80,26 +80,26 @@ class AuditLog:
         A tenant gets 429 after 600 requests per minute. The method `find` of the target chooses the id of the
         new object.
         """
-        return [Depends(CreationAct(self, action, target(self._deps), None), scope="function")]
+        return [Depends(CreationAction(self, action, target(self._deps), None), scope="function")]
 
     @asynccontextmanager
     async def recording(
-        self, request: Request, act: "OperatorAct", target: AuditTarget, before: State | None
+        self, request: Request, declared: "OperatorAction", target: AuditTarget, before: State | None
     ) -> AsyncGenerator[None]:
-        """Context manager that records an act before the `with` block, and the outcome of the act after it.
+        """Context manager that records an action before the `with` block, and its outcome after the block.
 
         Raises:
-            DatabaseUnavailable: the act could not be recorded. The `with` block does not run.
+            DatabaseUnavailable: the action could not be recorded. The `with` block does not run.
         """
 
         async def read_after() -> JsonValue:
-            return self._redacted(await act.target.read(target))
+            return self._redacted(await declared.target.read(target))
 
-        entry = self._entry(request, act, target, self._redacted(before))
+        entry = self._entry(request, declared, target, self._redacted(before))
         async with recorded(self._table, entry, read_after, _refusal_code):
             yield
 
-    async def record_denial(self, scope: Scope, act: "OperatorAct", code: str) -> None:
+    async def record_denial(self, scope: Scope, declared: "OperatorAction", code: str) -> None:
         """Record that a known caller was not allowed to do something. At most 60 times per minute and tenant.
 
         Args:
@@ -114,16 +114,17 @@ class AuditLog:
         self.repeated.acquire(tenant)
         request = Request(scope)
         id = storable("/".join(map(str, request.path_params.values())))[:_MAX_ID_CHARACTERS]
-        entry = self._entry(request, act, AuditTarget(type=act.target.type, id=id), None)
+        entry = self._entry(request, declared, AuditTarget(type=declared.target.type, id=id), None)
         entry_id = await self._table.begin(entry)
         await self._table.finish(entry_id, AuditResult(outcome=AuditOutcome.REFUSED, code=code))
 
     def _entry(
-        self, request: Request, act: "OperatorAct", target: AuditTarget, before: JsonValue
+        self, request: Request, declared: "OperatorAction", target: AuditTarget, before: JsonValue
     ) -> AuditEntry:
         actor = AuditActor(
             source="api",
-            tenant=request.scope.get(SCOPE_TENANT) or (target.tenant if isinstance(act, TenantAct) else ""),
+            tenant=request.scope.get(SCOPE_TENANT)
+            or (target.tenant if isinstance(declared, TenantAction) else ""),
             key_id=key_id_of(request),
             user=user_of(request),
             address=request.client.host if request.client else "",
@@ -132,7 +133,7 @@ class AuditLog:
         return AuditEntry(
             created_at=self._deps.clock(),
             actor=actor,
-            action=act.action,
+            action=declared.action,
             target=target,
             before=before,
         )
@@ -142,7 +143,7 @@ class AuditLog:
         return cast("JsonValue", self._redactor.value(_without_headers(state)))
 
 
-class OperatorAct:
+class OperatorAction:
     """FastAPI dependency for a route of operators. It records each request in the audit log."""
 
     def __init__(self, log: AuditLog, action: AuditAction, target: TargetKind) -> None:
@@ -155,7 +156,7 @@ class OperatorAct:
             yield
 
 
-class TenantAct(OperatorAct):
+class TenantAction(OperatorAction):
     """FastAPI dependency for a route of tenants.
 
     It records a request in the audit log if its target exists.
@@ -177,7 +178,7 @@ class TenantAct(OperatorAct):
         self._limit(self._log.repeated, REPEATABLE_PER_MINUTE, target.tenant, which)
         async with self._log.recording(request, self, target, before):
             yield
-        if self._ends is not None:  # an act that ended its target cannot be repeated
+        if self._ends is not None:  # an action that ended its target cannot be repeated
             self._log.repeated.release(target.tenant)
 
     def _limit(self, limiter: FailureLimiter, limit: int, tenant: str, which: str = "") -> None:
@@ -195,7 +196,7 @@ class TenantAct(OperatorAct):
         limiter.acquire(tenant)
 
 
-class CreationAct(TenantAct):
+class CreationAction(TenantAction):
     """FastAPI dependency for a route of tenants that creates its target. It records each request."""
 
     async def __call__(self, request: Request) -> AsyncGenerator[None]:
@@ -206,7 +207,7 @@ class CreationAct(TenantAct):
 
 
 def exists(state: State) -> bool:
-    """Return True. Used for acts that can end their target in any state, such as a deletion."""
+    """Return True. Used for actions that can end their target in any state, such as a deletion."""
     return True
 
 
@@ -220,10 +221,10 @@ def has_not_ended(call: State) -> bool:
     return call["status"] in (CallStatus.QUEUED, CallStatus.IN_PROGRESS)
 
 
-def act_of(route: APIRoute) -> OperatorAct | None:
-    """Return the act that a route declares for the audit log; None if it declares none."""
-    acts = (each.dependency for each in route.dependencies)
-    return next((act for act in acts if isinstance(act, OperatorAct)), None)
+def action_of(route: APIRoute) -> OperatorAction | None:
+    """Return the action that a route declares for the audit log; None if it declares none."""
+    actions = (each.dependency for each in route.dependencies)
+    return next((declared for declared in actions if isinstance(declared, OperatorAction)), None)
 
 
 def _refusal_code(error: Exception) -> str | None:

@@ -1,4 +1,4 @@
-"""Targets of recorded acts: the object that a request changes, and the object's state for the audit log.
+"""Targets of recorded actions: the object that a request changes, and the object's state for the audit log.
 
 The state contains no secrets, and no content of requests or results. As a second protection, `recorder.py`
 redacts all text that looks like a secret.
@@ -38,7 +38,7 @@ State = dict[str, JsonValue]
 
 
 class TargetKind(Protocol):
-    """A kind of object that the audit log can name as the target of an act, such as batches or quotas."""
+    """A kind of object that the audit log can name as the target of an action, such as batches or quotas."""
 
     type: AuditTargetType
 

@@ -8,11 +8,11 @@ from batchwright.contracts.api_objects.audit_log import (
     AuditLogPage,
     AuditTargetObject,
 )
-from batchwright.database.tables.operations.audit_log import RecordedAct
+from batchwright.database.tables.operations.audit_log import RecordedAction
 
 
-def audit_entry_object(act: RecordedAct) -> AuditEntryObject:
-    id, entry, result = act
+def audit_entry_object(action: RecordedAction) -> AuditEntryObject:
+    id, entry, result = action
     actor, target = entry.actor, entry.target
     return AuditEntryObject(
         id=id,
@@ -34,8 +34,8 @@ def audit_entry_object(act: RecordedAct) -> AuditEntryObject:
     )
 
 
-def audit_log_page(acts: Sequence[RecordedAct], *, more: bool) -> AuditLogPage:
+def audit_log_page(actions: Sequence[RecordedAction], *, more: bool) -> AuditLogPage:
     """Return one page of the audit log. `more` is True if another page follows."""
-    data = [audit_entry_object(act) for act in acts]
+    data = [audit_entry_object(action) for action in actions]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
     return AuditLogPage(data=data, first_id=first, last_id=last, has_more=more)

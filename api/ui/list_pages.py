@@ -1,6 +1,6 @@
-"""Pages of lists, such as files and what operators see of all tenants, and forms that do one act.
+"""Pages of lists, such as files and what operators see of all tenants, and forms that do one action.
 
-Each list is one or more objects of the API and a template, and each act is one call of the API.
+Each list is one or more objects of the API and a template, and each action is one call of the API.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class _Changed(BaseModel):
     id: str = ""
 
 
-class _Act(NamedTuple):
+class _Action(NamedTuple):
     """Action of a form: a call of the API, after which the browser shows a page.
 
     In the path of the page, `{id}` is the id of the object with which the API has responded.
@@ -95,27 +95,27 @@ def _priority(form: Form) -> object:
 
 
 _BATCH = "/batches/{id}"
-_ACTS = {
-    "/batches/{id}/cancel": _Act("POST /v1/batches/{id}/cancel", _BATCH),
-    "/batches/{id}/pause": _Act("POST /v1/batches/{id}/x/pause", _BATCH),
-    "/batches/{id}/resume": _Act("POST /v1/batches/{id}/x/resume", _BATCH),
-    "/batches/{id}/retry": _Act("POST /v1/batches/{id}/x/retry", _BATCH, _code),
-    "/batches/{id}/max_cost": _Act("POST /v1/batches/{id}/x/max_cost", _BATCH, _max_cost),
-    "/batches/{id}/priority": _Act("POST /admin/batches/{id}/priority", _BATCH, _priority),
-    "/batches/{id}/delete": _Act("DELETE /v1/batches/{id}", "/batches", query=("keep_files",)),
-    "/files/{id}/delete": _Act("DELETE /v1/files/{id}", "/files"),
-    "/operator/batches/{id}/{action}": _Act("POST /admin/batches/{id}/{action}", "/operator/batches"),
-    "/operator/keys/{id}/revoke": _Act("POST /admin/keys/{id}/revoke", "/operator/keys"),
-    "/operator/dead-letters/{id}/retry": _Act("POST /admin/dlq/{id}/retry", "/operator/dead-letters"),
-    "/operator/dead-letters/{id}/delete": _Act("DELETE /admin/dlq/{id}", "/operator/dead-letters"),
+_ACTIONS = {
+    "/batches/{id}/cancel": _Action("POST /v1/batches/{id}/cancel", _BATCH),
+    "/batches/{id}/pause": _Action("POST /v1/batches/{id}/x/pause", _BATCH),
+    "/batches/{id}/resume": _Action("POST /v1/batches/{id}/x/resume", _BATCH),
+    "/batches/{id}/retry": _Action("POST /v1/batches/{id}/x/retry", _BATCH, _code),
+    "/batches/{id}/max_cost": _Action("POST /v1/batches/{id}/x/max_cost", _BATCH, _max_cost),
+    "/batches/{id}/priority": _Action("POST /admin/batches/{id}/priority", _BATCH, _priority),
+    "/batches/{id}/delete": _Action("DELETE /v1/batches/{id}", "/batches", query=("keep_files",)),
+    "/files/{id}/delete": _Action("DELETE /v1/files/{id}", "/files"),
+    "/operator/batches/{id}/{action}": _Action("POST /admin/batches/{id}/{action}", "/operator/batches"),
+    "/operator/keys/{id}/revoke": _Action("POST /admin/keys/{id}/revoke", "/operator/keys"),
+    "/operator/dead-letters/{id}/retry": _Action("POST /admin/dlq/{id}/retry", "/operator/dead-letters"),
+    "/operator/dead-letters/{id}/delete": _Action("DELETE /admin/dlq/{id}", "/operator/dead-letters"),
 }
 
 
 def list_pages() -> dict[str, Page]:
     """Return the pages by method and path, such as `GET /files`."""
-    acts = {f"POST {form}": partial(_act, act=act) for form, act in _ACTS.items()}
+    actions = {f"POST {form}": partial(_perform, action=action) for form, action in _ACTIONS.items()}
     lists = {f"GET {path}": partial(_show, path=path) for path in _LISTS}
-    return {**lists, **acts, "POST /operator/keys": _create_key}
+    return {**lists, **actions, "POST /operator/keys": _create_key}
 
 
 async def _show(visit: Visit, *, path: str, created: CreatedKey | None = None) -> Response:
@@ -136,13 +136,13 @@ async def _show(visit: Visit, *, path: str, created: CreatedKey | None = None) -
     return visit.page(template, **context, **dict(zip(sources, objects, strict=True)))
 
 
-async def _act(visit: Visit, *, act: _Act) -> Response:
+async def _perform(visit: Visit, *, action: _Action) -> Response:
     form = await visit.form()
-    method, _, path = act.route.format_map(visit.request.path_params).partition(" ")
-    query, body = {name: form.get(name) for name in act.query}, act.body(form) if act.body else None
+    method, _, path = action.route.format_map(visit.request.path_params).partition(" ")
+    query, body = {name: form.get(name) for name in action.query}, action.body(form) if action.body else None
     response = await visit.api.send(method, path, query, body)
     changed = _Changed.model_validate_json(response or b"{}")
-    return see_other(act.page.format(id=changed.id))
+    return see_other(action.page.format(id=changed.id))
 
 
 async def _create_key(visit: Visit) -> Response:

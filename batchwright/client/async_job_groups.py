@@ -160,9 +160,9 @@ class AsyncJobGroup(AsyncJob):
         job.batch = await self._client.batches.retrieve(job.id)
 
     async def _each(
-        self, jobs: Iterable[AsyncJob], act: Callable[[AsyncJob], Awaitable[_Done]]
+        self, jobs: Iterable[AsyncJob], action: Callable[[AsyncJob], Awaitable[_Done]]
     ) -> list[_Done]:
-        """Call `act` for each job, and return the results.
+        """Call `action` for each job, and return the results.
 
         If the API rejects one call, the other jobs are still called.
 
@@ -172,7 +172,7 @@ class AsyncJobGroup(AsyncJob):
         done, errors = list[_Done](), dict[str, APIStatusError]()
         for job in jobs:
             try:
-                done.append(await act(job))
+                done.append(await action(job))
             except APIStatusError as error:
                 errors[job.id] = rejection_of(error)
         self.batch = self._summed()

@@ -159,8 +159,8 @@ class JobGroup(Job):
     def _read(self, job: Job) -> None:
         job.batch = self._client.batches.retrieve(job.id)
 
-    def _each(self, jobs: Iterable[Job], act: Callable[[Job], _Done]) -> list[_Done]:
-        """Call `act` for each job, and return the results.
+    def _each(self, jobs: Iterable[Job], action: Callable[[Job], _Done]) -> list[_Done]:
+        """Call `action` for each job, and return the results.
 
         If the API rejects one call, the other jobs are still called.
 
@@ -170,7 +170,7 @@ class JobGroup(Job):
         done, errors = list[_Done](), dict[str, APIStatusError]()
         for job in jobs:
             try:
-                done.append(act(job))
+                done.append(action(job))
             except APIStatusError as error:
                 errors[job.id] = rejection_of(error)
         self.batch = self._summed()

@@ -180,19 +180,19 @@ def change(
 @schedules.command("pause")
 def pause(id: Id, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Pause a schedule. Its running batches continue."""
-    _act(id, "pause", json, url, tenant)
+    _perform(id, "pause", json, url, tenant)
 
 
 @schedules.command("resume")
 def resume(id: Id, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Resume a paused schedule. Runs that were due during the pause are skipped."""
-    _act(id, "resume", json, url, tenant)
+    _perform(id, "resume", json, url, tenant)
 
 
 @schedules.command("trigger")
 def trigger(id: Id, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Create a batch of a schedule now, even if it is paused."""
-    _act(id, "trigger", json, url, tenant)
+    _perform(id, "trigger", json, url, tenant)
 
 
 @schedules.command("delete")
@@ -211,9 +211,9 @@ def _client(url: str | None, tenant: str | None) -> Generator[ScheduleClient]:
         yield ScheduleClient(client)
 
 
-def _act(id: str, act: str, json: bool, url: str | None, tenant: str | None) -> None:
+def _perform(id: str, action: str, json: bool, url: str | None, tenant: str | None) -> None:
     with _client(url, tenant) as client:
-        _print_schedule(client.act(id, act), json)
+        _print_schedule(client.perform(id, action), json)
 
 
 def _given(**options: object) -> dict[str, object]:

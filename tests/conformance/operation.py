@@ -182,7 +182,7 @@ async def holds(api: Api) -> None:
             await admin.put("/holds", cast_to=httpx.Response, body=body)
 
 
-@TABLE.row("Operation", "acts that change or destroy are in the audit log, which is listed and exported")
+@TABLE.row("Operation", "actions that change or destroy are in the audit log, which is listed and exported")
 async def audit_log(api: Api) -> None:
     batch = await done(api.client)
     await api.client.delete(f"/batches/{batch.id}", cast_to=httpx.Response)

@@ -31,12 +31,12 @@ from batchwright.rules.pagination import is_ascending, page_limit
 
 _JSON_LINES = "application/jsonl"
 _LINES: ResponseSpecs = {
-    200: {"description": "One act per line", "content": {_JSON_LINES: {"schema": {"type": "string"}}}}
+    200: {"description": "One action per line", "content": {_JSON_LINES: {"schema": {"type": "string"}}}}
 }
 _EXPORT_PAGE = (
     100  # entries in memory; most have less than a kilobyte, and none has more than a few megabytes
 )
-# An act without an outcome is taken to be running for this long, and a repair for a day longer. Then its
+# An action without an outcome is taken to be running for this long, and a repair for a day longer. Then its
 # process must have ended.
 _MAX_RUNNING = timedelta(minutes=10)
 _FILTERS = ("action", "actor", "target", "tenant", "outcome", "created_after", "created_before", "after")
@@ -106,16 +106,16 @@ class AuditLogRoutes:
         if after is not None:
             await self._extent(after)
         above, below = (after, None) if ascending else (None, after)
-        acts, more = await self._table.page(
+        actions, more = await self._table.page(
             filters, limit=most, ascending=ascending, above=above, below=below
         )
-        return json_response(audit_log_page(acts, more=more))
+        return json_response(audit_log_page(actions, more=more))
 
     async def export(self, request: Request, filters: _Filters, after: _After = None) -> Response:
         """Export the audit log as JSON lines, oldest first. With `after`, continue an earlier export.
 
-        The export ends before the first act that may still be running. This is an act without an outcome that
-        began in the last ten minutes, or in the last day if it is `consistency.repair`. If retention has
+        The export ends before the first action that may still be running. It is one without an outcome
+        that began in the last ten minutes, or in the last day if it is `consistency.repair`. If retention has
         deleted entries that follow `after`, the header `X-Batchwright-Warning` says so.
         """
         reject_unknown(request.query_params, _FILTERS)
@@ -132,13 +132,13 @@ class AuditLogRoutes:
         """Yield the entries with ids between `above` and `below` as JSON lines, one page at a time."""
         more = True
         while more:
-            acts, more = await self._table.page(
+            actions, more = await self._table.page(
                 filters, limit=_EXPORT_PAGE, ascending=True, above=above, below=below
             )
-            if acts:
-                lines = (audit_entry_object(act).model_dump_json() + "\n" for act in acts)
+            if actions:
+                lines = (audit_entry_object(action).model_dump_json() + "\n" for action in actions)
                 yield "".join(lines).encode()
-                above = acts[-1].id
+                above = actions[-1].id
 
     async def _extent(self, after: str | None) -> AuditLogExtent:
         """Return which entries the log has now, and which of the earlier entries were deleted.

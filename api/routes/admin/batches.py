@@ -170,19 +170,19 @@ class OperatorBatchRoutes:
 
     async def cancel(self, request: Request, batch_id: str) -> Response:
         """Cancel a batch of any tenant. Results that it already has stay in its files."""
-        return await self._act(request, batch_id, "cancelled", self._control.cancel)
+        return await self._perform(request, batch_id, "cancelled", self._control.cancel)
 
     async def pause(self, request: Request, batch_id: str) -> Response:
         """Stop sending the requests of a batch. Its completion window keeps running."""
-        return await self._act(request, batch_id, "paused", self._control.pause)
+        return await self._perform(request, batch_id, "paused", self._control.pause)
 
     async def resume(self, request: Request, batch_id: str) -> Response:
         """Resume a paused batch. If the batch has ended, only its tenant can resume it."""
-        return await self._act(request, batch_id, "resumed", self._control.resume_paused)
+        return await self._perform(request, batch_id, "resumed", self._control.resume_paused)
 
     async def abandon(self, request: Request, batch_id: str) -> Response:
         """End a batch whose files cannot be written. Its results are kept, so that it can be resumed."""
-        return await self._act(request, batch_id, "abandoned", self._control.abandon)
+        return await self._perform(request, batch_id, "abandoned", self._control.abandon)
 
     async def prioritize(self, request: Request, batch_id: str) -> Response:
         """Change the priority of a live batch among the batches of its tenant.
@@ -205,21 +205,21 @@ class OperatorBatchRoutes:
         logger.info("batch priority changed by an operator", extra=extra | change)
         return json_response(operator_batch(batch, tenant))
 
-    async def _act(
+    async def _perform(
         self,
         request: Request,
         batch_id: str,
         done: str,
-        act: Callable[[str, str], Awaitable[BatchObject]],
+        action: Callable[[str, str], Awaitable[BatchObject]],
     ) -> Response:
-        """Change a batch with `act`, log which operator did it, and return the response.
+        """Change a batch with `action`, log which operator did it, and return the response.
 
         Args:
             done: past tense of the change, for the log, such as "paused".
-            act: function that gets the tenant and the batch id, changes the batch and returns it.
+            action: function that gets the tenant and the batch id, changes the batch and returns it.
         """
         tenant = await self._owner(batch_id)
-        batch = await act(tenant, batch_id)
+        batch = await action(tenant, batch_id)
         extra = {"batch_id": batch_id, "of_tenant": tenant, "operator": operator_of(request)}
         logger.info(f"batch {done} by an operator", extra=extra)
         return json_response(operator_batch(batch, tenant))

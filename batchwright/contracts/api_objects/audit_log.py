@@ -89,7 +89,7 @@ class AuditActorObject(BaseModel):
 
 class AuditTargetObject(BaseModel):
     type: AuditTargetType
-    id: str | None = Field(description="null if the act is about all things of the type")
+    id: str | None = Field(description="null if the action is about all things of the type")
     tenant: str | None = Field(description="tenant to which the target belongs; null if it has none")
 
 
@@ -98,21 +98,21 @@ class AuditEntryObject(BaseModel):
 
     id: str
     object: Literal["audit_log.entry"] = "audit_log.entry"
-    created_at: int = Field(description="Unix time in seconds at which the act began")
+    created_at: int = Field(description="Unix time in seconds at which the action began")
     source: Literal["api", "cli"]
     actor: AuditActorObject
     request_id: str | None = Field(description="`x-request-id` of the request; null for a command")
     action: AuditAction
     target: AuditTargetObject
     before: JsonValue = Field(description="null if the target did not exist")
-    after: JsonValue = Field(description="null if the target no longer exists, or the act did not succeed")
+    after: JsonValue = Field(description="null if the target no longer exists, or the action did not succeed")
     outcome: AuditOutcome = Field(
-        description="`refused`: nothing was changed. `failed`: an error ended the act, which may have "
-        "changed something. `unknown`: the act is still running, or its process ended before it recorded the "
-        "outcome"
+        description="`refused`: nothing was changed. `failed`: an error ended the action, which may have "
+        "changed something. `unknown`: the action is still running, or its process ended before it recorded "
+        "the outcome"
     )
     code: str | None = Field(
-        description="error code or HTTP status of a refused act, or name of the error of a failed act"
+        description="error code or HTTP status of a refused action, or name of the error of a failed action"
     )
 
 

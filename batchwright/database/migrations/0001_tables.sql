@@ -848,7 +848,7 @@ CREATE FUNCTION next_audit_log_id() RETURNS text LANGUAGE sql SET lock_timeout =
     RETURNING 'act_' || lpad(to_hex(position), 16, '0') || right(replace(gen_random_uuid()::text, '-', ''), 16)
 $$;
 
--- The audit log: an act of an operator, or a destructive act of a tenant. The row is inserted before the act. Fields
+-- The audit log: an action of an operator, or a destructive action of a tenant. The row is inserted before the action. Fields
 -- that do not apply are empty.
 CREATE TABLE audit_log (
     id            text        PRIMARY KEY DEFAULT next_audit_log_id(),
@@ -863,18 +863,18 @@ CREATE TABLE audit_log (
     target_type   text        NOT NULL,
     target_id     text        NOT NULL,
     target_tenant text        NOT NULL, -- the tenant to which the target belongs
-    before        json                  -- the target before the act, without secrets; null: there was none
+    before        json                  -- the target before the action, without secrets; null: there was none
 );
 CREATE INDEX audit_log_by_time ON audit_log (created_at);
 CREATE INDEX audit_log_of_target ON audit_log (target_id, id);
 CREATE INDEX audit_log_of_tenant ON audit_log (target_tenant, id);
 
--- The outcome of an act. An act without a row is running, or its process ended before it recorded the outcome.
+-- The outcome of an action. An action without a row is running, or its process ended before it recorded the outcome.
 CREATE TABLE audit_log_outcomes (
     id      text PRIMARY KEY REFERENCES audit_log (id) ON DELETE CASCADE,
     outcome text NOT NULL CHECK (outcome IN ('ok', 'refused', 'failed')),
     code    text NOT NULL, -- why it was refused or failed
-    after   json           -- the target after the act; null: there is none
+    after   json           -- the target after the action; null: there is none
 );
 
 -- The audit log is append-only. Retention deletes old rows in transactions with a setting of its own.

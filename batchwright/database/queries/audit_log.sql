@@ -11,7 +11,7 @@ INSERT INTO audit_log_outcomes (id, outcome, code, after) VALUES ($1, $2, $3, $4
 ON CONFLICT (id) DO NOTHING
 
 -- name: extent
--- An act that may be running has no outcome and began after $1. A repair of all batches may have begun a day earlier.
+-- An action that may be running has no outcome and began after $1. A repair of all batches may have begun a day earlier.
 SELECT e.position AS latest, (SELECT min(id) FROM audit_log) AS oldest,
        coalesce((SELECT min(l.id) FROM audit_log l
                  WHERE l.created_at > $1::timestamptz - interval '1 day'

@@ -31,25 +31,25 @@ def _filters(
         typer.Option(metavar="ACTION", help="Only this action, such as key.revoke.", show_default=False),
     ] = None,
     actor: Annotated[
-        str | None, typer.Option(help="Only acts of this key, user or tenant.", show_default=False)
+        str | None, typer.Option(help="Only actions of this key, user or tenant.", show_default=False)
     ] = None,
     target: Annotated[
-        str | None, typer.Option(help="Only acts on the thing with this id.", show_default=False)
+        str | None, typer.Option(help="Only actions on the thing with this id.", show_default=False)
     ] = None,
     of: Annotated[
         str | None,
         typer.Option(
-            "--of", metavar="TENANT", help="Only acts on things of this tenant.", show_default=False
+            "--of", metavar="TENANT", help="Only actions on things of this tenant.", show_default=False
         ),
     ] = None,
     outcome: Annotated[
-        AuditOutcome | None, typer.Option(help="Only acts that ended so.", show_default=False)
+        AuditOutcome | None, typer.Option(help="Only actions that ended so.", show_default=False)
     ] = None,
     since: Annotated[
         datetime | None, typer.Option(help="The earliest time, in local time.", show_default=False)
     ] = None,
     until: Annotated[
-        datetime | None, typer.Option(help="Only acts before this local time.", show_default=False)
+        datetime | None, typer.Option(help="Only actions before this local time.", show_default=False)
     ] = None,
     after: Annotated[str | None, typer.Option(help="Continue after this entry.", show_default=False)] = None,
 ) -> _Query:
@@ -90,21 +90,21 @@ def _with_filters(command: Callable[..., None]) -> Callable[..., None]:
 def list_acts(
     query: _Query,
     oldest: Annotated[bool, typer.Option("--oldest", help="The oldest first.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="Number of acts.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Number of actions.")] = 20,
     json: Json = False,
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """List acts, newest first: who did what, to what, and how it ended.
+    """List actions, newest first: who did what, to what, and how it ended.
 
-    `--json` also prints the state of the target before and after each act.
+    `--json` also prints the state of the target before and after each action.
     """
     with operator_client(url, tenant) as client:
         page = client.audit_log({**query, "limit": limit, "order": "asc" if oldest else "desc"})
     if json:
         return print_json(page)
     if not page.data:
-        return stderr().print("There are no such acts.")
+        return stderr().print("There are no such actions.")
     table = column_table("time", "actor", "action", "target", "outcome")
     for entry in page.data:
         outcome_text = f"{entry.outcome} {entry.code}" if entry.code else str(entry.outcome)
@@ -123,9 +123,9 @@ def list_acts(
 @audit_log.command("export")
 @_with_filters
 def export(query: _Query, url: Url = None, tenant: Tenant = None) -> None:
-    """Print acts as JSON lines, oldest first.
+    """Print actions as JSON lines, oldest first.
 
-    To continue later, use --after with the id of the last line. Acts that may still be running are not
+    To continue later, use --after with the id of the last line. Actions that may still be running are not
     printed: a later export has them.
     """
     with operator_client(url, tenant) as client, client.exported_audit_log(query) as response:

@@ -276,7 +276,7 @@ def _recorded(
             found = await find()
             return None if found is None else found.model_dump(mode="json", include=_AUDITED_FIELDS)
 
-        async def act() -> ApiKeyRow:
+        async def perform() -> ApiKeyRow:
             row = await change(database)
             if row is None:
                 message = f"There is no key {name!r}; `batchwright keys list` lists them."
@@ -286,7 +286,7 @@ def _recorded(
         row = await find()
         id, owner = (name, tenant) if row is None else (row.id, row.tenant)
         target = AuditTarget(type=AuditTargetType.KEY, id=id, tenant=owner)
-        return await recorded_command(database, action, target, read, act)
+        return await recorded_command(database, action, target, read, perform)
 
     return query_database(run)
 

@@ -197,8 +197,8 @@ async def test_a_batch_starts_at_its_time_though_it_is_paused_and_resumed_before
         now = datetime.now(UTC)
         file = await client.files.create(file=("in.jsonl", _content(MODELS[0])), purpose="batch")
         early = await _later(client, file.id, now + timedelta(seconds=4))
-        for act in ("pause", "resume"):
-            (await http.post(f"/v1/batches/{early.id}/x/{act}")).raise_for_status()
+        for action in ("pause", "resume"):
+            (await http.post(f"/v1/batches/{early.id}/x/{action}")).raise_for_status()
         dropped = await _later(client, file.id, now + timedelta(hours=1))
         shown = BatchObject.model_validate_json((await http.get(f"/v1/batches/{dropped.id}")).content)
         assert (shown.status, [each.reason for each in shown.waiting]) == ("validating", ["scheduled"])

@@ -28,7 +28,7 @@ from batchwright.database.tables.batches.dead_letters import StoredDeadLetter
 from batchwright.database.tables.batches.progress import ProgressSample
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow
 from batchwright.database.tables.callbacks import ReceivedCallback
-from batchwright.database.tables.operations.audit_log import RecordedAct
+from batchwright.database.tables.operations.audit_log import RecordedAction
 from batchwright.database.tables.operations.consistency_checks import RecordedConsistencyCheck
 from batchwright.database.tables.schedules import ScheduleRow, ScheduleRunRow
 from batchwright.database.tables.tenants.quota_records import QuotaRow
@@ -71,7 +71,7 @@ class Rows:
         self.deleted: dict[Key, datetime] = {}  # batches that their tenants deleted
         self.successes: dict[str, datetime] = {}
         self.consistency_checks: dict[str, RecordedConsistencyCheck] = {}
-        self.audit_log: dict[str, RecordedAct] = {}
+        self.audit_log: dict[str, RecordedAction] = {}
         self.audit_log_position = 0
         self.marked_at: datetime | None = None
         self.claims: dict[tuple[str, str, str], IdempotencyClaim] = {}

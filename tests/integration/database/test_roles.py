@@ -59,8 +59,8 @@ async def test_the_data_role_can_do_everything_the_api_and_the_commands_do(
         deleted = client.delete(f"/v1/files/{response.json()['id']}")
         assert deleted.status_code == 200, deleted.text
         exported = client.get("/admin/audit-log/export").text.splitlines()
-        acts = [AuditEntryObject.model_validate_json(line) for line in exported]
-        assert [(act.action, act.outcome, act.actor.address) for act in acts] == [
+        actions = [AuditEntryObject.model_validate_json(line) for line in exported]
+        assert [(action.action, action.outcome, action.actor.address) for action in actions] == [
             ("quota.set", "ok", "127.0.0.1"),
             ("file.delete", "ok", "127.0.0.1"),
         ]

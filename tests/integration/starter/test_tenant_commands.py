@@ -334,8 +334,10 @@ async def test_commands_that_change_the_database_are_in_the_audit_log(
     await operator("budget-groups", "create", "team", "t", "--tenant", "blue")
     await operator("budget-groups", "add", "team", "t", "key_nobodys", "--tenant", "blue")
     await operator("budget-groups", "delete", "team", "t", "--tenant", "blue")
-    acts, _ = await database.audit_log.page(AuditFilters(), limit=20, ascending=True)
-    found = [(act.entry.action.value, act.result.outcome.value, act.result.code) for act in acts]
+    actions, _ = await database.audit_log.page(AuditFilters(), limit=20, ascending=True)
+    found = [
+        (action.entry.action.value, action.result.outcome.value, action.result.code) for action in actions
+    ]
     assert found == [
         ("tenant.create", "ok", ""),
         ("tenant.create", "refused", "tenant_exists"),
@@ -349,7 +351,7 @@ async def test_commands_that_change_the_database_are_in_the_audit_log(
         ("budget_group.set", "refused", "key_not_found"),
         ("budget_group.delete", "ok", ""),
     ]
-    created, limited, revoked = acts[2:5]
+    created, limited, revoked = actions[2:5]
     assert created.entry.before is None
     assert created.entry.target.id == limited.entry.target.id == revoked.entry.target.id
     assert isinstance(limited.entry.before, dict)
@@ -357,6 +359,6 @@ async def test_commands_that_change_the_database_are_in_the_audit_log(
     assert (limited.entry.before["tokens_per_day"], limited.result.after["tokens_per_day"]) == (None, 7)
     assert isinstance(revoked.result.after, dict)
     assert revoked.result.after["revoked_at"] is not None
-    assert {act.entry.actor.source for act in acts} == {"cli"}
-    assert all(act.entry.actor.user and act.entry.actor.address for act in acts)
-    assert text.split("_")[2] not in repr(acts)
+    assert {action.entry.actor.source for action in actions} == {"cli"}
+    assert all(action.entry.actor.user and action.entry.actor.address for action in actions)
+    assert text.split("_")[2] not in repr(actions)

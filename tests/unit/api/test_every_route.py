@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Route
 
-from batchwright.api.audit_log.recorder import TenantAct, act_of
+from batchwright.api.audit_log.recorder import TenantAction, action_of
 from batchwright.contracts.api_objects.anthropic import MessageErrorObject, RelaxedMessageBatchObject
 from batchwright.contracts.api_objects.calls import NewJobObject
 from batchwright.contracts.api_objects.schedules import ScheduleObject
@@ -353,16 +353,16 @@ HARMLESS = {
 }
 
 
-async def test_every_route_that_changes_or_destroys_something_declares_its_act(api: ApiFixture) -> None:
+async def test_every_route_that_changes_or_destroys_something_declares_its_action(api: ApiFixture) -> None:
     undeclared: set[str] = set()
     for route in declared_routes(api.app.routes):
-        act = act_of(route)
+        action = action_of(route)
         for method in (route.methods or set()) - {"GET", "HEAD"}:
             name = f"{method} {route.path}"
             is_operators = route.path.startswith("/admin/")
-            if act is None:
+            if action is None:
                 undeclared.add(name)
-            assert act is None or isinstance(act, TenantAct) is not is_operators, name
+            assert action is None or isinstance(action, TenantAction) is not is_operators, name
     assert undeclared == HARMLESS
 
 

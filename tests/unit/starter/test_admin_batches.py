@@ -77,8 +77,12 @@ def test_counts_have_a_row_for_each_tenant_and_one_for_all(cli: Cli) -> None:
 def test_a_batch_of_any_tenant_is_shown_paused_resumed_and_cancelled(cli: Cli) -> None:
     red = created(cli, "red")
     assert re.search(r"^tenant +red *$", cli.run("admin", "batches", "show", red).stdout, flags=re.MULTILINE)
-    for act, status in (("pause", "validating, paused"), ("resume", "validating"), ("cancel", "cancelling")):
-        shown = cli.run("admin", "batches", act, red).stdout
+    for action, status in (
+        ("pause", "validating, paused"),
+        ("resume", "validating"),
+        ("cancel", "cancelling"),
+    ):
+        shown = cli.run("admin", "batches", action, red).stdout
         assert re.search(rf"^status +{status} *$", shown, flags=re.MULTILINE)
     assert cli.api.temporal.signals == [(red, "pause"), (red, "resume"), (red, "cancel")]
 

@@ -1,4 +1,4 @@
-"""`batchwright admin audit-log`: lists and exports acts."""
+"""`batchwright admin audit-log`: lists and exports actions."""
 
 import json
 from collections.abc import Generator
@@ -27,8 +27,8 @@ def record_command(cli: Cli) -> str:
     return run_now(cli.api.database.audit_log.begin(entry))
 
 
-def test_acts_are_listed_with_actor_target_and_outcome_in_80_columns(cli: Cli) -> None:
-    assert cli.run("admin", "audit-log", "list").stderr == "There are no such acts.\n"
+def test_actions_are_listed_with_actor_target_and_outcome_in_80_columns(cli: Cli) -> None:
+    assert cli.run("admin", "audit-log", "list").stderr == "There are no such actions.\n"
     cli.run("admin", "hold", "--of", "red")
     record_command(cli)
     cli.run("dlq", "delete", "batch_req_x")
@@ -47,7 +47,7 @@ def test_acts_are_listed_with_actor_target_and_outcome_in_80_columns(cli: Cli) -
     assert f"There are more: --after {last}" in page.stderr
 
 
-def test_acts_are_selected_by_options(cli: Cli) -> None:
+def test_actions_are_selected_by_options(cli: Cli) -> None:
     cli.run("admin", "hold", "--of", "red")
     id = record_command(cli)
     for options in (
@@ -66,7 +66,7 @@ def test_acts_are_selected_by_options(cli: Cli) -> None:
     assert cli.run("admin", "audit-log", "list", "--action", "dance").exit_code == 3
 
 
-def test_the_export_prints_one_act_per_line_and_continues(cli: Cli) -> None:
+def test_the_export_prints_one_action_per_line_and_continues(cli: Cli) -> None:
     cli.run("admin", "hold", "--of", "red")
     cli.run("admin", "release", "--of", "red")
     lines = cli.run("admin", "audit-log", "export").stdout.splitlines()

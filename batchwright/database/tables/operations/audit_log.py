@@ -1,4 +1,4 @@
-"""Tables of the audit log: acts of operators and destructive acts of tenants, and their outcomes."""
+"""Tables of the audit log: actions of operators and destructive actions of tenants, and their outcomes."""
 
 import json
 from dataclasses import dataclass
@@ -75,7 +75,7 @@ class AuditResult(Message):
 UNFINISHED = AuditResult(outcome=AuditOutcome.UNKNOWN)
 
 
-class RecordedAct(NamedTuple):
+class RecordedAction(NamedTuple):
     """An entry of the audit log. Its outcome is `unknown` if no outcome was recorded."""
 
     id: str
@@ -166,7 +166,7 @@ class AuditLogTable(Protocol):
         ascending: bool,
         above: str | None = None,
         below: str | None = None,
-    ) -> tuple[list[RecordedAct], bool]:
+    ) -> tuple[list[RecordedAction], bool]:
         """Return at most `limit` entries, sorted by id, and True if more follow.
 
         Args:
@@ -249,7 +249,7 @@ class PostgresAuditLog(AuditLogTable):
         ascending: bool,
         above: str | None = None,
         below: str | None = None,
-    ) -> tuple[list[RecordedAct], bool]:
+    ) -> tuple[list[RecordedAction], bool]:
         records = await self._connections.fetch(
             self._sql.page_up if ascending else self._sql.page_down,
             above or _FIRST,
@@ -280,7 +280,7 @@ def _json(value: JsonValue) -> str | None:
     return None if value is None else json.dumps(value)
 
 
-def _parse(record: Row) -> RecordedAct:
+def _parse(record: Row) -> RecordedAction:
     actor = AuditActor(
         source=record["source"],
         tenant=record["actor_tenant"],
@@ -298,9 +298,9 @@ def _parse(record: Row) -> RecordedAct:
         before=_value(record["before"]),
     )
     if record["outcome"] is None:
-        return RecordedAct(record["id"], entry, UNFINISHED)
+        return RecordedAction(record["id"], entry, UNFINISHED)
     result = AuditResult(outcome=record["outcome"], code=record["code"], after=_value(record["after"]))
-    return RecordedAct(record["id"], entry, result)
+    return RecordedAction(record["id"], entry, result)
 
 
 def _value(text: str | None) -> JsonValue:

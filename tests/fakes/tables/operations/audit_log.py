@@ -11,7 +11,7 @@ from batchwright.database.tables.operations.audit_log import (
     AuditLogExtent,
     AuditLogTable,
     AuditResult,
-    RecordedAct,
+    RecordedAction,
 )
 from batchwright.rules.ids import audit_entry_position
 from tests.fakes.tables.rows import Rows
@@ -26,22 +26,23 @@ class MemoryAuditLog(AuditLogTable):
             raise ValueError("PostgreSQL stores no NUL")
         self._rows.enter().audit_log_position += 1
         id = f"act_{self._rows.audit_log_position:016x}{secrets.token_hex(8)}"
-        self._rows.audit_log[id] = RecordedAct(id, entry, UNFINISHED)
+        self._rows.audit_log[id] = RecordedAction(id, entry, UNFINISHED)
         return id
 
     async def finish(self, id: str, result: AuditResult) -> None:
-        act = self._rows.enter().audit_log[id]
-        if act.result is UNFINISHED:
-            self._rows.audit_log[id] = act._replace(result=result)
+        action = self._rows.enter().audit_log[id]
+        if action.result is UNFINISHED:
+            self._rows.audit_log[id] = action._replace(result=result)
 
     async def extent(self, running_since: datetime) -> AuditLogExtent:
-        acts = self._rows.enter().audit_log.values()
+        actions = self._rows.enter().audit_log.values()
         running = [
-            act.id
-            for act in acts
-            if act.result is UNFINISHED and act.entry.created_at > _began_after(act.entry, running_since)
+            action.id
+            for action in actions
+            if action.result is UNFINISHED
+            and action.entry.created_at > _began_after(action.entry, running_since)
         ]
-        oldest = min((audit_entry_position(act.id) for act in acts), default=None)
+        oldest = min((audit_entry_position(action.id) for action in actions), default=None)
         latest = self._rows.audit_log_position
         return AuditLogExtent(latest, oldest, min(running, default=f"act_{latest + 1:016x}"))
 
@@ -57,11 +58,11 @@ class MemoryAuditLog(AuditLogTable):
         ascending: bool,
         above: str | None = None,
         below: str | None = None,
-    ) -> tuple[list[RecordedAct], bool]:
-        acts = [act for act in self._rows.enter().audit_log.values() if _matches(act, filters)]
-        acts = [act for act in acts if (above or "") < act.id < (below or "b")]
-        acts.sort(key=lambda act: act.id, reverse=not ascending)
-        return acts[:limit], len(acts) > limit
+    ) -> tuple[list[RecordedAction], bool]:
+        actions = [action for action in self._rows.enter().audit_log.values() if _matches(action, filters)]
+        actions = [action for action in actions if (above or "") < action.id < (below or "b")]
+        actions.sort(key=lambda action: action.id, reverse=not ascending)
+        return actions[:limit], len(actions) > limit
 
     async def count_old(self, before: datetime) -> int:
         return len(self._old(before))
@@ -73,24 +74,26 @@ class MemoryAuditLog(AuditLogTable):
         return len(old)
 
     def _old(self, before: datetime) -> list[str]:
-        return [id for id, act in self._rows.enter().audit_log.items() if act.entry.created_at <= before]
+        return [
+            id for id, action in self._rows.enter().audit_log.items() if action.entry.created_at <= before
+        ]
 
 
-def _matches(act: RecordedAct, filters: AuditFilters) -> bool:
-    entry = act.entry
+def _matches(action: RecordedAction, filters: AuditFilters) -> bool:
+    entry = action.entry
     actor = (entry.actor.tenant, entry.actor.key_id, entry.actor.user)
     return (
         filters.action in (None, entry.action)
         and (filters.actor is None or filters.actor in actor)
         and filters.target in (None, entry.target.id)
         and filters.tenant in (None, entry.target.tenant)
-        and filters.outcome in (None, act.result.outcome)
+        and filters.outcome in (None, action.result.outcome)
         and (filters.created_after is None or entry.created_at >= filters.created_after)
         and (filters.created_before is None or entry.created_at < filters.created_before)
     )
 
 
 def _began_after(entry: AuditEntry, running_since: datetime) -> datetime:
-    """Return the time after which an act must have begun that may still be running."""
+    """Return the time after which an action must have begun that may still be running."""
     is_long = entry.action is AuditAction.CONSISTENCY_REPAIR
     return running_since - timedelta(days=1) if is_long else running_since

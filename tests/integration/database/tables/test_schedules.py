@@ -151,16 +151,16 @@ async def test_a_file_that_a_schedule_reads_does_not_expire(any_database: Databa
     assert await expired(now + timedelta(hours=25)) == ["file-2", "file-1"]
 
 
-@pytest.mark.parametrize("act", ["delete", "change"])
+@pytest.mark.parametrize("action", ["delete", "change"])
 async def test_a_batch_of_a_schedule_keeps_an_expired_file_after_the_schedule_stops_reading_it(
-    any_database: Database, act: str
+    any_database: Database, action: str
 ) -> None:
     """The batch was created after the expiry. Its input may be read much later."""
     for id in ("file-1", "file-2"):
         await any_database.files.insert(a_file(id, created_at=LONG_AGO, expires_at=after(-86_400)))
     await any_database.schedules.insert(a_schedule(), 0)
     await any_database.batches.upsert(an_order("batch_1"))
-    if act == "delete":
+    if action == "delete":
         await any_database.schedules.delete("t", "schedule_1")
     else:
         template = TEMPLATE.model_copy(update={"input_file_id": "file-3"})

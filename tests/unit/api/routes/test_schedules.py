@@ -45,8 +45,8 @@ def stored(api: ApiFixture, id: str) -> StoredSchedule:
     return api.schedules.stored[id]
 
 
-async def acted(api: ApiFixture, id: str, act: str) -> ScheduleObject:
-    return read(await api.http.post(f"{SCHEDULES}/{id}/{act}"), ScheduleObject)
+async def acted(api: ApiFixture, id: str, action: str) -> ScheduleObject:
+    return read(await api.http.post(f"{SCHEDULES}/{id}/{action}"), ScheduleObject)
 
 
 async def refused(api: ApiFixture, fields: Mapping[str, object]) -> tuple[str | None, str]:

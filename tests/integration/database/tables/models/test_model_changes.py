@@ -97,7 +97,7 @@ async def test_a_change_that_expects_another_version_changes_nothing(
 ) -> None:
     changes = any_database.model_changes
 
-    async def act(*expected: int) -> list[ModelChange]:
+    async def action(*expected: int) -> list[ModelChange]:
         match how:
             case "put":
                 return await changes.put("a", TWO, START, anything, expected)
@@ -111,16 +111,16 @@ async def test_a_change_that_expects_another_version_changes_nothing(
                 return await changes.revert("a", anything, expected)
 
     with pytest.raises(VersionConflict) as missing:
-        await act(7)
+        await action(7)
     assert missing.value.present == 0
     before = await changes.put("a", ONE, START, anything, [0])
     present = before[0].version
     for wrong in (0, present + 1):
         with pytest.raises(VersionConflict) as conflict:
-            await act(wrong)
+            await action(wrong)
         assert conflict.value.present == present
     assert await changes.all() == before
-    await act(0, present)
+    await action(0, present)
     assert await changes.all() != before
 
 

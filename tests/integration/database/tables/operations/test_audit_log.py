@@ -18,7 +18,7 @@ from batchwright.database.tables.operations.audit_log import (
     AuditLogExtent,
     AuditResult,
     AuditTarget,
-    RecordedAct,
+    RecordedAction,
 )
 from batchwright.rules.ids import audit_entry_position, is_audit_entry_id
 from tests.integration.database.rows import after
@@ -45,23 +45,23 @@ def entry(
     return AuditEntry(created_at=at, actor=actor, action=action, target=target, before=before)
 
 
-async def listed(database: Database, filters: AuditFilters) -> list[RecordedAct]:
-    acts, more = await database.audit_log.page(filters, limit=10, ascending=True)
+async def listed(database: Database, filters: AuditFilters) -> list[RecordedAction]:
+    actions, more = await database.audit_log.page(filters, limit=10, ascending=True)
     assert not more
-    return acts
+    return actions
 
 
-async def test_an_act_has_its_first_outcome_and_is_unknown_before(any_database: Database) -> None:
-    log, act = any_database.audit_log, entry(after(1))
-    id = await log.begin(act)
+async def test_an_action_has_its_first_outcome_and_is_unknown_before(any_database: Database) -> None:
+    log, action = any_database.audit_log, entry(after(1))
+    id = await log.begin(action)
     assert is_audit_entry_id(id)
-    assert await listed(any_database, AuditFilters()) == [RecordedAct(id, act, UNFINISHED)]
+    assert await listed(any_database, AuditFilters()) == [RecordedAction(id, action, UNFINISHED)]
     await log.finish(id, OK)
     await log.finish(id, AuditResult(outcome=AuditOutcome.FAILED, code="late"))
-    assert await listed(any_database, AuditFilters()) == [RecordedAct(id, act, OK)]
+    assert await listed(any_database, AuditFilters()) == [RecordedAction(id, action, OK)]
 
 
-async def test_acts_are_selected_by_every_filter(any_database: Database) -> None:
+async def test_actions_are_selected_by_every_filter(any_database: Database) -> None:
     log = any_database.audit_log
     command = AuditActor(source="cli", user="root", address="host")
     first, second = entry(after(1)), entry(after(2), command, AuditAction.QUOTA_RESET, "blue")
@@ -81,35 +81,35 @@ async def test_acts_are_selected_by_every_filter(any_database: Database) -> None
         (AuditFilters(created_before=after(2)), first),
     ]
     for selection, found in filters:
-        assert [act.entry for act in await listed(any_database, selection)] == [found], selection
+        assert [action.entry for action in await listed(any_database, selection)] == [found], selection
     assert await listed(any_database, AuditFilters(tenant="green")) == []
 
 
 async def test_pages_continue_after_an_entry_in_both_directions(any_database: Database) -> None:
     log = any_database.audit_log
     # Processes may have different clocks: the order is the one in which the entries were recorded.
-    acts = [entry(after(seconds)) for seconds in (5, 5, 3, 4)]
-    ids = [await log.begin(act) for act in acts]
+    actions = [entry(after(seconds)) for seconds in (5, 5, 3, 4)]
+    ids = [await log.begin(action) for action in actions]
     assert [audit_entry_position(id) for id in ids] == [1, 2, 3, 4]
     first, more = await log.page(AuditFilters(), limit=3, ascending=True)
     rest, done = await log.page(AuditFilters(), limit=3, ascending=True, above=first[-1].id)
-    assert [act.entry for act in (*first, *rest)] == acts
+    assert [action.entry for action in (*first, *rest)] == actions
     assert (more, done) == (True, False)
     first, more = await log.page(AuditFilters(), limit=3, ascending=False)
     rest, done = await log.page(AuditFilters(), limit=3, ascending=False, below=first[-1].id)
-    assert [act.entry for act in (*first, *rest)] == acts[::-1]
+    assert [action.entry for action in (*first, *rest)] == actions[::-1]
     assert (more, done) == (True, False)
     between, _ = await log.page(AuditFilters(), limit=3, ascending=True, above=ids[0], below=ids[3])
-    assert [act.id for act in between] == ids[1:3]
+    assert [action.id for action in between] == ids[1:3]
 
 
-async def test_retention_deletes_old_acts_with_their_outcomes(any_database: Database) -> None:
-    log, acts = any_database.audit_log, [entry(after(number)) for number in range(3)]
-    for act in acts:
-        await log.finish(await log.begin(act), OK)
+async def test_retention_deletes_old_actions_with_their_outcomes(any_database: Database) -> None:
+    log, actions = any_database.audit_log, [entry(after(number)) for number in range(3)]
+    for action in actions:
+        await log.finish(await log.begin(action), OK)
     assert await log.count_old(after(1)) == 2
     assert [await log.remove_old(after(1), 1) for _ in range(3)] == [1, 1, 0]
-    assert [act.entry for act in await listed(any_database, AuditFilters())] == acts[2:]
+    assert [action.entry for action in await listed(any_database, AuditFilters())] == actions[2:]
 
 
 async def test_the_extent_tells_what_is_deleted_and_what_may_be_running(any_database: Database) -> None:
@@ -136,7 +136,7 @@ async def test_the_extent_tells_what_is_deleted_and_what_may_be_running(any_data
 async def test_a_repair_may_be_running_for_a_day(any_database: Database) -> None:
     log = any_database.audit_log
     repair = entry(after(0)).model_copy(update={"action": AuditAction.CONSISTENCY_REPAIR})
-    ids = [await log.begin(act) for act in (repair, entry(after(0)))]
+    ids = [await log.begin(action) for action in (repair, entry(after(0)))]
     assert (await log.extent(after(86_399))).ended_below == ids[0]
     assert (await log.extent(after(86_400))).ended_below > ids[1]
 
@@ -150,10 +150,10 @@ async def test_a_position_has_one_entry(any_database: Database) -> None:
 
 
 @pytest.mark.integration
-async def test_an_act_does_not_wait_forever_for_one_that_is_never_committed(
+async def test_an_action_does_not_wait_forever_for_one_that_is_never_committed(
     database: Database, connection: DatabaseConnection
 ) -> None:
-    """Acts that wait would take all connections from requests that record nothing."""
+    """Actions that wait would take all connections from requests that record nothing."""
     async with connection.transaction():
         await connection.execute(INSERT)
         with pytest.raises(DatabaseUnavailable, match="lock timeout"):
@@ -177,7 +177,7 @@ async def test_an_entry_that_is_committed_late_is_behind_no_entry_that_was_visib
     await beginning
     cursor = exported[-1].id if exported else None
     rest, _ = await log.page(AuditFilters(), limit=10, ascending=True, above=cursor)
-    assert [act.entry.target.id for act in (*exported, *rest)] == ["late", "quota-of-red"]
+    assert [action.entry.target.id for action in (*exported, *rest)] == ["late", "quota-of-red"]
 
 
 @pytest.mark.integration
@@ -209,11 +209,11 @@ async def test_an_entry_that_is_rolled_back_leaves_no_gap(
 async def test_the_owner_of_the_tables_cannot_change_or_delete_an_entry(
     statement: str, database: Database, database_url: str
 ) -> None:
-    act = entry(after(1))
-    id = await database.audit_log.begin(act)
+    action = entry(after(1))
+    id = await database.audit_log.begin(action)
     await database.audit_log.finish(id, OK)
     connection = await connect(database_url)
     with pytest.raises(ServerError, match="append-only"):
         await connection.execute(statement)
     await connection.close()
-    assert await listed(database, AuditFilters()) == [RecordedAct(id, act, OK)]
+    assert await listed(database, AuditFilters()) == [RecordedAction(id, action, OK)]

@@ -40,7 +40,7 @@ async def keyed() -> AsyncGenerator[ApiFixture]:
 
 
 async def entries(api: ApiFixture, key: ApiKey | None = None, **query: str) -> list[AuditEntryObject]:
-    """Return the recorded acts, oldest first."""
+    """Return the recorded actions, oldest first."""
     headers = {} if key is None else {"Authorization": f"Bearer {key.text}"}
     page = await api.http.get("/admin/audit-log", params={**query, "order": "asc"}, headers=headers)
     return read(page, AuditLogPage).data
@@ -67,7 +67,7 @@ async def test_a_change_is_recorded_with_who_from_where_and_the_state_before_and
     assert entry.target.model_dump(mode="json") == {"type": "quota", "id": "red", "tenant": "red"}
 
 
-async def test_every_act_of_operators_shows_what_it_changed(api: ApiFixture) -> None:
+async def test_every_action_of_operators_shows_what_it_changed(api: ApiFixture) -> None:
     batch = (await api.create(tenant="red")).id
     other = (await api.create(tenant="red")).id
     calls: list[tuple[str, str, Mapping[str, object] | None]] = [
@@ -158,7 +158,7 @@ async def test_no_secret_is_recorded(api: ApiFixture) -> None:
     assert (delete["action"], delete["after"]) == ("webhook.delete", None)
 
 
-async def test_destructive_acts_of_tenants_are_recorded_once_for_each_object(api: ApiFixture) -> None:
+async def test_destructive_actions_of_tenants_are_recorded_once_for_each_object(api: ApiFixture) -> None:
     file, batch = await api.upload(), await api.create()
     upload = await api.openai.uploads.create(bytes=5, filename="a", mime_type="text/plain", purpose="vision")
     for _ in range(3):
@@ -178,7 +178,7 @@ async def test_destructive_acts_of_tenants_are_recorded_once_for_each_object(api
         assert after["status"] == end
 
 
-async def test_a_tenant_cannot_fill_the_audit_log_with_refused_acts(api: ApiFixture) -> None:
+async def test_a_tenant_cannot_fill_the_audit_log_with_refused_actions(api: ApiFixture) -> None:
     batch, unknown = await api.create(tenant="red"), "batch_" + "0" * 32
     headers = {"X-Tenant": "red"}
     answers = [
@@ -231,7 +231,7 @@ async def test_the_creation_of_a_schedule_is_recorded_with_its_creator(keyed: Ap
     assert states(refused) == (None, None, AuditOutcome.REFUSED, "invalid_value")
 
 
-async def test_a_denied_act_of_operators_is_recorded_and_other_denials_are_not(keyed: ApiFixture) -> None:
+async def test_a_denied_action_of_operators_is_recorded_and_other_denials_are_not(keyed: ApiFixture) -> None:
     tenant = await create_key(keyed.database, "red", scopes=[Scope.READ])
     viewer = await create_key(keyed.database, "ops", scopes=[Scope.VIEWER])
     headers = {"Authorization": f"Bearer {tenant.text}"}
@@ -255,7 +255,7 @@ async def test_a_denied_act_of_operators_is_recorded_and_other_denials_are_not(k
     assert len(keyed.database.rows.audit_log) <= REPEATABLE_PER_MINUTE + 1
 
 
-async def test_an_act_that_names_the_tenant_of_another_is_recorded_for_the_tenant_of_the_key(
+async def test_an_action_that_names_the_tenant_of_another_is_recorded_for_the_tenant_of_the_key(
     keyed: ApiFixture,
 ) -> None:
     admin = await create_key(keyed.database, "ops", scopes=[Scope.ADMIN])
@@ -281,7 +281,7 @@ async def test_an_act_that_names_the_tenant_of_another_is_recorded_for_the_tenan
     assert len(keyed.database.rows.audit_log) <= REPEATABLE_PER_MINUTE + 1
 
 
-async def test_an_act_that_cannot_be_recorded_does_not_happen(
+async def test_an_action_that_cannot_be_recorded_does_not_happen(
     api: ApiFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = await api.upload()
@@ -296,7 +296,7 @@ async def test_an_act_that_cannot_be_recorded_does_not_happen(
     assert api.database.rows.holds == {}
 
 
-async def test_an_outcome_that_cannot_be_recorded_is_unknown_and_the_act_stays(
+async def test_an_outcome_that_cannot_be_recorded_is_unknown_and_the_action_stays(
     api: ApiFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unavailable(_: AuditLogTable, id: str, result: AuditResult) -> None:
@@ -308,7 +308,7 @@ async def test_an_outcome_that_cannot_be_recorded_is_unknown_and_the_act_stays(
     assert states(entry) == (None, None, AuditOutcome.UNKNOWN, None)
 
 
-async def test_an_error_of_the_server_is_a_failed_act(
+async def test_an_error_of_the_server_is_a_failed_action(
     api: ApiFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*_: object) -> None:
@@ -337,7 +337,7 @@ async def test_the_export_is_complete_and_continues_after_a_line(
     assert (await api.http.head("/admin/audit-log/export")).status_code == 200
 
 
-async def test_an_export_ends_before_an_act_that_may_still_be_running(api: ApiFixture) -> None:
+async def test_an_export_ends_before_an_action_that_may_still_be_running(api: ApiFixture) -> None:
     await api.http.put("/admin/holds", json={"tenant": "red"})
     [finished] = (await api.http.get("/admin/audit-log/export")).text.splitlines()
     entry = api.database.rows.audit_log[json.loads(finished)["id"]].entry

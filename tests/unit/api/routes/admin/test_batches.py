@@ -236,12 +236,12 @@ async def test_a_batch_that_has_ended_or_is_cancelled_keeps_its_priority(api: Ap
         assert f"with status '{status}'" in error_of(refused).message
 
 
-@pytest.mark.parametrize("act", ["cancel", "pause", "resume"])
-async def test_a_batch_that_has_ended_is_not_changed(api: ApiFixture, act: str) -> None:
+@pytest.mark.parametrize("action", ["cancel", "pause", "resume"])
+async def test_a_batch_that_has_ended_is_not_changed(api: ApiFixture, action: str) -> None:
     done = await completed(api, "red")
-    refused = await api.http.post(f"/admin/batches/{done}/{act}")
+    refused = await api.http.post(f"/admin/batches/{done}/{action}")
     assert refused.status_code == 409
-    assert error_of(refused).message == f"Cannot {act} a batch with status 'completed'."
+    assert error_of(refused).message == f"Cannot {action} a batch with status 'completed'."
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ async def test_a_cursor_that_is_no_batch_id_is_a_404(api: ApiFixture) -> None:
     assert (await api.http.get("/admin/batches?after=x")).status_code == 404
 
 
-async def test_every_act_is_logged_with_the_key_of_the_operator(caplog: pytest.LogCaptureFixture) -> None:
+async def test_every_action_is_logged_with_the_key_of_the_operator(caplog: pytest.LogCaptureFixture) -> None:
     async with open_api(auth="api_key") as api:
         owner = await create_key(api.database, "red")
         operator = await create_key(api.database, "ops", scopes=[Scope.ADMIN])
@@ -289,9 +289,9 @@ async def test_every_act_is_logged_with_the_key_of_the_operator(caplog: pytest.L
             input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
         )
         with caplog.at_level("INFO"):
-            for act in ("pause", "resume", "cancel"):
+            for action in ("pause", "resume", "cancel"):
                 headers = {"Authorization": f"Bearer {operator.text}"}
-                answer = await api.http.post(f"/admin/batches/{batch.id}/{act}", headers=headers)
+                answer = await api.http.post(f"/admin/batches/{batch.id}/{action}", headers=headers)
                 assert answer.status_code == 200
         (stored,) = (row.key for row in api.database.rows.api_keys.values() if row.key.tenant == "ops")
         entries = [

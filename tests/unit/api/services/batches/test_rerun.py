@@ -236,13 +236,13 @@ async def test_a_failed_batch_can_be_resumed_until_its_results_are_deleted(api: 
 
 
 def before_the_claim(
-    api: ApiFixture, monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]]
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch, action: Callable[[], Awaitable[object]]
 ) -> None:
-    """Call `act` during the next rerun: after the API's checks, and before it claims the rerun."""
+    """Call `action` during the next rerun: after the API's checks, and before it claims the rerun."""
     claim = api.database.reruns.claim
 
     async def late(order: BatchOrder, origin: SourceBatch, file: FileRow | None = None) -> BatchOrder:
-        await act()
+        await action()
         return await claim(order, origin, file)
 
     monkeypatch.setattr(api.database.reruns, "claim", late)

@@ -1,4 +1,4 @@
-"""Records an act in the audit log: that it begins before anything is changed, and its outcome afterwards."""
+"""Records an action in the audit log: that it begins before anything changes, and its outcome afterwards."""
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -57,4 +57,4 @@ async def recorded(
 
 def _warn(id: str, entry: AuditEntry, error: DatabaseUnavailable) -> None:
     extra = {"entry": id, "action": entry.action.value, "error": str(error)}
-    logger.warning("outcome of an act was not recorded in the audit log", extra=extra)
+    logger.warning("outcome of an action was not recorded in the audit log", extra=extra)
