@@ -47,7 +47,7 @@ class _BatchSpending:
 
 
 class SliceCost:
-    """Cost of one slice: of its lines that have succeeded. `rules/costs.py` defines the unit of amounts.
+    """Cost of the lines of one slice that have succeeded. `rules/token_costs.py` defines the unit of amounts.
 
     Attributes:
         amount: cost of the slice, including its earlier turns.

@@ -15,7 +15,7 @@ BUDGETS = (
 class DailyAmounts(NamedTuple):
     """Tokens and cost of one day (UTC), either the amounts that were used or the amounts of a budget.
 
-    In a budget, 0 means no limit. `cost` is an amount as in `rules/costs.py`.
+    In a budget, 0 means no limit. `cost` is an amount as in `rules/token_costs.py`.
     """
 
     tokens: int = 0
@@ -32,7 +32,7 @@ class DailyAmounts(NamedTuple):
 class QuotaLimits(NamedTuple):
     """Limits of one tenant, with one field for each quota in the enum `Quota`. 0 means no limit.
 
-    `cost_per_day` is an amount as in `rules/costs.py`.
+    `cost_per_day` is an amount as in `rules/token_costs.py`.
     """
 
     live_batches: int = 0

@@ -126,7 +126,7 @@ def test_a_run_of_some_sections_replaces_only_these_on_the_page() -> None:
     ("stack", "stage"),
     [
         (
-            ("main (batchwright/worker/main.py)", "data_received (inference/transport/connection.py)"),
+            ("main (batchwright/worker/main.py)", "data_received (inference/transport/http_connection.py)"),
             "HTTP exchange",
         ),
         (("run (activities/ingestion/activity.py)", "write (batchwright/storage/local.py)"), "ingestion"),

@@ -36,7 +36,7 @@ class SliceKey(NamedTuple):
 
 class BatchSpending(NamedTuple):
     """Cap on the cost of a batch, and the cost of some of its lines. Amounts are integers as in
-    `rules/costs.py`.
+    `rules/token_costs.py`.
 
     `is_ending` is True if the batch is ending because it has reached its cap.
     """

@@ -76,6 +76,14 @@ async def test_a_dead_letter_is_retried_or_deleted(api: ApiFixture, browser: Bro
     assert "dead_letter.retry" in log
 
 
+async def test_the_audit_log_has_one_word_for_an_action(api: ApiFixture, browser: Browser) -> None:
+    await api.http.put("/admin/models/mine", json={"backends": [{"url": "http://backend:8000"}]})
+    page = await browser.page("/ui/operator/audit-log")
+    assert '<input name="action"' in page
+    assert "<th>Action</th>" in page
+    assert "Act</th>" not in page
+
+
 async def test_models_show_open_circuits_and_tokens_per_second(api: ApiFixture, browser: Browser) -> None:
     await api.http.put("/admin/models/mine", json={"backends": [{"url": "http://backend:8000"}]})
     traffic = UpstreamTraffic(
