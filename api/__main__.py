@@ -1,6 +1,6 @@
 """Start of `python -m batchwright.api`."""
 
-from batchwright.process import collect_rarely
+from batchwright.process_exit import collect_rarely
 
 if __name__ == "__main__":
     collect_rarely()

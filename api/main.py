@@ -25,7 +25,7 @@ from batchwright.api.long_responses import ApiShutdown
 from batchwright.api.services.batches.progress_events import BatchEvents
 from batchwright.api.services.calls.interactive_calls import InteractiveCalls
 from batchwright.database.errors import DatabaseError, DatabaseUnavailable
-from batchwright.process import run_and_exit
+from batchwright.process_exit import run_and_exit
 from batchwright.settings import Settings, SettingsError, load, require_backends
 from batchwright.settings.unknown_variables import warn_about_unknown_variables
 from batchwright.settings.value_formats import is_loopback

@@ -28,7 +28,7 @@ _INNERMOST = {
     "dispatch of lines": ("activities/execution/",),
     _OTHER: ("batchwright/worker/", "activities/services/"),
 }
-_MAIN = ("batchwright/worker/main.py", "batchwright/worker/__main__.py", "batchwright/process.py")
+_MAIN = ("batchwright/worker/main.py", "batchwright/worker/__main__.py", "batchwright/process_exit.py")
 EVENT_LOOP = "event loop: sockets and callbacks"
 STAGES = (*dict.fromkeys((*_INNERMOST, *_WHOLE_STACK)), EVENT_LOOP)
 

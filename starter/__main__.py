@@ -6,7 +6,7 @@ from typing import Annotated, Never
 import typer
 from typer.core import TyperGroup
 
-from batchwright.process import collect_rarely, run_and_exit
+from batchwright.process_exit import collect_rarely, run_and_exit
 from batchwright.starter.lazy_commands import LazyCommand
 
 # These commands pass their options on to the process, which also prints the help.

@@ -16,7 +16,7 @@ def _exit(number: int, frame: FrameType | None) -> None:
 if __name__ == "__main__":
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit)
-    from batchwright.process import collect_rarely
+    from batchwright.process_exit import collect_rarely
 
     collect_rarely()
     from batchwright.worker.main import run

@@ -11,7 +11,7 @@ import uvloop
 
 from batchwright import settings as settings_module
 from batchwright.activities import memory
-from batchwright.process import run_and_exit
+from batchwright.process_exit import run_and_exit
 from batchwright.settings.unknown_variables import warn_about_unknown_variables
 from batchwright.storage.base import StorageError
 from batchwright.telemetry.logging import configure_logging

@@ -19,12 +19,12 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from batchwright.activities.batch_schedules.activity import BatchScheduling
 from batchwright.activities.consistency.activity import ConsistencyChecking
 from batchwright.activities.consistency.workflow_runs import TemporalBatchRunSource
+from batchwright.activities.end_without_files import Lifecycle
 from batchwright.activities.execution.activity import Execution
 from batchwright.activities.execution.lease import temporal_heartbeat
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.finalization.activity import Finalization
 from batchwright.activities.ingestion.activity import Ingestion
-from batchwright.activities.lifecycle import Lifecycle
 from batchwright.activities.output_copies.activity import OutputCopies
 from batchwright.activities.retention.activity import Retention
 from batchwright.activities.services.batch_cost_cap import BatchCosts

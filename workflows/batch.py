@@ -35,11 +35,6 @@ with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.temporal_payloads.output_copies import WORKFLOW as OUTPUT_COPY_WORKFLOW
     from batchwright.contracts.terms import BatchStatus, ValidationError
     from batchwright.rules.deadline import Deadline
-    from batchwright.workflows.details import (
-        details_markdown,
-        ensure_search_attributes,
-        set_status_attributes,
-    )
     from batchwright.workflows.failures import abandoned, cause_of, gave_up_on_storage, sentence_for_tenant
     from batchwright.workflows.model_children import DesiredState, ModelRuns
     from batchwright.workflows.options import (
@@ -51,6 +46,11 @@ with workflow.unsafe.imports_passed_through():
         output_copy_workflow_options,
     )
     from batchwright.workflows.steps import run_until
+    from batchwright.workflows.web_ui_summary import (
+        details_markdown,
+        ensure_search_attributes,
+        set_status_attributes,
+    )
 
 T = TypeVar("T")
 

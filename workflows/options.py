@@ -22,9 +22,9 @@ with workflow.unsafe.imports_passed_through():
         output_copy_id,
     )
     from batchwright.contracts.temporal_payloads.batch import BatchOrder
+    from batchwright.contracts.temporal_payloads.batch_schedules import ScheduleRef
     from batchwright.contracts.temporal_payloads.execution import ModelRun
     from batchwright.contracts.temporal_payloads.retention import RetentionKind
-    from batchwright.contracts.temporal_payloads.scheduled_batches import ScheduleRef
     from batchwright.contracts.temporal_payloads.webhooks import DeliveryOrder
     from batchwright.rules.dispatch.batch_ranking import fairness_key_of, is_late, size_group
 

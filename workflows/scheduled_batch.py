@@ -9,7 +9,7 @@ from temporalio.exceptions import ActivityError, FailureError, WorkflowAlreadySt
 
 with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.temporal_payloads.batch import BatchOrder
-    from batchwright.contracts.temporal_payloads.scheduled_batches import (
+    from batchwright.contracts.temporal_payloads.batch_schedules import (
         WORKFLOW,
         RunRecord,
         ScheduleActivities,

@@ -11,7 +11,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from batchwright.activities.errors import translated
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
-from batchwright.contracts.temporal_payloads.scheduled_batches import (
+from batchwright.contracts.temporal_payloads.batch_schedules import (
     BatchTemplate,
     RunRecord,
     ScheduleActivities,

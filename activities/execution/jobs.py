@@ -28,9 +28,9 @@ from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch
 from batchwright.inference.transport.base import TargetUrl
 from batchwright.inference.upstream import Upstream
-from batchwright.rules.backends.async_jobs import JobReport, JobState, job_path
 from batchwright.rules.backends.body_rewriting import INLINE_REWRITE_BYTES, with_string
 from batchwright.rules.backends.callback_tokens import CallbackToken
+from batchwright.rules.backends.job_reports import JobReport, JobState, job_path
 from batchwright.rules.dispatch import retry_policy
 from batchwright.rules.dispatch.retry_policy import DEFERRED
 from batchwright.storage.base import StorageUnavailable

@@ -12,7 +12,7 @@ from batchwright.database.database import Database
 from batchwright.database.records import FileRow
 from batchwright.rules import object_keys
 from batchwright.rules.input.validation_errors import ValidationCode
-from batchwright.rules.locations import parse_object
+from batchwright.rules.object_locations import parse_object
 from batchwright.rules.retention import INPUT_FILE_LIFETIME
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage

@@ -13,7 +13,7 @@ from batchwright.contracts.terms import Endpoint
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.transport.base import Header, TargetUrl
 from batchwright.inference.upstream import Upstream
-from batchwright.rules.backends.async_jobs import job_path
+from batchwright.rules.backends.job_reports import job_path
 from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)

@@ -24,12 +24,12 @@ from batchwright.api.schemas.start_time import StartTime, parse_start_at
 from batchwright.api.schemas.webhooks import BatchWebhookBody, WebhookSpec, parse_batch_webhook
 from batchwright.contracts.model_registry.price_config import DecimalText, parse_decimal
 from batchwright.contracts.temporal_payloads.batch import DEFAULT_PRIORITY, MAX_PRIORITY, MIN_PRIORITY, Caller
-from batchwright.contracts.temporal_payloads.scheduled_batches import BatchTemplate
+from batchwright.contracts.temporal_payloads.batch_schedules import BatchTemplate
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.batch_filters import MAX_METADATA_PAIRS
 from batchwright.rules.deadline import DEFAULT_WINDOW, window_seconds
 from batchwright.rules.ids import new_file_id
-from batchwright.rules.locations import MAX_URL_CHARACTERS, SCHEME, parse_output_location
+from batchwright.rules.object_locations import MAX_URL_CHARACTERS, SCHEME, parse_output_location
 from batchwright.settings import Settings
 
 BATCH_FIELDS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")

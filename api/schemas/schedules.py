@@ -18,7 +18,7 @@ from batchwright.contracts.api_objects.schedules import (
     ScheduleObject,
     ScheduleRunObject,
 )
-from batchwright.contracts.temporal_payloads.scheduled_batches import BatchTemplate, OverlapPolicy
+from batchwright.contracts.temporal_payloads.batch_schedules import BatchTemplate, OverlapPolicy
 from batchwright.database.tables.schedules import ScheduleRow, ScheduleRunRow
 from batchwright.rules.cron_expressions import MAX_CRON_CHARACTERS, check_cron
 from batchwright.settings import Settings

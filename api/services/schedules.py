@@ -16,7 +16,7 @@ from batchwright.api.schemas.schedules import (
 from batchwright.api.services.batches.creation import check_output_location
 from batchwright.contracts.api_objects.schedules import ScheduleObject
 from batchwright.contracts.temporal_payloads.batch import Caller
-from batchwright.contracts.temporal_payloads.scheduled_batches import BatchTemplate, OverlapPolicy
+from batchwright.contracts.temporal_payloads.batch_schedules import BatchTemplate, OverlapPolicy
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.schedules import ScheduleRow
 from batchwright.rules.ids import is_file_id, is_schedule_id

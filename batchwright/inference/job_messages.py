@@ -3,7 +3,7 @@
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.model_registry.job_config import JobConfig
 from batchwright.inference.request_outcome import Outcome, invalid_response
-from batchwright.rules.backends.async_jobs import (
+from batchwright.rules.backends.job_reports import (
     InvalidJobReport,
     JobReport,
     JobState,

@@ -8,7 +8,7 @@ from batchwright.contracts.temporal_payloads.batch import (
     BatchOrder,
     BatchPolicy,
 )
-from batchwright.contracts.temporal_payloads.scheduled_batches import BatchTemplate
+from batchwright.contracts.temporal_payloads.batch_schedules import BatchTemplate
 from batchwright.settings import Settings
 
 _OUTSTANDING_SLICES = 32

@@ -23,7 +23,7 @@ from temporalio.common import Priority, SearchAttributePair, TypedSearchAttribut
 from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.contracts import search_attributes, temporal_names
-from batchwright.contracts.temporal_payloads.scheduled_batches import (
+from batchwright.contracts.temporal_payloads.batch_schedules import (
     WORKFLOW,
     OverlapPolicy,
     ScheduleRef,

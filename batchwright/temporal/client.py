@@ -19,7 +19,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from batchwright.settings import Settings
 from batchwright.telemetry.exposition import free_sdk_address
-from batchwright.telemetry.interceptor import TelemetryInterceptor
+from batchwright.telemetry.trace_interceptor import TelemetryInterceptor
 from batchwright.temporal import credentials
 from batchwright.temporal.codec import build_codec
 from batchwright.temporal.connection import TemporalConnection

@@ -10,20 +10,20 @@ import pytest
 from batchwright import contracts
 from batchwright.activities.batch_schedules.activity import BatchScheduling
 from batchwright.activities.consistency.activity import ConsistencyChecking
+from batchwright.activities.end_without_files import Lifecycle
 from batchwright.activities.execution.activity import Execution
 from batchwright.activities.finalization.activity import Finalization
 from batchwright.activities.ingestion.activity import Ingestion
-from batchwright.activities.lifecycle import Lifecycle
 from batchwright.activities.output_copies.activity import OutputCopies
 from batchwright.activities.retention.activity import Retention
 from batchwright.activities.webhooks.activity import WebhookDeliveries
+from batchwright.contracts.temporal_payloads.batch_schedules import ScheduleActivities
 from batchwright.contracts.temporal_payloads.consistency import ConsistencyCheckActivities
 from batchwright.contracts.temporal_payloads.execution import ExecutionActivities
 from batchwright.contracts.temporal_payloads.finalization import FinalizationActivities, LifecycleActivities
 from batchwright.contracts.temporal_payloads.ingestion import IngestionActivities
 from batchwright.contracts.temporal_payloads.output_copies import OutputCopyActivities
 from batchwright.contracts.temporal_payloads.retention import RetentionActivities
-from batchwright.contracts.temporal_payloads.scheduled_batches import ScheduleActivities
 from batchwright.contracts.temporal_payloads.webhooks import WebhookActivities
 
 PHASES: list[tuple[type, type]] = [

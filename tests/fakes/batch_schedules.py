@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from batchwright.contracts.temporal_payloads.scheduled_batches import ScheduleSpec
+from batchwright.contracts.temporal_payloads.batch_schedules import ScheduleSpec
 from batchwright.temporal.batch_schedules import (
     BatchSchedules,
     ScheduleMissing,

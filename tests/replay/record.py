@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 from temporalio.client import WorkflowFailureError
 
+from batchwright.contracts.temporal_payloads.batch_schedules import ScheduledBatch
 from batchwright.contracts.temporal_payloads.retention import RetentionKind, RetentionOrder
-from batchwright.contracts.temporal_payloads.scheduled_batches import ScheduledBatch
 from batchwright.contracts.temporal_payloads.webhooks import DeliveryOrder
 from tests.replay.batches import SCENARIOS
 from tests.replay.on_a_server import PINNED, SCHEDULED, record_pinned, record_scheduled

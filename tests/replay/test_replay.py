@@ -11,7 +11,7 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchResult
-from batchwright.telemetry.interceptor import TelemetryInterceptor
+from batchwright.telemetry.trace_interceptor import TelemetryInterceptor
 from batchwright.temporal import DATA_CONVERTER
 from batchwright.worker.wiring import workflow_sandbox
 from batchwright.workflows.batch import BatchWorkflow

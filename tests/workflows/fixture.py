@@ -24,11 +24,11 @@ from batchwright.contracts.temporal_names import (
     output_copy_id,
 )
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchPolicy, BatchResult, BatchState
+from batchwright.contracts.temporal_payloads.batch_schedules import ScheduledBatchResult, ScheduleRef
 from batchwright.contracts.temporal_payloads.consistency import ConsistencyCheckOrder, ConsistencyCheckResult
 from batchwright.contracts.temporal_payloads.execution import ModelRun, ModelRunResult
 from batchwright.contracts.temporal_payloads.output_copies import OutputCopyState
 from batchwright.contracts.temporal_payloads.retention import RetentionOrder, RetentionResult
-from batchwright.contracts.temporal_payloads.scheduled_batches import ScheduledBatchResult, ScheduleRef
 from batchwright.contracts.temporal_payloads.webhooks import DeliveryOrder, DeliveryResult
 from batchwright.contracts.terms import Endpoint
 from batchwright.starter.embedded_stack.ports import free_port

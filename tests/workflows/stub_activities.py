@@ -9,6 +9,12 @@ from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.batch_schedules import (
+    RunRecord,
+    ScheduleActivities,
+    ScheduledBatch,
+    ScheduledRun,
+)
 from batchwright.contracts.temporal_payloads.consistency import (
     ConsistencyCheckActivities,
     ConsistencyCheckOrder,
@@ -32,12 +38,6 @@ from batchwright.contracts.temporal_payloads.retention import (
     SweepPosition,
     SweepRequest,
     SweepResult,
-)
-from batchwright.contracts.temporal_payloads.scheduled_batches import (
-    RunRecord,
-    ScheduleActivities,
-    ScheduledBatch,
-    ScheduledRun,
 )
 from batchwright.contracts.temporal_payloads.webhooks import AttemptRequest, AttemptResult, WebhookActivities
 from batchwright.contracts.terms import BatchStatus

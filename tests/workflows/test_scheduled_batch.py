@@ -7,7 +7,7 @@ from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.batch import SCHEDULED
-from batchwright.contracts.temporal_payloads.scheduled_batches import (
+from batchwright.contracts.temporal_payloads.batch_schedules import (
     RunRecord,
     ScheduledBatch,
     ScheduledBatchResult,

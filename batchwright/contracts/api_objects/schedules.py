@@ -3,7 +3,7 @@
 from typing import Literal
 
 from batchwright.contracts.api_objects.openai import ApiObject
-from batchwright.contracts.temporal_payloads.scheduled_batches import OverlapPolicy
+from batchwright.contracts.temporal_payloads.batch_schedules import OverlapPolicy
 from batchwright.contracts.terms import BatchStatus
 
 

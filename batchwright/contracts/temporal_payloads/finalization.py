@@ -69,7 +69,7 @@ class EndRequest(Message):
 class LifecycleActivities:
     """Declares the activity `end`, so that workflows can call it without importing its implementation.
 
-    The implementation is in `activities/lifecycle.py`.
+    The implementation is in `activities/end_without_files.py`.
     """
 
     @activity.defn

@@ -7,7 +7,7 @@ from typing import Protocol
 from pydantic import field_validator
 
 from batchwright.contracts.message import Message
-from batchwright.contracts.temporal_payloads.scheduled_batches import BatchTemplate, ScheduleSpec
+from batchwright.contracts.temporal_payloads.batch_schedules import BatchTemplate, ScheduleSpec
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.driver import Row
 from batchwright.database.errors import UnknownCursor

@@ -16,7 +16,7 @@ from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.input.input_validator import InputValidator, ValidationReport
 from batchwright.rules.input.input_validator import validate as validate_pieces
 from batchwright.rules.input.line_checks import InputLimits
-from batchwright.rules.locations import SCHEME, parse_object
+from batchwright.rules.object_locations import SCHEME, parse_object
 from batchwright.rules.planning.cost_estimate import InputEstimator, estimate_object
 from batchwright.settings import Settings, load_registry
 from batchwright.starter.input_format import format_problem

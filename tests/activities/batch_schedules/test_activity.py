@@ -9,7 +9,7 @@ from temporalio.testing import ActivityEnvironment
 from batchwright.activities.batch_schedules.activity import BatchScheduling
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, Caller
-from batchwright.contracts.temporal_payloads.scheduled_batches import (
+from batchwright.contracts.temporal_payloads.batch_schedules import (
     BatchTemplate,
     OverlapPolicy,
     RunRecord,

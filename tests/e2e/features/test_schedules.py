@@ -15,7 +15,7 @@ from temporalio.client import Client, ScheduleBackfill
 
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.api_objects.schedules import ScheduleObject
-from batchwright.contracts.temporal_payloads.scheduled_batches import OverlapPolicy, ScheduleSpec
+from batchwright.contracts.temporal_payloads.batch_schedules import OverlapPolicy, ScheduleSpec
 from batchwright.settings import load
 from batchwright.temporal.batch_schedules import TemporalBatchSchedules
 from tests.clients import http_client

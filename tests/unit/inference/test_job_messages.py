@@ -6,8 +6,8 @@ from batchwright.contracts.errors import LineCode
 from batchwright.contracts.model_registry.job_config import JobConfig
 from batchwright.inference import job_messages
 from batchwright.inference.request_outcome import Outcome
-from batchwright.rules.backends.async_jobs import InvalidJobReport, JobState, job_path, parse_job_report
 from batchwright.rules.backends.body_rewriting import with_string
+from batchwright.rules.backends.job_reports import InvalidJobReport, JobState, job_path, parse_job_report
 from batchwright.rules.dispatch import retry_policy
 from batchwright.rules.dispatch.retry_policy import Budget
 

@@ -6,7 +6,7 @@ import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from batchwright.contracts.temporal_payloads.scheduled_batches import OverlapPolicy, ScheduleSpec
+from batchwright.contracts.temporal_payloads.batch_schedules import OverlapPolicy, ScheduleSpec
 from batchwright.settings import load
 from batchwright.temporal import TemporalUnavailable
 from batchwright.temporal.batch_schedules import TemporalBatchSchedules, TimeZoneUnknown

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from batchwright.contracts.temporal_payloads.batch import Caller
+from batchwright.contracts.temporal_payloads.batch_schedules import BatchTemplate, OverlapPolicy
 from batchwright.contracts.temporal_payloads.retention import SweepPosition
-from batchwright.contracts.temporal_payloads.scheduled_batches import BatchTemplate, OverlapPolicy
 from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.database.database import Database
 from batchwright.database.errors import UnknownCursor

@@ -14,7 +14,7 @@ from batchwright.contracts.api_objects.schedules import (
     SchedulePage,
     ScheduleRunObject,
 )
-from batchwright.contracts.temporal_payloads.scheduled_batches import OverlapPolicy, ScheduleSpec
+from batchwright.contracts.temporal_payloads.batch_schedules import OverlapPolicy, ScheduleSpec
 from batchwright.database.tables.schedules import ScheduleRunRow
 from batchwright.rules.ids import new_schedule_id
 from batchwright.temporal import TemporalUnavailable

@@ -24,7 +24,8 @@ def run(code: str, stdout: int = subprocess.PIPE) -> "subprocess.CompletedProces
 
 
 def left(main: str) -> str:
-    return f"{_ABORTS}import sys\nfrom batchwright.process import run_and_exit\nrun_and_exit(lambda: {main})"
+    imports = "import sys\nfrom batchwright.process_exit import run_and_exit"
+    return f"{_ABORTS}{imports}\nrun_and_exit(lambda: {main})"
 
 
 def process(module: str, breaks: str) -> "subprocess.CompletedProcess[str]":

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchwright.rules.locations import ObjectLocation, is_within, parse_object, parse_prefix
+from batchwright.rules.object_locations import ObjectLocation, is_within, parse_object, parse_prefix
 from batchwright.settings.error_messages import SettingsError
 from tests.fakes.settings import load
 
