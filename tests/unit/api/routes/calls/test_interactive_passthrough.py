@@ -11,7 +11,7 @@ import pytest
 from openai import APIError, InternalServerError, NotFoundError, RateLimitError
 
 from batchwright.api.routes.calls import call_body
-from batchwright.api.routes.calls import interactive as routes
+from batchwright.api.routes.calls import interactive_passthrough as routes
 from batchwright.api.services.calls import held_calls
 from batchwright.api.services.calls.interactive_calls import client_settings
 from batchwright.contracts.model_registry.job_config import JobConfig
