@@ -1,5 +1,6 @@
 """Simulates a batch that sends as many requests as its limit allows, while interactive users send too."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -66,6 +67,12 @@ class _Sent(NamedTuple):
 
 @dataclass
 class BatchTraffic:
+    """Sends as many requests of a batch as the limit allows.
+
+    Attributes:
+        lines: number of requests that are left to send.
+    """
+
     clock: Clock
     engine: BackendSimulation
     limit: LimitAlgorithm
@@ -75,12 +82,13 @@ class BatchTraffic:
     timed_out: int = 0
     in_flight: int = 0
     waits: bool = False
+    lines: float = math.inf
 
     def __post_init__(self) -> None:
         self.circuit = CircuitBreaker(5, clock=lambda: self.clock.now)
 
     def send(self) -> None:
-        while self.in_flight < self.limit.current:
+        while self.lines and self.in_flight < self.limit.current:
             wait = self.circuit.wait_seconds()
             if wait:
                 return self._retry_after(max(wait, 0.01))
@@ -88,6 +96,7 @@ class BatchTraffic:
 
     def _ask(self) -> None:
         self.in_flight += 1
+        self.lines -= 1
         sent, attempt = _Sent(self.clock.now, self.in_flight), self.circuit.begin()
         pending: list[SimulatedRequest] = []
         request = self.engine.submit(lambda: self._answered(sent, attempt, pending))

@@ -100,10 +100,11 @@ _WIDE = (
     Case("wide-ten", 4_000, 3.0, 30.0, True, in_flight=256, workers=2, batches=10, sample=16),
     Case("wide-sixty", 3_600, 3.0, 30.0, False, in_flight=256, batches=60, sample=11, is_queued=True),
 )
+# Each takes about half a minute. In less time, the start and the one trial of the adaptive limit would count.
 _SHORT = (
     (Case("short", 14_000, 0.1, 30.0, True),),
-    (Case("short-sixty", 6_000, 0.1, 30.0, False, workers=2, batches=100, is_queued=True),),
-    (Case("short-wide", 28_000, 0.1, 30.0, False, in_flight=256, workers=2, batches=10),),
+    (Case("short-sixty", 12_000, 0.1, 30.0, False, workers=2, batches=200, is_queued=True),),
+    (Case("short-wide", 56_000, 0.1, 30.0, False, in_flight=256, workers=2, batches=10),),
 )
 GROUPS: tuple[tuple[Case, ...], ...] = (_LONG, _ONE_BATCH, _MANY, _WIDE, *_SHORT)
 _BUSY = Case("busy", 1_024, 3.0, 30.0, True)

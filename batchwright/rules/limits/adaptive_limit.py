@@ -14,6 +14,9 @@ There are three kinds of trial:
   start.
 - While the whole limit is used, the limit is raised, in growing steps as long as that helps.
 
+Only responses of a steady load are measured. When a batch ends, its longest responses come last, and when the
+next one begins, its shortest come first: neither shows how busy the backend is.
+
 A backend may serve other callers first, and refuse requests while they use its slots (`LoadSignal.BUSY`).
 Such a refusal is no overload. It starts a second limit, which follows the free slots (`FreeSlots`).
 """
@@ -52,6 +55,8 @@ _STILL_RISING = 0.15  # if the level rises by more during a trial, the slowdown 
 _RECOVERY_THRESHOLD = 0.9  # below this fraction of the last good limit, the limit recovers without a trial
 _UTILIZATION_THRESHOLD = 0.9  # fraction of the current limit that must be used before the limit is raised
 _MIN_PROBED_IN_FLIGHT = 4
+# The load is steady if it is at least this fraction of what it was, minus the difference that chance makes.
+_STEADY_LOAD, _CHANCE_DIFFERENCE = 0.75, 2
 
 
 class LimitChange(StrEnum):
@@ -113,6 +118,7 @@ class AdaptiveLimit:
         self._suspected = False  # True if the last window was slow, and the next one has to confirm it
         self._probed_at = now  # end of the last change that was measured, or the start
         self._lowered_at = -math.inf
+        self._load_fell = False  # True if fewer requests were in flight at the last response than before
         self._trial: LimitTrial | None = None
         self._increase_factor = _INCREASE_FACTOR
         self._decrease_pause = DECREASE_PROBE_SECONDS
@@ -159,7 +165,19 @@ class AdaptiveLimit:
         if signal is not LoadSignal.RESPONDED:
             timed_out = signal is LoadSignal.TIMED_OUT
             return self._on_timeout(sent_at, now) if timed_out else self._on_rejected(sent_at, now)
-        seconds = now - sent_at
+        has_fallen = in_flight < _STEADY_LOAD * min(in_flight_when_sent, self.current) - _CHANCE_DIFFERENCE
+        return self._on_response(now - sent_at, now, kind, has_fallen=has_fallen)
+
+    def _on_response(
+        self, seconds: float, now: float, kind: Hashable, *, has_fallen: bool
+    ) -> LimitChange | None:
+        """Measure a response that took `seconds`.
+
+        Args:
+            has_fallen: True if far fewer requests are in flight than when the request was sent, and a lower
+                limit does not explain it.
+        """
+        meter = self._meter
         if not meter.response_seconds:
             meter.response_seconds = seconds
             self._settle(now)
@@ -171,7 +189,29 @@ class AdaptiveLimit:
             self._apply(min(self._limit + max(self._target / self._limit - 1, 0.1), self._target))
             self._settle(now)
             return None
+        if has_fallen:
+            return self._on_fallen_load(now)
+        if self._load_fell:  # it is steady or rises again; the short responses of a new load end first
+            self._load_fell = False
+            self._settle(now)
+            return None
         return self._evaluate_window(now) if meter.record(kind, seconds, now) else None
+
+    def _on_fallen_load(self, now: float) -> LimitChange | None:
+        """Measure no response until the load is steady again, and end a decrease that is still being tested.
+
+        While fewer and fewer requests are in flight, for example because a batch ends, the remaining
+        responses are the longest ones. They do not show that the backend is slow. A decrease would last until
+        the next batch, so the limit from before the decrease is restored. Return the reason if the limit
+        changed.
+        """
+        trial, self._load_fell = self._trial, True
+        if trial is None or trial.change is LimitChange.INCREASE_PROBE:
+            self._settle(now)
+            return None
+        self._good_limit = trial.limit
+        self._end_trial(now)
+        return self._set_target(trial.limit, now, LimitChange.PROBE_REVERTED)
 
     def search_free_slot(self, now: float) -> None:
         """Raise the limit by one, to find out if the backend has a free slot.

@@ -242,6 +242,40 @@ def test_the_first_and_short_answers_do_not_make_later_ones_look_slow(
     assert lowest >= ceiling / 2
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("ceiling", "seconds", "lines"), [(32, 0.165, 3_000), (64, 5.0, 512), (64, 50.0, 384), (128, 5.0, 2_048)]
+)
+def test_the_long_answers_at_the_end_of_a_batch_do_not_lower_the_limit_of_the_next(
+    ceiling: int, seconds: float, lines: int, seed: int
+) -> None:
+    clock, rng = Clock(), Random(seed)
+    engine = BackendSimulation(BackendModel(slots=2 * ceiling, seconds=seconds, spread=1.0), clock, rng)
+    held = limit(ceiling)
+    total = steps = 0
+    for _ in range(6):
+        assert held.current == ceiling
+        batch = BatchTraffic(clock, engine, held, timeout=3600.0 + 100 * seconds, lines=lines)
+        batch.send()
+        while len(batch.answered) < lines:
+            clock.run(clock.now + seconds / 4)
+            if batch.lines:
+                total, steps = total + held.current, steps + 1
+    assert total / steps >= 0.96 * ceiling
+
+
+def test_a_backend_that_is_slow_when_a_batch_ends_gets_less_of_the_next() -> None:
+    clock = Clock()
+    engine = BackendSimulation(BackendModel(slots=16, seconds=1.0, spread=0.5), clock, Random(1))
+    held = limit(64)
+    for _ in range(4):
+        batch = BatchTraffic(clock, engine, held, timeout=3600.0, lines=1_000)
+        batch.send()
+        while len(batch.answered) < 1_000:
+            clock.run(clock.now + 1.0)
+    assert held.current <= 32
+
+
 @pytest.mark.parametrize("are_aborted", [True, False])
 def test_first_requests_without_an_outcome_do_not_keep_the_limit_from_recovering(are_aborted: bool) -> None:
     """40 of 100 first requests get a response. The others are cancelled, or stay in flight for long."""
