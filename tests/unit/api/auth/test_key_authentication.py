@@ -34,7 +34,7 @@ async def respond(
     return await api.http.request(method, path, headers=bearer(key))
 
 
-async def test_the_official_client_authenticates_with_its_key_and_actions_for_its_tenant(
+async def test_the_official_client_authenticates_with_its_key_and_acts_for_its_tenant(
     api: ApiFixture,
 ) -> None:
     blue, red = await create_key(api.database, "blue"), await create_key(api.database, "red")

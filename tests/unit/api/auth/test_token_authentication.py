@@ -36,7 +36,7 @@ async def respond(
     return await api.http.request(method, path, headers={"Authorization": f"Bearer {token}", **headers})
 
 
-async def test_the_official_client_authenticates_with_a_token_and_actions_for_the_tenant_in_it(
+async def test_the_official_client_authenticates_with_a_token_and_acts_for_the_tenant_in_it(
     api: ApiFixture,
 ) -> None:
     await api.database.tenants.create("red", NOW)
