@@ -25,6 +25,7 @@ from batchwright.activities.execution.lease import temporal_heartbeat
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.finalization.activity import Finalization
 from batchwright.activities.ingestion.activity import Ingestion
+from batchwright.activities.ingestion.served_models import ServedModels
 from batchwright.activities.output_copies.activity import OutputCopies
 from batchwright.activities.retention.activity import Retention
 from batchwright.activities.services.batch_cost_cap import BatchCosts
@@ -211,7 +212,8 @@ def build_io_worker(resources: WorkerResources, failing: Callable[[], str]) -> W
         resources.settings,
         resources.metrics,
     )
-    ingestion = Ingestion(database, storage, resources.registry, settings, metrics, resources.rates)
+    models = ServedModels(resources.registry, resources.rates)
+    ingestion = Ingestion(database, storage, models, settings, metrics)
     finalization = Finalization(database, storage, settings, metrics, resources.registry)
     collector = for_component(storage, StorageComponent.COLLECTOR)
     retention = Retention(database, collector, settings, metrics)

@@ -7,7 +7,7 @@ is a range of a plan and its shard, which a worker sends.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -16,9 +16,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from batchwright.activities import memory
 from batchwright.activities.completion import (
-    count_invalid_input,
     count_skipped,
-    count_unserved,
     record_span,
     size_bucket,
 )
@@ -32,17 +30,16 @@ from batchwright.activities.ingestion.input_spool import InputSpool
 from batchwright.activities.ingestion.publisher import Publisher, settled_counts
 from batchwright.activities.ingestion.resumption import SourceBatchGone, resumed_results
 from batchwright.activities.ingestion.scanner import IngestionContext, Scanner
+from batchwright.activities.ingestion.served_models import ServedModels
+from batchwright.activities.ingestion.transitions import BatchTransitions, result_of_ended
 from batchwright.activities.services.model_access import ModelAccess
-from batchwright.contracts.errors import Failure, LineCode
-from batchwright.contracts.model_registry.price_config import PriceConfig
-from batchwright.contracts.temporal_payloads.batch import BatchOrder, ErrorCount, ModelCounts
-from batchwright.contracts.temporal_payloads.ingestion import IngestionActivities, IngestResult, ModelShare
-from batchwright.contracts.terms import BatchStatus, OverQuota, ValidationError
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.ingestion import IngestionActivities, IngestResult
+from batchwright.contracts.terms import OverQuota, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BatchRow, FileRow
-from batchwright.inference.backend_registry import CurrentModels
-from batchwright.inference.limits.fleet_rate_limits import EffectiveRates, NoRates
 from batchwright.rules import object_keys
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.input.validation_errors import (
@@ -57,14 +54,12 @@ from batchwright.rules.results.error_tally import ErrorTally
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectMissing, Storage, StorageError
 from batchwright.storage.referenced_input import InputRefused
-from batchwright.telemetry import tracing
 from batchwright.telemetry.metrics import Metrics
 
 _log = logging.getLogger(__name__)
 
 _PIECE_BYTES = 1024 * 1024
 _LOGGED_MODELS = 10
-_MODELS_RETRY_DELAY = timedelta(seconds=5)
 _QUOTA_RETRY_DELAY, _LONGEST_QUOTA_RETRY_DELAY = timedelta(seconds=2), timedelta(seconds=20)
 # The workflow's clock may differ from this clock by so much. The margin ensures that a deadline which has
 # passed here has also passed for the workflow.
@@ -77,18 +72,10 @@ class Ingestion(IngestionActivities):
         self,
         database: Database,
         storage: Storage,
-        models: CurrentModels,
+        models: ServedModels,
         settings: Settings,
         metrics: Metrics,
-        rates: EffectiveRates | None = None,
     ) -> None:
-        """Create the activity's implementation.
-
-        Args:
-            rates: the rate limits in effect, which decide the length of slices and their task queue; None for
-                no limits.
-        """
-        self._rates = rates or NoRates()
         self._database = database
         self._storage = storage
         self._models = models
@@ -119,7 +106,7 @@ class Ingestion(IngestionActivities):
             if row.status.is_terminal and not row.files_pending:
                 count_skipped(self._metrics)
                 record_span(row)
-                return _result_of_ended(row)
+                return result_of_ended(row)
             if activity.info().attempt == 1:
                 waited = (datetime.now(UTC) - order.starts_at).total_seconds()
                 self._metrics.queue_wait_seconds.observe(max(waited, 0.0))
@@ -132,79 +119,65 @@ class Ingestion(IngestionActivities):
         return result
 
     async def _ingest(self, order: BatchOrder, row: BatchRow) -> IngestResult:
+        transitions = BatchTransitions(order, self._database, self._metrics)
         file = await self._database.files.get(order.tenant, order.input_file_id)
         if file is None and (rolling := order.policy.rolling) is not None:
             file = await write_calls(self._database, self._storage, order, rolling.group)
             if file is None:
-                return await self._end_empty(order)
+                return await transitions.cancel()
         if file is None and order.input_location is not None:
             copy = InputCopy(order, self._database, self._storage, self._settings)
             try:
                 file = await copy.make(order.input_location)
             except InputRefused as refused:
-                return await self._fail(order, [refused.error])
+                return await transitions.fail([refused.error])
         if file is None:
-            return await self._fail(order, [file_not_found(order.input_file_id, order.tenant)])
+            return await transitions.fail([file_not_found(order.input_file_id, order.tenant)])
         max_bytes = self._settings.max_batch_file_bytes
         # The sizes of message batches and of calls were checked when they were created.
         if file.bytes > max_bytes and not order.policy.lines_fail_alone:
-            return await self._fail(order, [file_too_large(file.bytes, max_bytes)])
+            return await transitions.fail([file_too_large(file.bytes, max_bytes)])
         deadline = Deadline.of(order.deadline + _CLOCK_SKEW)
-        served = await self._served_models(deadline)
+        served = await self._models.names(self._settings, deadline)
         quotas = await self._database.quotas.get(order.tenant)
-        access = ModelAccess(served, quotas, self._models.accepts_unlisted)
+        access = ModelAccess(served, quotas, self._models.current.accepts_unlisted)
         prices = row.prices if row.in_progress_at else None
         context = IngestionContext(order, self._settings, access, deadline, row.start_forecast, prices)
         await self._check_turn(context)
         try:
             with InputSpool(self._settings.spool_dir) as spool:
                 async with resumed_results(order, self._database, self._storage, self._settings) as resumed:
-                    scanner = Scanner(context, self._models.canonical, resumed, spool.new_bytes)
-                    return await self._plan(context, file, scanner, spool)
+                    scanner = Scanner(context, self._models.current.canonical, resumed, spool.new_bytes)
+                    return await self._plan(context, transitions, file, scanner, spool)
         except SourceBatchGone as gone:
-            return await self._fail(order, [ValidationError(code="invalid_request", message=str(gone))])
-
-    async def _served_models(self, deadline: Deadline) -> frozenset[str] | None:
-        """Return the models that backends serve now; None to accept every model.
-
-        None is returned if the deadline has passed before any backend has reported its models.
-
-        Raises:
-            ApplicationError (DEFERRED): no backend has reported its models yet, and the deadline has not
-                passed. The reason may be an outage, so the lines are not rejected.
-        """
-        served, settings = await self._models.served_now(), self._settings
-        if served or self._models.accepts_any_model or not (settings.backends or settings.registry):
-            return served
-        if deadline.passed(time.time()):
-            return None
-        raise ApplicationError(
-            "No backend has reported yet which models it serves.",
-            type=Failure.DEFERRED,
-            category=ApplicationErrorCategory.BENIGN,
-            next_retry_delay=_MODELS_RETRY_DELAY,
-        )
+            return await transitions.fail([ValidationError(code="invalid_request", message=str(gone))])
 
     async def _plan(
-        self, context: IngestionContext, file: FileRow, scanner: Scanner, spool: InputSpool
+        self,
+        context: IngestionContext,
+        transitions: BatchTransitions,
+        file: FileRow,
+        scanner: Scanner,
+        spool: InputSpool,
     ) -> IngestResult:
         order = context.order
         try:
             await self._scan(context.deadline, file, scanner, spool)
         except ObjectMissing:
-            return await self._fail(order, [file_not_found(file.id, order.tenant)])
+            return await transitions.fail([file_not_found(file.id, order.tenant)])
         if found := scanner.errors.count:
-            return await self._fail(order, scanner.errors.as_list(), found, scanner.total)
-        prices = self._prices(context, scanner.models)
+            return await transitions.fail(scanner.errors.as_list(), found, scanner.total)
+        # An earlier attempt may have stored the prices with which the batch began.
+        prices = self._models.prices(scanner.models) if context.prices is None else context.prices
         if unpriced := price_problem(order, list(scanner.models), prices):
-            return await self._fail(order, [unpriced], total=scanner.total)
+            return await transitions.fail([unpriced], total=scanner.total)
         if not scanner.deadline_passed and (excess := await self._reserve(context, scanner.enqueued)):
-            return await self._fail(order, [quota_exceeded(excess)], total=scanner.total)
+            return await transitions.fail([quota_exceeded(excess)], total=scanner.total)
         if refusal := await check_window(self._database, self._metrics, context, scanner):
-            return await self._fail(order, [refusal], total=scanner.total)
+            return await transitions.fail([refusal], total=scanner.total)
         prefix = object_keys.ingest_prefix(order.tenant, order.batch_id, uuid4().hex)
         settled = settled_counts(scanner)
-        publisher = Publisher(context, self._storage, self._rates, prefix)
+        publisher = Publisher(context, self._storage, self._models.rates, prefix)
         copied = 0 if scanner.deadline_passed else file.bytes
         estimated_bytes = copied + scanner.total * ENTRY_BYTES
         await self._database.batches.add_attempt(order.tenant, order.batch_id, prefix, estimated_bytes)
@@ -214,7 +187,7 @@ class Ingestion(IngestionActivities):
             resumed = scanner.resumed.errors.counts() if scanner.resumed else []
             errors = ErrorTally([*publisher.errors.counts(), *resumed]).counts()
             priced = [share.model_copy(update={"prices": prices.get(share.model)}) for share in shares]
-            return await self._start_batch(order, prefix, priced, settled, scanner.unserved.codes, errors)
+            return await transitions.start(prefix, priced, settled, scanner.unserved.codes, errors)
         except BaseException:
             await self._discard(order, prefix)
             raise
@@ -227,17 +200,6 @@ class Ingestion(IngestionActivities):
         while (part := await spool.off_loop(next, parts, None)) is not None:
             await self._database.custom_ids.store(order.tenant, order.batch_id, number, part)
             number += 1
-
-    def _prices(self, context: IngestionContext, models: Iterable[str]) -> Mapping[str, PriceConfig]:
-        """Return the prices of the batch by model.
-
-        If an earlier attempt has stored the prices, these are returned. If none has, the current prices are
-        returned.
-        """
-        if context.prices is not None:
-            return context.prices
-        found = ((model, self._models.prices_of(model)) for model in models)
-        return {model: prices for model, prices in found if prices is not None}
 
     async def _discard(self, order: BatchOrder, prefix: str) -> None:
         """Delete the objects that this attempt wrote under `prefix` before it failed.
@@ -309,97 +271,6 @@ class Ingestion(IngestionActivities):
             piece, _ = await run_both(_next_piece(reading), scanning)
         await spool.off_loop(scanner.finish)
 
-    async def _start_batch(
-        self,
-        order: BatchOrder,
-        prefix: str,
-        shares: list[ModelShare],
-        settled: dict[str, ModelCounts],
-        codes: Mapping[LineCode, int],
-        errors: list[ErrorCount],
-    ) -> IngestResult:
-        """Set the row's status to `in_progress`, store the line counts, and return the activity's result.
-
-        Args:
-            prefix: key prefix under which this attempt has written its objects.
-            shares: number of planned lines and slices of each model, and its prices.
-            settled: counts of the lines that have a result already, by model.
-            codes: number of lines whose model is not available to the tenant, by error code.
-            errors: number of lines that have failed already, by code and model.
-        """
-        settled_lines = sum(count.lines for count in settled.values())
-        total = settled_lines + sum(share.lines + share.duplicates for share in shares)
-        completed = sum(count.completed for count in settled.values())
-        models = [_with_settled(share, settled.pop(share.model, None)) for share in shares]
-        started = await self._database.batches.start(
-            order.tenant,
-            order.batch_id,
-            total=total,
-            models=[*models, *settled.values()],
-            at=_now(),
-            unserved=settled_lines - completed,
-            completed=completed,
-            began_at=_began_at(),
-            errors=errors,
-            prices={share.model: share.prices for share in shares if share.prices is not None},
-        )
-        if started:
-            count_unserved(self._metrics, codes)
-        unserved = sum(codes.values())
-        return IngestResult(
-            ingest_prefix=prefix,
-            models=shares,
-            total=total,
-            unserved=unserved,
-            resumed=settled_lines - unserved,
-            deadline_passed=any(not share.slices for share in shares),
-        )
-
-    async def _end_empty(self, order: BatchOrder) -> IngestResult:
-        """End a rolling batch, because all its calls were cancelled. Return the activity's result.
-
-        A call is a single request that runs as a line of a rolling batch.
-        """
-        row, _ = await self._database.batches.end_without_files(
-            order.tenant, order.batch_id, BatchStatus.CANCELLED, [], _now()
-        )
-        return _result_of_ended(row)
-
-    async def _fail(
-        self, order: BatchOrder, errors: list[ValidationError], found: int = 1, total: int = 0
-    ) -> IngestResult:
-        moved = await self._database.batches.fail_validation(
-            order.tenant, order.batch_id, errors=errors, total=total, at=_now()
-        )
-        if moved:
-            count_invalid_input(self._metrics, order, total, _began_at(), _now())
-            # Messages may quote the input, so they are stored only in the batch and not logged.
-            data = {"errors": found, "code": errors[0].code, "line": errors[0].line}
-            _log.warning("batch failed validation", extra=data)
-        else:
-            # An earlier attempt may have started the batch with other settings. `end` ends any live status.
-            status = BatchStatus.FAILED
-            row, _ = await self._database.batches.end_without_files(
-                order.tenant, order.batch_id, status, errors, _now()
-            )
-            if row.files_pending:  # the batch expired meanwhile and keeps that status
-                await self._database.batches.abandon_files(order.tenant, order.batch_id, errors, total=total)
-            elif row.status is not status:
-                return _result_of_ended(row)
-        row = await self._database.batches.get(order.tenant, order.batch_id) if tracing.spans() else None
-        if row is not None:
-            record_span(row)
-        return IngestResult(failed=True, total=total, error_count=found)
-
-
-def _began_at() -> datetime:
-    """Return when the first attempt of this activity began.
-
-    Later attempts do not know this time. They return the time when the first attempt was scheduled.
-    """
-    info = activity.info()
-    return info.started_time if info.attempt == 1 else info.scheduled_time
-
 
 async def _scan_piece(piece: bytes, scanner: Scanner, spool: InputSpool, *, copy: bool) -> None:
     scanning = spool.off_loop(scanner.feed, piece)
@@ -419,18 +290,6 @@ async def _next_piece(reading: AsyncIterator[bytes]) -> bytes:
     return b"".join(pieces)
 
 
-def _with_settled(share: ModelShare, settled: ModelCounts | None) -> ModelCounts:
-    """Add up the counts of all lines of a model: lines to send, duplicates, and lines that have a result.
-
-    Args:
-        settled: counts of the lines that already have a result; None if there are none.
-    """
-    lines = share.lines + share.duplicates
-    if settled is None:
-        return ModelCounts(model=share.model, lines=lines, duplicates=share.duplicates)
-    return settled.model_copy(update={"lines": lines + settled.lines, "duplicates": share.duplicates})
-
-
 def _log_ingested(result: IngestResult, seconds: float) -> None:
     data = {
         "lines": result.total,
@@ -442,13 +301,3 @@ def _log_ingested(result: IngestResult, seconds: float) -> None:
         "seconds": seconds,
     }
     _log.info("batch ingested", extra=data)
-
-
-def _result_of_ended(row: BatchRow) -> IngestResult:
-    """Return the activity's result for a batch that has ended before ingestion, for example by a cancel."""
-    failed = row.status is BatchStatus.FAILED
-    return IngestResult(failed=failed, total=row.total, error_count=len(row.errors))
-
-
-def _now() -> datetime:
-    return datetime.now(UTC).replace(microsecond=0)

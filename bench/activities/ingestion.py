@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.ingestion.activity import Ingestion
+from batchwright.activities.ingestion.served_models import ServedModels
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.database.database import Database
 from batchwright.settings import load
@@ -93,9 +94,8 @@ async def ingest(directory: Path, plan_order: str, database: Database) -> tuple[
     settings = load(
         storage_dir=directory, plan_order=plan_order, max_lines=_MOST_LINES, max_batch_file_bytes=_MOST_BYTES
     )
-    ingestion = Ingestion(
-        database, LocalStorage(directory), _Served(), settings, Metrics(CollectorRegistry())
-    )
+    models, metrics = ServedModels(_Served()), Metrics(CollectorRegistry())
+    ingestion = Ingestion(database, LocalStorage(directory), models, settings, metrics)
     started = time.perf_counter()
     result: IngestResult = await ActivityEnvironment().run(ingestion.ingest, order())
     return result, time.perf_counter() - started

@@ -16,6 +16,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 from batchwright.activities.execution.activity import Execution
 from batchwright.activities.finalization.activity import Finalization
 from batchwright.activities.ingestion.activity import Ingestion
+from batchwright.activities.ingestion.served_models import ServedModels
 from batchwright.activities.services.progress_writer import ProgressReporter
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.terms import BatchStatus
@@ -87,7 +88,7 @@ class _Dying(FreshBatch):
         return Found(self.metrics, row.status, [str(row.total)])
 
     async def _ingested(self) -> object:
-        served, settings = FakeModels(frozenset(self.served)), load()
+        served, settings = ServedModels(FakeModels(frozenset(self.served))), load()
         ingestion = Ingestion(self.database, self.storage, served, settings, self.metrics)
         return await ingestion.ingest(self.order)
 

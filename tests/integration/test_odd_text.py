@@ -15,6 +15,7 @@ from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.finalization.activity import Finalization
 from batchwright.activities.ingestion.activity import Ingestion
+from batchwright.activities.ingestion.served_models import ServedModels
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchPolicy
 from batchwright.contracts.temporal_payloads.execution import ModelRun, SliceRequest
 from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
@@ -87,9 +88,8 @@ class Run:
             storage_key="input",
         )
         await self._database.files.insert(file)
-        ingestion = Ingestion(
-            self._database, self._storage, FakeModels(frozenset({"m"})), self._settings, self._metrics
-        )
+        models = ServedModels(FakeModels(frozenset({"m"})))
+        ingestion = Ingestion(self._database, self._storage, models, self._settings, self._metrics)
         ingested = await ActivityEnvironment().run(ingestion.ingest, order)
         if not ingested.failed:
             for share in ingested.models:

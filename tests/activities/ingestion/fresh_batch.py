@@ -12,11 +12,13 @@ from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.ingestion.activity import Ingestion
 from batchwright.activities.ingestion.publisher import ModelMap
+from batchwright.activities.ingestion.served_models import ServedModels
 from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchPolicy
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult, ModelShare
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.database.records import BatchRow, FileRow
+from batchwright.inference.limits.fleet_rate_limits import NoRates
 from batchwright.rules import object_keys
 from batchwright.rules.ids import is_model_name
 from batchwright.rules.planning.plan_format import (
@@ -82,7 +84,7 @@ class FreshBatch:
         deduplicate: bool = False,
         **settings: object,
     ) -> None:
-        self.rates = rates
+        self.rates = rates or NoRates()
         self.input = ending.join(lines)
         self.storage = storage or MemoryStorage()
         self.database = MemoryDatabase()
@@ -121,8 +123,8 @@ class FreshBatch:
         """Run one attempt of the ingestion activity, and return its result."""
         served = FakeModels(frozenset(self.served), self.aliases)
         served.accepts_any_model, served.prices = self.accepts_any_model, self.prices
-        settings = load(**self.settings)
-        ingestion = Ingestion(self.database, self.storage, served, settings, self.metrics, self.rates)
+        models, settings = ServedModels(served, self.rates), load(**self.settings)
+        ingestion = Ingestion(self.database, self.storage, models, settings, self.metrics)
         return await self.env.run(ingestion.ingest, self.order)
 
     def start(self) -> "asyncio.Task[IngestResult]":

@@ -1,0 +1,55 @@
+"""Models of the process as a new batch finds them: names, prices and rate limits."""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.inference.backend_registry import CurrentModels
+from batchwright.inference.limits.fleet_rate_limits import EffectiveRates, NoRates
+from batchwright.rules.deadline import Deadline
+from batchwright.settings import Settings
+
+_RETRY_DELAY = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModels:
+    """Models that backends serve now, and their rate limits.
+
+    Attributes:
+        rates: the rate limits in effect, which decide the length of slices and their task queue.
+    """
+
+    current: CurrentModels
+    rates: EffectiveRates = field(default_factory=NoRates)
+
+    async def names(self, settings: Settings, deadline: Deadline) -> frozenset[str] | None:
+        """Return the models that backends serve now; None to accept every model.
+
+        None is returned if the deadline has passed before any backend has reported its models.
+
+        Raises:
+            ApplicationError (DEFERRED): no backend has reported its models yet, and the deadline has not
+                passed. The reason may be an outage, so the lines are not rejected.
+        """
+        served = await self.current.served_now()
+        if served or self.current.accepts_any_model or not (settings.backends or settings.registry):
+            return served
+        if deadline.passed(time.time()):
+            return None
+        raise ApplicationError(
+            "No backend has reported yet which models it serves.",
+            type=Failure.DEFERRED,
+            category=ApplicationErrorCategory.BENIGN,
+            next_retry_delay=_RETRY_DELAY,
+        )
+
+    def prices(self, models: Iterable[str]) -> Mapping[str, PriceConfig]:
+        """Return the current prices by model, without models that have none."""
+        found = ((model, self.current.prices_of(model)) for model in models)
+        return {model: prices for model, prices in found if prices is not None}
