@@ -130,7 +130,7 @@ class SliceDispatcher:
             self._reject_waiting_line()
         except Exception as error:
             self._state.error = error
-        if self._cost.ends_batch and self._queue.unsettled:
+        if self._cost is not None and self._cost.ends_batch and self._queue.unsettled:
             self._stop.set(StopReason.OVER_CAP)
         self._follow_priority()
         self.wake()
@@ -234,7 +234,7 @@ class SliceDispatcher:
             now <= self._writer.flush_overdue_at
             and now_suspend_aware < self._lease.valid_until
             and now_suspend_aware <= self._permissions.fresh_until
-            and not self._cost.is_over_cap
+            and (self._cost is None or not self._cost.is_over_cap)
             and not self._router.wait_seconds(self._tenant)
             and self._pacer.may_send
             and (not self._quarantine.is_tracking or len(self._state.in_flight) < TRACKED_BATCH_SIZE)

@@ -128,7 +128,7 @@ class JobRunner:
         If the turn stops for another reason, for example because the batch is paused, do nothing. The jobs
         keep running, and the next attempt of the slice waits for them.
         """
-        reason = self._stop.reason
+        reason, cost = self._stop.reason, self._cost
         if reason not in (StopReason.DEADLINE, StopReason.OVER_CAP, StopReason.CANCELLED):
             return
         calls = list(self._followed.values())
@@ -137,7 +137,7 @@ class JobRunner:
         self.release()
         with contextlib.suppress(TimeoutError, DatabaseUnavailable):
             async with asyncio.timeout(_CANCEL_SECONDS):
-                is_over = reason is not StopReason.CANCELLED or self._cost.ends_batch
+                is_over = reason is not StopReason.CANCELLED or (cost is not None and cost.ends_batch)
                 if is_over or await self._is_cancelled(*self._batch):
                     await asyncio.gather(*(self._cancel_and_forget(call) for call in calls))
 

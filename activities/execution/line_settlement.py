@@ -74,7 +74,7 @@ class SliceMetrics:
     Updating the process's metrics for each line would be slow.
     """
 
-    def __init__(self, worker: WorkerContext, request: SliceRequest, cost: SliceCost) -> None:
+    def __init__(self, worker: WorkerContext, request: SliceRequest, cost: SliceCost | None) -> None:
         metrics, model = worker.metrics, request.model
         self._model, self._traffic, self._permissions = model, worker.traffic, worker.permissions
         self._record_usage = partial(worker.permissions.record_usage, request.tenant, request.caller.key_id)
@@ -117,7 +117,8 @@ class SliceMetrics:
             responses = self._responses[url] = []
         responses.append(usage)
         self._tokens += usage.input_tokens + usage.output_tokens
-        self._amount += self._cost.add(usage)
+        if self._cost is not None:
+            self._amount += self._cost.add(usage)
         if self._permissions.version is None:  # a budget may run out with this line
             self._flush_usage()
 
@@ -185,7 +186,7 @@ class LineSettler:
         request: SliceRequest,
         writer: ResultWriter,
         policy: RetryPolicy,
-        cost: SliceCost,
+        cost: SliceCost | None,
     ) -> None:
         self._batch_id, self._model = request.batch_id, request.model
         self._writer = writer

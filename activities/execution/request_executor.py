@@ -279,7 +279,7 @@ class RequestExecutor:
             return False  # the backend runs the line as a job, whose status cannot be polled now
         if self._stop.reason is not None or not self._turn.lease.is_valid or not self._pacer.may_send:
             return False
-        if self._turn.cost.is_over_cap:
+        if self._turn.cost is not None and self._turn.cost.is_over_cap:
             return False
         if not sent.permit.may_send_again():
             return False

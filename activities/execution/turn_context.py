@@ -50,7 +50,7 @@ class TurnContext:
     quarantine: CrashQuarantine
     pacer: RatePacer
     held: HeldSlice
-    cost: SliceCost
+    cost: SliceCost | None  # None if the model has no prices
     state: TurnState = field(default_factory=TurnState)
 
 

@@ -56,7 +56,7 @@ class SliceCost:
         ended_at: when the turn ended; None while it runs.
     """
 
-    def __init__(self, batch: _BatchSpending, prices: UnitPrices | None) -> None:
+    def __init__(self, batch: _BatchSpending, prices: UnitPrices) -> None:
         self._batch, self._prices = batch, prices
         self.amount = self.counted_elsewhere = 0
         self.ended_at: float | None = None
@@ -76,21 +76,11 @@ class SliceCost:
         return self._batch.is_ending
 
     def add(self, usage: TokenUsage) -> int:
-        """Count the cost of a line that has succeeded, from its tokens.
-
-        Return the cost; 0 if there is no price.
-        """
-        if self._prices is None:
-            return 0
+        """Count the cost of a line that has succeeded, from its tokens. Return the cost."""
         cost = self._prices.cost(usage)
         self.amount += cost
         self._batch.here += cost
         return cost
-
-
-def uncounted() -> SliceCost:
-    """Return a cost object for a slice whose model has no prices. Its amount stays 0."""
-    return SliceCost(_BatchSpending(), None)
 
 
 class BatchCosts:
@@ -100,8 +90,8 @@ class BatchCosts:
         self._table, self._clock = table, clock
         self._batches: dict[BatchKey, _BatchSpending] = {}
 
-    async def track(self, request: SliceRequest, usage: TokenUsage, requests: int) -> SliceCost:
-        """Start to count the cost of a slice. Return the object that counts it.
+    async def track(self, request: SliceRequest, usage: TokenUsage, requests: int) -> SliceCost | None:
+        """Start to count the cost of a slice. Return the object that counts it; None if there are no prices.
 
         Call `end` after the turn. If no other slice of the batch is tracked, the cap of the batch and its
         cost so far are read from the database at once.
@@ -114,7 +104,7 @@ class BatchCosts:
             DatabaseUnavailable: the database does not respond.
         """
         if request.prices is None:
-            return uncounted()
+            return None
         key, place = BatchKey(request.tenant, request.batch_id), SliceKey(request.model, request.number)
         batch = self._batches.setdefault(key, _BatchSpending())
         if not batch.is_read:

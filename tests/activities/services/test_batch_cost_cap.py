@@ -1,6 +1,6 @@
 """Cost of batches, as one process knows it, and its comparison with the caps."""
 
-from batchwright.activities.services.batch_cost_cap import BatchCosts
+from batchwright.activities.services.batch_cost_cap import BatchCosts, SliceCost
 from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.temporal_payloads.execution import SliceRequest
@@ -45,10 +45,16 @@ def slice_of(number: int) -> SliceRequest:
     return request(number=number, prices=PRICES)
 
 
+async def tracked(costs: BatchCosts, slice_: SliceRequest, usage: Usage, requests: int) -> SliceCost:
+    cost = await costs.track(slice_, usage, requests)
+    assert cost is not None
+    return cost
+
+
 async def test_the_line_that_reaches_the_cap_is_the_last_that_may_be_sent() -> None:
     fleet = Fleet()
     await fleet.start()
-    cost = await fleet.here.track(slice_of(0), Usage(), 0)
+    cost = await tracked(fleet.here, slice_of(0), Usage(), 0)
     for _ in range(4):
         assert cost.add(Usage()) == amount_of("1")
     assert not cost.is_over_cap
@@ -59,7 +65,7 @@ async def test_the_line_that_reaches_the_cap_is_the_last_that_may_be_sent() -> N
 async def test_slices_of_one_process_count_together_at_once() -> None:
     fleet = Fleet()
     await fleet.start()
-    one, other = [await fleet.here.track(slice_of(number), Usage(), 0) for number in range(2)]
+    one, other = [await tracked(fleet.here, slice_of(number), Usage(), 0) for number in range(2)]
     for _ in range(3):
         one.add(Usage())
         other.add(Usage())
@@ -70,7 +76,7 @@ async def test_slices_of_one_process_count_together_at_once() -> None:
 async def test_slices_of_other_processes_count_as_they_were_reported_last() -> None:
     fleet = Fleet()
     await fleet.start()
-    here = await fleet.here.track(slice_of(0), Usage(), 0)
+    here = await tracked(fleet.here, slice_of(0), Usage(), 0)
     await fleet.report(1, completed=5)
     assert not here.is_over_cap
     await fleet.here.refresh()
@@ -80,7 +86,7 @@ async def test_slices_of_other_processes_count_as_they_were_reported_last() -> N
 async def test_what_a_slice_reports_is_not_counted_twice() -> None:
     fleet = Fleet()
     await fleet.start()
-    cost = await fleet.here.track(slice_of(0), Usage(), 0)
+    cost = await tracked(fleet.here, slice_of(0), Usage(), 0)
     for _ in range(4):
         cost.add(Usage())
     await fleet.report(0, completed=4)
@@ -89,7 +95,7 @@ async def test_what_a_slice_reports_is_not_counted_twice() -> None:
     fleet.here.end(cost)
     await fleet.here.refresh()
     fleet.now = 60.0
-    other = await fleet.here.track(slice_of(1), Usage(), 0)
+    other = await tracked(fleet.here, slice_of(1), Usage(), 0)
     await fleet.here.refresh()
     assert not other.is_over_cap
     other.add(Usage())
@@ -100,7 +106,7 @@ async def test_a_slice_that_comes_from_another_process_brings_its_cost_once() ->
     fleet = Fleet()
     await fleet.start()
     await fleet.report(0, completed=4)
-    cost = await fleet.here.track(slice_of(0), Usage(), 4)
+    cost = await tracked(fleet.here, slice_of(0), Usage(), 4)
     assert not cost.is_over_cap
     await fleet.here.refresh()
     assert not cost.is_over_cap
@@ -111,11 +117,11 @@ async def test_a_slice_that_comes_from_another_process_brings_its_cost_once() ->
 async def test_the_next_turn_of_a_slice_in_the_same_process_brings_its_cost_once() -> None:
     fleet = Fleet()
     await fleet.start()
-    first = await fleet.here.track(slice_of(0), Usage(), 0)
+    first = await tracked(fleet.here, slice_of(0), Usage(), 0)
     first.add(Usage())
     first.add(Usage())
     fleet.here.end(first)
-    second = await fleet.here.track(slice_of(0), Usage(), 2)
+    second = await tracked(fleet.here, slice_of(0), Usage(), 2)
     assert not second.is_over_cap
     for _ in range(3):
         second.add(Usage())
@@ -125,7 +131,7 @@ async def test_the_next_turn_of_a_slice_in_the_same_process_brings_its_cost_once
 async def test_a_cap_raised_before_it_is_recorded_as_reached_lets_the_batch_continue() -> None:
     fleet = Fleet("1")
     await fleet.start()
-    cost = await fleet.here.track(slice_of(0), Usage(), 0)
+    cost = await tracked(fleet.here, slice_of(0), Usage(), 0)
     cost.add(Usage())
     assert (cost.is_over_cap, cost.ends_batch) == (True, False)
     assert await fleet.database.batches.set_max_cost(TENANT, BATCH, "2")
@@ -141,7 +147,10 @@ async def test_all_processes_end_a_batch_whose_cap_one_has_found_reached() -> No
     fleet = Fleet("1")
     await fleet.start()
     there = BatchCosts(fleet.database.progress, lambda: fleet.now)
-    cost, other = await fleet.here.track(slice_of(0), Usage(), 0), await there.track(slice_of(1), Usage(), 0)
+    cost, other = (
+        await tracked(fleet.here, slice_of(0), Usage(), 0),
+        await tracked(there, slice_of(1), Usage(), 0),
+    )
     cost.add(Usage())
     await fleet.here.refresh()
     assert not other.is_over_cap
@@ -152,6 +161,6 @@ async def test_all_processes_end_a_batch_whose_cap_one_has_found_reached() -> No
 async def test_a_batch_without_a_cap_is_never_over_it() -> None:
     fleet = Fleet(None)
     await fleet.start()
-    cost = await fleet.here.track(slice_of(0), Usage(), 10**6)
+    cost = await tracked(fleet.here, slice_of(0), Usage(), 10**6)
     cost.add(Usage())
     assert not cost.is_over_cap

@@ -11,7 +11,6 @@ from batchwright.activities.execution.earlier_results import LineAttempt
 from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.line_settlement import InFlightRequest, LineSettler, OutboundRequest
 from batchwright.activities.execution.result_writer import ResultWriter, SegmentNames
-from batchwright.activities.services.batch_cost_cap import uncounted
 from batchwright.contracts.errors import LineCode
 from batchwright.inference.limits.concurrency_limiter import Permit, PermitRequest
 from batchwright.inference.request_outcome import Outcome, from_exception
@@ -37,7 +36,7 @@ class OpenCircuit:
         context, slice_ = self.execution.context, request()
         names = SegmentNames(FOLDER, 0, 1)
         self.writer = ResultWriter(self.execution.storage, context.budget, context.metrics, names)
-        self.outcomes = LineSettler(context, slice_, self.writer, RetryPolicy(), uncounted())
+        self.outcomes = LineSettler(context, slice_, self.writer, RetryPolicy(), None)
 
     def probe(self) -> InFlightRequest:
         """Send the line as a probe, which the open circuit allows, and return the request."""

@@ -114,8 +114,10 @@ async def run_with_line_in_flight(
     costs, track = list[SliceCost](), execution.context.costs.track
 
     async def noted(request: SliceRequest, usage: TokenUsage, requests: int) -> SliceCost:
-        costs.append(await track(request, usage, requests))
-        return costs[0]
+        cost = await track(request, usage, requests)
+        assert cost is not None
+        costs.append(cost)
+        return cost
 
     async def reply(asked: httpx.Request) -> httpx.Response:
         return ok("0") if content_of(asked) == "0" else await answer(costs[0])
