@@ -13,14 +13,8 @@ from temporalio.exceptions import ApplicationError
 
 from batchwright.activities.errors import translated
 from batchwright.activities.execution.dispatch_loop import SliceDispatcher
-from batchwright.activities.execution.earlier_results import read_stored_results
 from batchwright.activities.execution.lease import HeartbeatReply, SliceLease, is_fresh_attempt
-from batchwright.activities.execution.line_queue import (
-    LineQueue,
-    SliceLine,
-    read_line_queue,
-    read_slice_record,
-)
+from batchwright.activities.execution.line_queue import LineQueue, SliceLine
 from batchwright.activities.execution.line_settlement import LineSettler
 from batchwright.activities.execution.progress_report import SliceReporter
 from batchwright.activities.execution.quarantine import (
@@ -36,6 +30,11 @@ from batchwright.activities.execution.result_writer import (
     SegmentNames,
 )
 from batchwright.activities.execution.stop_signal import StopReason, StopSignal
+from batchwright.activities.execution.stored_slice import (
+    read_line_queue,
+    read_slice_record,
+    read_stored_results,
+)
 from batchwright.activities.execution.turn_context import TurnContext, next_turn_error
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_cost_cap import SliceCost

@@ -13,8 +13,7 @@ import time
 from collections.abc import Generator
 from typing import NamedTuple
 
-from batchwright.activities.execution.earlier_results import SubmittedJob
-from batchwright.activities.execution.line_queue import SliceLine
+from batchwright.activities.execution.line_queue import SliceLine, SubmittedJob
 from batchwright.activities.execution.line_settlement import OutboundRequest
 from batchwright.activities.execution.stop_signal import StopReason
 from batchwright.activities.execution.turn_context import TurnContext

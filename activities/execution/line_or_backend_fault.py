@@ -7,8 +7,7 @@ The reasons are in decision 0073.
 import time
 from collections.abc import Callable
 
-from batchwright.activities.execution.earlier_results import SubmittedJob
-from batchwright.activities.execution.line_queue import SliceLine
+from batchwright.activities.execution.line_queue import SliceLine, SubmittedJob
 from batchwright.activities.execution.result_writer import ResultWriter
 from batchwright.contracts.temporal_payloads.execution import SliceRequest
 from batchwright.inference.circuit_reports import report_failure

@@ -1,28 +1,59 @@
-"""The queue of a slice's unsettled lines, and the functions that read these lines from storage."""
+"""The queue of a slice's unsettled lines: lines that are due, lines that wait for a retry, quarantined lines.
+
+A line is due if it may be sent now. Due lines are in an order that lets backends reuse their prefix caches.
+"""
 
 import heapq
 import time
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
+from pydantic import BaseModel
 
-from batchwright.activities.execution.due_lines import DueLines
-from batchwright.activities.execution.earlier_results import LineAttempt, StoredResults
-from batchwright.contracts.temporal_payloads.execution import SliceRequest
 from batchwright.inference.limits.prefix_cache_warmup import PrefixGroups
 from batchwright.inference.upstream import Upstream
-from batchwright.rules import ids, object_keys
-from batchwright.rules.planning.plan_format import (
-    ENTRY_BYTES,
-    SLICE_BYTES,
-    PlanDamaged,
-    SliceRecord,
-    unpack_slice,
-    walk_entries,
-)
-from batchwright.storage.base import Storage
 
-_UNTRIED = LineAttempt()  # shared by all unsent lines, because a LineAttempt is never changed
+
+class SubmittedJob(BaseModel):
+    """A job that a backend has accepted for a line.
+
+    Attributes:
+        id: the job's id at the backend; may be empty if the backend calls back.
+        upstream: identifies the backend and the model.
+        since: when the job was submitted, in Unix seconds.
+    """
+
+    id: str = ""
+    upstream: str
+    since: float
+
+
+class LineAttempt(BaseModel):
+    """Record of a line's attempts so far. All times are Unix seconds.
+
+    It is stored in segments together with the slice's results (as ATTEMPT and SUBMITTED records). So the next
+    turn knows it.
+    """
+
+    count: int = 0
+    not_before: float = 0.0  # earliest time of the next try; 0 means now
+    waiting_since: float = 0.0  # time of the first failure due to missing capacity; 0 if there was none
+    error: str = ""
+    backend_error: str = ""  # the last error message of a backend
+    sending_attempt: str = ""  # the slice attempt that was about to send the line
+    crashes: int = 0  # slice attempts that crashed while they sent the line
+    no_response: bool = False  # True if the last try got no response, for example in an outage
+    jobs: int = 0  # number of jobs that ended without a result
+    job: SubmittedJob | None = None  # the job that is running
+
+    def supersedes(self, other: "LineAttempt") -> bool:
+        """Return True if this record is at least as new as `other`, a record of the same line."""
+        return (self.count, self.jobs) >= (other.count, other.jobs)
+
+
+UNTRIED = LineAttempt()  # shared by all unsent lines, because a LineAttempt is never changed
 
 
 class SliceLine(Struct, eq=False):
@@ -37,7 +68,7 @@ class SliceLine(Struct, eq=False):
     offset: int
     data: bytes
     request_id: str
-    attempt: LineAttempt = _UNTRIED
+    attempt: LineAttempt = UNTRIED
     capacity_failures: int = 0  # consecutive failures in this turn due to missing capacity
     tried_at: float | None = None  # monotonic time of the last try in this turn
     failed_upstream: Upstream | None = None  # the upstream of this turn's last failed try
@@ -53,6 +84,88 @@ class SliceLine(Struct, eq=False):
         If the line's job already runs at a backend, the line has no group (0).
         """
         return self.prefix_group if self.prefix_group and self.attempt.job is None else 0
+
+
+class GroupedLine(Protocol):
+    @property
+    def due_group(self) -> int:
+        """The line's prefix group (lines with the same system prompt); 0 if the line has no group."""
+        ...
+
+
+Line = TypeVar("Line", bound=GroupedLine)
+
+
+class DueLines(Generic[Line]):
+    """Queue of the lines that may be sent now, by prefix group (lines with the same system prompt).
+
+    The groups are in the order of the plan, and so are the lines within a group. A group is full while its
+    next line should wait for the response to an earlier line of the group. `pop` returns a line of a full
+    group only if all groups that have lines are full. Lines without a group are in group 0, which is never
+    full.
+    """
+
+    def __init__(self, prefixes: PrefixGroups) -> None:
+        self._prefixes = prefixes
+        self._groups: OrderedDict[int, list[Line]] = OrderedDict()  # the first line is the last element
+        self._emptied: int | None = None  # the group of the last `pop`, if it has no lines left
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Line]:
+        return (line for lines in self._groups.values() for line in reversed(lines))
+
+    def append(self, line: Line) -> None:
+        """Add a line behind the other lines of its group."""
+        self._groups.setdefault(line.due_group, []).insert(0, line)
+        self._count += 1
+
+    def push_front(self, line: Line) -> None:
+        """Add a line before the other lines of its group. The position of the group does not change."""
+        group = line.due_group
+        lines = self._groups.get(group)
+        if lines is None:
+            lines = self._groups[group] = []
+            self._groups.move_to_end(group, last=False)
+        lines.append(line)
+        self._count += 1
+
+    def pop(self) -> Line | None:
+        """Remove and return the first line of the first group that is not full.
+
+        If all groups are full, it is the first line of the first group. Return None if there are no lines.
+        """
+        groups = self._groups
+        if self._emptied is not None and not groups[self._emptied]:
+            del groups[self._emptied]
+        self._emptied = None
+        if not self._count:
+            return None
+        for group in groups:
+            if not self._prefixes.is_full(group):
+                break
+        else:
+            group = next(iter(groups))
+        lines = groups[group]
+        self._count -= 1
+        line = lines.pop()
+        if not lines:
+            self._emptied = group  # deleted later, so that `push_front` finds its place
+        return line
+
+    def count_preferred(self) -> float:
+        """Return how many lines could be sent before all groups are full.
+
+        Lines of full groups should wait.
+        """
+        room = self._prefixes.room
+        return sum(min(len(lines), room(group)) for group, lines in self._groups.items() if lines)
+
+    def only_full_groups(self) -> bool:
+        """Return True if all lines belong to full groups, which should wait for a response."""
+        return all(self._prefixes.is_full(group) for group, lines in self._groups.items() if lines)
 
 
 class LineQueue:
@@ -74,7 +187,7 @@ class LineQueue:
         self.unsettled = len(lines)
         self.bytes = sum(len(line.data) for line in lines)
         for line in lines:
-            if line.attempt is _UNTRIED:
+            if line.attempt is UNTRIED:
                 self._ready.append(line)
             else:
                 self.requeue(line)
@@ -203,72 +316,3 @@ class LineQueue:
         if self._ready or not times:
             return 0.0
         return max(0.0, min(times) - time.time())
-
-
-async def read_slice_record(storage: Storage, request: SliceRequest) -> SliceRecord:
-    """Read the record of a slice: which part of the plan and of the shard belongs to it.
-
-    The plan lists the model's lines in dispatch order. The shard holds their JSON.
-
-    Raises:
-        PlanDamaged: the model's table of slices has no valid record of the slice.
-        ObjectMissing, StorageUnavailable: the table cannot be read.
-    """
-    table = object_keys.slice_table(request.ingest_prefix, request.safe_model)
-    return unpack_slice(await storage.get(table, request.number * SLICE_BYTES, SLICE_BYTES), request.number)
-
-
-async def read_line_queue(
-    storage: Storage,
-    request: SliceRequest,
-    record: SliceRecord,
-    stored: StoredResults,
-    prefixes: PrefixGroups,
-    *,
-    is_grouped: bool,
-) -> LineQueue:
-    """Read those lines of the slice from storage that have no result yet. Return them as a queue.
-
-    This takes two requests to storage: the first reads the slice's part of the plan, the second reads the
-    slice's lines in the shard.
-
-    Args:
-        prefixes: the model's prefix groups.
-        is_grouped: True to send lines by prefix group (lines with the same system prompt); False to send them
-            in the order of the plan.
-
-    Raises:
-        PlanDamaged: plan and shard do not match.
-        ObjectMissing, StorageUnavailable: plan or shard cannot be read.
-    """
-    plan = object_keys.plan(request.ingest_prefix, request.safe_model)
-    entries = await storage.get(plan, record.first_entry * ENTRY_BYTES, record.entries * ENTRY_BYTES)
-    shard = object_keys.shard(request.ingest_prefix, request.safe_model)
-    data = await storage.get(shard, record.shard_offset, record.shard_bytes)
-    lines = _unsettled_lines(request, record, entries, data, stored)
-    if is_grouped:
-        for line in lines:
-            line.prefix_group = line.prefix_hash
-    return LineQueue(lines, prefixes)
-
-
-def _unsettled_lines(
-    request: SliceRequest, record: SliceRecord, entries: bytes, data: bytes, stored: StoredResults
-) -> list[SliceLine]:
-    planned = list(walk_entries(entries))
-    if len(data) != record.shard_bytes or not len(planned) == record.entries == data.count(b"\n"):
-        raise PlanDamaged(
-            f"{request.batch_id}: plan and shard of {request.model!r} disagree at slice {record.number}"
-        )
-    request_ids, lines = ids.RequestIds(request.batch_id), list[SliceLine]()
-    start = 0
-    for offset, _, prefix_hash in planned:
-        end = data.index(b"\n", start)
-        if offset not in stored.settled:
-            attempt = stored.attempts.get(offset, _UNTRIED)
-            request_id = request_ids.of(offset)
-            lines.append(SliceLine(offset, data[start:end], request_id, attempt, prefix_hash=prefix_hash))
-        start = end + 1
-    if stored.attempts:
-        lines.sort(key=lambda line: line.attempt.job is None)  # running jobs come first
-    return lines

@@ -7,8 +7,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from batchwright.activities.execution.earlier_results import LineAttempt
-from batchwright.activities.execution.line_queue import SliceLine
+from batchwright.activities.execution.line_queue import LineAttempt, SliceLine
 from batchwright.activities.execution.line_settlement import InFlightRequest, LineSettler, OutboundRequest
 from batchwright.activities.execution.result_writer import ResultWriter, SegmentNames
 from batchwright.contracts.errors import LineCode
