@@ -202,7 +202,7 @@ class SliceAttempt:
     async def _send(self, queue: LineQueue, router: ModelRouter) -> StopReason:
         worker, request = self._worker, self._request
         self._cost = cost = await worker.costs.track(request, self._writer.usage, self._writer.completed)
-        outcomes = LineSettler(worker, request, self._writer, router.retries, cost)
+        outcomes = LineSettler(worker, request, self._writer, router, cost)
         self._quarantine_suspects(queue, outcomes)
         await self._drop_cancelled_calls(queue, outcomes)
         turn = TurnContext(

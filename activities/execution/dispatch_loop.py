@@ -1,17 +1,14 @@
-"""The send loop of one turn. It decides which line is sent next and when the turn ends."""
+"""The loop of one turn: it starts the sending of lines, sends quarantined lines, and ends the turn."""
 
 import asyncio
 import math
 import time
 
-from batchwright.activities.clock import SUSPEND_AWARE_CLOCK
 from batchwright.activities.execution.line_queue import SliceLine
+from batchwright.activities.execution.line_sender import LineSender
 from batchwright.activities.execution.quarantine import TRACKED_BATCH_SIZE
-from batchwright.activities.execution.request_executor import RequestExecutor
 from batchwright.activities.execution.stop_signal import StopReason
 from batchwright.activities.execution.turn_context import TurnContext
-from batchwright.activities.services.send_authorization import LineAuthorizer
-from batchwright.inference.limits.concurrency_limiter import Permit, PermitRequest
 from batchwright.rules.limits.rate_allocation import ALL_MODELS
 
 MAX_BLOCKED_SECONDS = 3.0  # a slice that can send nothing for longer releases its slot
@@ -21,31 +18,25 @@ _TICK_SECONDS = 0.25
 class SliceDispatcher:
     """Sends the lines of a slice during one turn (one attempt, limited in time).
 
-    One line at a time waits for a permit, the right to have one request in flight. When another request
-    releases a permit, `_on_permit` sends the waiting line at once. The loop in `run` does the rest: it
-    selects the line that waits for a permit, sends quarantined lines, and ends the turn.
+    `LineSender` sends each line when it gets a permit. The loop in `run` does the rest: it selects the first
+    line that waits for a permit, sends quarantined lines, and ends the turn.
     """
 
     def __init__(self, turn: TurnContext) -> None:
         worker, request = turn.worker, turn.request
-        self._turn, self._limiter, self._permissions = turn, worker.permits, worker.permissions
+        self._turn, self._limiter, self._request = turn, worker.permits, request
         self._router, self._queue, self._writer = turn.router, turn.queue, turn.writer
-        self._outcomes, self._lease, self._stop = turn.outcomes, turn.lease, turn.stop
+        self._outcomes, self._stop = turn.outcomes, turn.stop
         self._quarantine, self._pacer, self._state = turn.quarantine, turn.pacer, turn.state
-        self._executor = RequestExecutor(turn)
-        self._authorizer = LineAuthorizer(worker.permissions, worker.metrics, request)
         self._demand, self._held, self._cost = worker.demand, turn.held, turn.cost
-        self._tenant, self._seconds = request.tenant, request.slice_seconds
-        self._permit_request = self._new_permit_request(request.priority)
+        self._sender = LineSender(turn)
+        self._jobs = self._sender.tasks.jobs
         self._opened_at = time.monotonic()
-        self._started_at: float | None = None  # when the first line was sent
-        self._is_exclusive = False  # True while a quarantined line is in flight; no other line is sent
-        self._must_track = False  # True if the next lines must be recorded before they are sent
         self._ticker: asyncio.TimerHandle | None = None
 
     @property
     def has_sent(self) -> bool:
-        return self._started_at is not None
+        return self._sender.started_at is not None
 
     async def run(self) -> StopReason:
         """Send lines until this attempt (turn) has to end, and return the reason.
@@ -67,8 +58,8 @@ class SliceDispatcher:
 
     def wake(self) -> None:
         """Make the send loop check at once if it has to stop, and not only at its next tick."""
-        if not self._may_send_now():
-            self._leave_queue()
+        if not self._sender.may_send_now():
+            self._sender.leave_queue()
         self._state.wake.set()
 
     async def forget_jobs(self) -> None:
@@ -76,18 +67,18 @@ class SliceDispatcher:
 
         Call this after the results of the jobs are stored.
         """
-        await self._executor.jobs.forget()
+        await self._jobs.forget()
 
     # The loop
 
     async def _dispatch(self) -> StopReason:
         while True:
             if (reason := self._stop_reason()) is not None:
-                self._leave_queue()
+                self._sender.leave_queue()
                 return reason
-            if self._state.waiting_line is None and self._can_dispatch(time.monotonic()):
-                self._queue_next()
-            if self._must_track:
+            if self._state.waiting_line is None and self._sender.can_dispatch(time.monotonic()):
+                self._sender.queue_next()
+            if self._sender.must_track:
                 await self._track_next_lines()
             elif not await self._send_quarantined():
                 await self._rest(min(self._blocked_seconds() or _TICK_SECONDS, _TICK_SECONDS))
@@ -108,9 +99,9 @@ class SliceDispatcher:
             reason = self._stop.reason or reason
             remaining = self._stop.grace_remaining()
             if reason is StopReason.SHUTDOWN or self._held.is_yielding:
-                self._executor.jobs.release()
+                self._jobs.release()
             if remaining <= 0:
-                await self._executor.jobs.cancel()
+                await self._jobs.cancel()
                 break
             await self._rest(min(remaining, _TICK_SECONDS))
         reason = self._stop.reason or reason
@@ -120,23 +111,22 @@ class SliceDispatcher:
     async def _close(self) -> None:
         if self._ticker is not None:
             self._ticker.cancel()
-        self._leave_queue()
-        await self._executor.cancel_all()
-        self._permit_request.detach()
+        self._sender.leave_queue()
+        await self._sender.cancel_all()
         self._outcomes.metrics.flush()
 
     def _tick(self) -> None:
         try:
-            self._reject_waiting_line()
+            self._sender.reject_waiting_line()
         except Exception as error:
             self._state.error = error
         if self._cost is not None and self._cost.ends_batch and self._queue.unsettled:
             self._stop.set(StopReason.OVER_CAP)
-        self._follow_priority()
+        self._sender.follow_priority()
         self.wake()
         self._free_memory()
         self._outcomes.metrics.flush()
-        self._limiter.refresh(self._turn.request.model)
+        self._limiter.refresh(self._request.model)
         self._ticker = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
 
     def _free_memory(self) -> None:
@@ -166,7 +156,7 @@ class SliceDispatcher:
         if (
             self._is_time_over()
             or self._pacer.is_exhausted
-            or not self._turn.worker.has_share(self._turn.request.model)
+            or not self._turn.worker.has_share(self._request.model)
         ):
             return StopReason.TURN_EXPIRED
         is_blocked = not self._state.in_flight and self._blocked_seconds() > MAX_BLOCKED_SECONDS
@@ -182,16 +172,16 @@ class SliceDispatcher:
         (`SliceDemand.is_spare`), the turn has only `MAX_BLOCKED_SECONDS`, counted from its start.
         """
         now = time.monotonic()
-        if self._started_at is None:
-            left = max(self._seconds, MAX_BLOCKED_SECONDS) - (now - self._opened_at)
+        if self._sender.started_at is None:
+            left = max(self._request.slice_seconds, MAX_BLOCKED_SECONDS) - (now - self._opened_at)
         else:
-            left = self._seconds - (now - self._started_at)
+            left = self._request.slice_seconds - (now - self._sender.started_at)
         is_over = left <= 0 or (now - self._opened_at >= MAX_BLOCKED_SECONDS and self._is_spare())
         return is_over and self._demand.must_yield(self._held)
 
     def _is_spare(self) -> bool:
-        request = self._turn.request
-        limit = self._limiter.limit_reached(request.model, self._tenant, request.caller.key_id)
+        request = self._request
+        limit = self._limiter.limit_reached(request.model, request.tenant, request.caller.key_id)
         return limit is not None and self._demand.is_spare(self._held, limit)
 
     def _count_ready(self) -> int:
@@ -207,10 +197,10 @@ class SliceDispatcher:
         not counted. None of these rules applies if this worker already runs many slices of the tenant
         (`SliceDemand.is_replaceable` is False).
         """
-        if self._is_exclusive or self._held.is_yielding:
+        if self._sender.is_exclusive or self._held.is_yielding:
             return 0
-        model = self._turn.request.model
-        is_held = self._limiter.is_capped(model, self._tenant) or (
+        model = self._request.model
+        is_held = self._limiter.is_capped(model, self._request.tenant) or (
             self._held.queue == ALL_MODELS and self._limiter.is_at_rate(model)
         )
         due, has_width = self._queue.due, self._router.prefixes.width < math.inf
@@ -226,144 +216,7 @@ class SliceDispatcher:
 
         Lines may have to wait for a retry, for a circuit breaker, or for the rate limit.
         """
-        return max(self._queue.wait(), self._router.wait_seconds(self._tenant), self._pacer.delay())
-
-    def _can_dispatch(self, now: float) -> bool:
-        now_suspend_aware = time.clock_gettime(SUSPEND_AWARE_CLOCK)
-        return (
-            now <= self._writer.flush_overdue_at
-            and now_suspend_aware < self._lease.valid_until
-            and now_suspend_aware <= self._permissions.fresh_until
-            and (self._cost is None or not self._cost.is_over_cap)
-            and not self._router.wait_seconds(self._tenant)
-            and self._pacer.may_send
-            and (not self._quarantine.is_tracking or len(self._state.in_flight) < TRACKED_BATCH_SIZE)
-        )
-
-    def _may_send_now(self) -> bool:
-        """Return True if a line may be sent now.
-
-        Call this right before each send, because it checks all conditions.
-        """
-        return (
-            time.time() < self._stop.sends_until
-            and self._state.error is None
-            and self._queue.unsettled > 0
-            and not self._held.is_yielding
-            and self._can_dispatch(time.monotonic())
-        )
-
-    # The queue for permits
-
-    def _queue_next(self) -> None:
-        """Request a permit for the next line. A permit is the right to have one request in flight.
-
-        If a permit is free, the line is sent at once. While crash tracking is on, the line stays in the queue
-        until the tracking has recorded that it is about to be sent.
-        """
-        line = None if self._is_exclusive else self._queue.next()
-        if line is None:
-            return
-        if self._quarantine.is_tracking and not line.attempt.sending_attempt:
-            self._queue.push_front(line)
-            self._must_track = True
-        else:
-            self._state.waiting_line = line
-            self._limiter.enqueue(self._permit_request)
-
-    def _leave_queue(self) -> None:
-        line, self._state.waiting_line = self._state.waiting_line, None
-        if line is not None:
-            self._limiter.cancel(self._permit_request)
-            self._queue.push_front(line)
-
-    def _new_permit_request(self, priority: int) -> PermitRequest:
-        request = self._turn.request
-        place = request.model, request.tenant, request.weight, request.batch_id, request.number
-        return PermitRequest(*place, self._on_permit, request.caller.key_id, priority, self._yields_permit)
-
-    def _yields_permit(self) -> bool:
-        """Return True if another slice should send the next line instead of this slice.
-
-        This is so if all lines that are due belong to full prefix groups, and the groups have a `width`. A
-        prefix group consists of the lines with the same system prompt. If it is full, its next line should
-        wait for a response.
-        """
-        line = None if self._is_exclusive else self._state.waiting_line
-        has_width = self._router.prefixes.width < math.inf
-        return line is not None and has_width and self._queue.should_wait(line)
-
-    def _follow_priority(self) -> None:
-        """Use the batch's new priority if an operator has changed it.
-
-        The slice then waits for permits with this priority. Requests in flight are not affected.
-        """
-        request, before = self._turn.request, self._permit_request
-        priorities = self._limiter.limits.shares.ranks(request.model).priorities
-        priority = priorities.get(request.batch_id, before.priority)
-        if priority != before.priority and not self._is_exclusive:
-            self._leave_queue()
-            self._permit_request = self._new_permit_request(priority)
-            before.detach()
-
-    def _on_permit(self, permit: Permit) -> None:
-        """Send the waiting line, because it got a permit. Then request a permit for the next line.
-
-        A permit is the right to have one request in flight. The limiter calls this method, possibly while the
-        code of another turn runs and in its context. So the method must not raise or log.
-        """
-        state = self._state
-        line, state.waiting_line = state.waiting_line, None
-        assert line is not None
-        try:
-            if not self._quarantine.is_tracking:
-                line = self._queue.reselect(line)
-            if not self._may_send_now():
-                permit.release()
-                self._queue.push_front(line)
-            elif self._permissions.version != self._authorizer.allowed_version and self._reject_if_denied(
-                line
-            ):
-                permit.release()
-                self._queue_next()
-            elif self._executor.submit(line, permit):
-                if self._started_at is None:
-                    self._started_at = time.monotonic()
-                self._queue_next()
-        except Exception as error:
-            permit.release()
-            state.error = error
-        if state.waiting_line is None:
-            state.wake.set()
-
-    # Lines that may no longer be sent
-
-    def _reject_waiting_line(self) -> None:
-        """Settle the next line with an error if it is no longer allowed to be sent.
-
-        This is the line that waits for a permit to be sent. The lines after it are settled in the same way,
-        up to the first line that is allowed to be sent.
-        """
-        line = self._state.waiting_line
-        if line is None or not self._authorizer.denial_reason(has_job=line.attempt.job is not None):
-            return
-        self._leave_queue()
-        while (line := self._queue.next()) is not None and self._reject_if_denied(line):
-            pass
-        if line is not None:
-            self._queue.push_front(line)
-
-    def _reject_if_denied(self, line: SliceLine) -> bool:
-        """Settle a line with an error if it is no longer allowed to be sent.
-
-        Return True if it was settled.
-        """
-        reason = self._authorizer.denial_reason(has_job=line.attempt.job is not None)
-        if reason:
-            self._outcomes.reject(line, reason)
-            self._queue.settle(line)
-            self._state.wake.set()
-        return bool(reason)
+        return max(self._queue.wait(), self._router.wait_seconds(self._request.tenant), self._pacer.delay())
 
     # Lines that may crash a worker
 
@@ -373,7 +226,7 @@ class SliceDispatcher:
         If the worker crashes, one of these lines may be the cause. The next attempt therefore quarantines
         them.
         """
-        self._must_track = False
+        self._sender.must_track = False
         lines: list[SliceLine] = []
         while len(lines) < TRACKED_BATCH_SIZE and (line := self._queue.next()) is not None:
             lines.append(line)
@@ -391,21 +244,25 @@ class SliceDispatcher:
         Return False if no quarantined line can be sent now.
         """
         state, lock = self._state, self._turn.worker.quarantine_lock
-        if state.in_flight or state.waiting_line or lock.locked() or not self._can_dispatch(time.monotonic()):
+        if (
+            state.in_flight
+            or state.waiting_line
+            or lock.locked()
+            or not self._sender.can_dispatch(time.monotonic())
+        ):
             return False
         line = self._queue.pop_quarantined()
-        if line is None or self._reject_if_denied(line):
+        if line is None or self._sender.reject_if_denied(line):
             return line is not None
         async with lock:
             await self._mark_sending(line)
-            self._is_exclusive = True
+            self._sender.is_exclusive = True
             try:
-                state.waiting_line = line
-                self._limiter.enqueue(self._permit_request)
+                self._sender.queue_quarantined(line)
                 while (state.waiting_line or state.in_flight) and self._stop.reason is None:
                     await self._rest(_TICK_SECONDS)
             finally:
-                self._is_exclusive = False
+                self._sender.is_exclusive = False
         return True
 
     async def _mark_sending(self, *lines: SliceLine) -> None:

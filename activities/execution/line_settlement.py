@@ -17,7 +17,7 @@ from batchwright.contracts.temporal_payloads.execution import SliceRequest
 from batchwright.inference.circuit_reports import report_success
 from batchwright.inference.limits.concurrency_limiter import Permit
 from batchwright.inference.request_outcome import Outcome
-from batchwright.inference.router import Dispatch
+from batchwright.inference.router import Dispatch, ModelRouter
 from batchwright.inference.transport.base import Exchange
 from batchwright.rules.dispatch.retry_policy import (
     DEFERRED,
@@ -25,7 +25,6 @@ from batchwright.rules.dispatch.retry_policy import (
     SUCCESS,
     Budget,
     Category,
-    RetryPolicy,
 )
 from batchwright.rules.input.line_parser import LineDamaged, read_request
 from batchwright.rules.planning.plan_format import PlanDamaged
@@ -185,16 +184,16 @@ class LineSettler:
         worker: WorkerContext,
         request: SliceRequest,
         writer: ResultWriter,
-        policy: RetryPolicy,
+        router: ModelRouter,
         cost: SliceCost | None,
     ) -> None:
         self._batch_id, self._model = request.batch_id, request.model
-        self._writer = writer
+        self._writer, self._budget, self._prefixes = writer, worker.budget, router.prefixes
         self.metrics = SliceMetrics(worker, request, cost)
         self.attribution = FaultAttribution(
             request, others_wait=partial(worker.permits.others_wait, request.model, request.tenant)
         )
-        self.attempts = LineAttempts(request, writer, policy)
+        self.attempts = LineAttempts(request, writer, router.retries)
 
     def request(self, line: SliceLine) -> OutboundRequest:
         """Create the request that sends a line.
@@ -207,6 +206,18 @@ class LineSettler:
         except LineDamaged as error:
             raise PlanDamaged(f"{self._batch_id}: the line at {line.offset}: {error}") from error
         return OutboundRequest(line.request_id, custom_id, body)
+
+    def observe(self, sent: InFlightRequest, outcome: Outcome) -> None:
+        """Report an outcome to the limits, the prefix groups and the memory budget.
+
+        The memory budget gets the size of the response's body.
+        """
+        sent.permit.record_outcome(outcome)
+        if outcome.verdict is SUCCESS:
+            self._prefixes.succeed(sent.line.prefix_group)
+        elif outcome.status and sent.line.attempt.job is None:
+            sent.permit.correct_charge(0)  # the backend refused, so it used no tokens
+        self._budget.observe_response(len(outcome.body))
 
     # Settling
 

@@ -14,7 +14,7 @@ from batchwright.contracts.errors import LineCode
 from batchwright.inference.limits.concurrency_limiter import Permit, PermitRequest
 from batchwright.inference.request_outcome import Outcome, from_exception
 from batchwright.rules.dispatch import retry_policy
-from batchwright.rules.dispatch.retry_policy import HOOK_FAILED, RetryPolicy, classify
+from batchwright.rules.dispatch.retry_policy import HOOK_FAILED, classify
 from tests.activities.execution.fixture import BATCH, FOLDER, MODEL, TENANT, ExecutionFixture, ok, request
 from tests.fakes.routing import URLS, Clock, fail, plain, route_of
 
@@ -35,7 +35,7 @@ class OpenCircuit:
         context, slice_ = self.execution.context, request()
         names = SegmentNames(FOLDER, 0, 1)
         self.writer = ResultWriter(self.execution.storage, context.budget, context.metrics, names)
-        self.outcomes = LineSettler(context, slice_, self.writer, RetryPolicy(), None)
+        self.outcomes = LineSettler(context, slice_, self.writer, self.route, None)
 
     def probe(self) -> InFlightRequest:
         """Send the line as a probe, which the open circuit allows, and return the request."""

@@ -5,7 +5,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from batchwright.activities.execution.task_pool import TaskPool
+from batchwright.activities.execution.request_tasks import TaskPool
 
 OWNER = ContextVar("whose", default="nobody's")
 

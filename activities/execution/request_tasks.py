@@ -1,15 +1,20 @@
-"""Requests of one turn: send a line that has a permit, and apply the outcome to the line."""
+"""Requests of one turn that tasks await, and the pool of reusable tasks that runs them.
 
+A task awaits everything that is unusual: hooks, jobs, microbatches, trace spans, failures, and probes.
+"""
+
+import asyncio
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import copy_context
+from functools import cache, partial
+from typing import Generic, NoReturn, TypeVar
 
 from msgspec.structs import replace
 
 from batchwright.activities.execution.jobs import JobRunner
 from batchwright.activities.execution.line_queue import SliceLine
 from batchwright.activities.execution.line_settlement import InFlightRequest, OutboundRequest
-from batchwright.activities.execution.task_pool import TaskPool
 from batchwright.activities.execution.turn_context import TurnContext
 from batchwright.activities.services.backend_jobs import forwarded_headers
 from batchwright.contracts.model_registry.registry_config import LimitConfig
@@ -17,164 +22,143 @@ from batchwright.contracts.terms import Endpoint
 from batchwright.inference.backend_client import RequestSender
 from batchwright.inference.circuit_reports import report_probe_success
 from batchwright.inference.hooks import HookCall
-from batchwright.inference.limits.concurrency_limiter import Permit
 from batchwright.inference.probes import ProbeResult
 from batchwright.inference.request_outcome import Outcome
-from batchwright.inference.router import Dispatch
+from batchwright.inference.router import Dispatch, ModelRouter
 from batchwright.inference.upstream import Upstream
-from batchwright.rules.dispatch.retry_policy import DEFERRED, SUCCESS
-from batchwright.telemetry import tracing
+from batchwright.rules.dispatch.retry_policy import DEFERRED
 from batchwright.telemetry.backend_traffic import CHAT, GROUPED_CHAT
 
+Item = TypeVar("Item")
+# After so many items, a task yields to the event loop, because items that await nothing would block it.
+_ITEMS_BEFORE_YIELD = 16
 
-class RequestExecutor:
-    """Sends the lines that have got a permit, the right to have one request in flight.
 
-    `submit` sends a line in one of two ways. On the fast path, nothing is awaited: the request is sent at
-    once, and the callback that reads the response handles it (`_try_send_now`, `_on_response`). All other
-    lines run in a task of the pool (`_execute`): lines with hooks, jobs, microbatches or trace spans, and
-    lines whose request on the fast path failed. The fast path saves CPU time, because a task for each request
-    would cost more than all other work for the request.
+class _PooledTask(Generic[Item]):
+    """A reusable task of the pool, and the next item that it will execute."""
+
+    __slots__ = ("_waiting", "item")
+
+    def __init__(self, item: Item) -> None:
+        self.item: Item | None = item
+        self._waiting: asyncio.Future[Item] | None = None
+
+    def assign(self, item: Item) -> None:
+        if self._waiting is None:
+            self.item = item
+        else:
+            self._waiting.set_result(item)
+            self._waiting = None
+
+    async def next(self) -> Item:
+        self._waiting = asyncio.get_running_loop().create_future()
+        return await self._waiting
+
+
+class TaskPool(Generic[Item]):
+    """Runs items in asyncio tasks that are reused, because creating a task for each item is slow.
+
+    A new task is created only while all others are busy. All tasks run in the context (contextvars) in which
+    the pool was created.
+
+    Args:
+        execute: processes one item. It must not raise anything except CancelledError.
+        complete: called once for each item after `execute`, even if the item was cancelled.
     """
 
-    def __init__(self, turn: TurnContext) -> None:
+    def __init__(self, execute: Callable[[Item], Awaitable[None]], complete: Callable[[Item], None]) -> None:
+        self._execute, self._complete = execute, complete
+        self._context = copy_context()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._idle: list[_PooledTask[Item]] = []
+        self._open: set[Item] = set()
+
+    def submit(self, item: Item) -> None:
+        """Execute the item in a task of the pool. The task starts at the next cycle of the event loop."""
+        self._open.add(item)
+        if self._idle:
+            self._idle.pop().assign(item)
+            return
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._work(_PooledTask(item)), context=self._context.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def cancel_all(self) -> None:
+        """Cancel all items and wait until their tasks have ended. Do not call `submit` afterwards.
+
+        The pool also drops its references to `execute` and `complete`. They usually refer to the owner of the
+        pool, and the owner refers to the pool. Such a cycle would stay in memory until the next garbage
+        collection.
+        """
+        self._idle.clear()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for item in list(self._open):  # not finished yet if its task was cancelled before the first step
+            self._finish(item)
+        self._execute = self._complete = _closed
+
+    async def _work(self, pooled: _PooledTask[Item]) -> None:
+        executed = 0
+        while True:
+            item = pooled.item or await pooled.next()
+            pooled.item = None
+            try:
+                await self._execute(item)
+            except BaseException:
+                self._finish(item)
+                raise
+            self._idle.append(pooled)  # before `_finish`, which may submit the next item to this task
+            self._finish(item)
+            executed += 1
+            if executed % _ITEMS_BEFORE_YIELD == 0:
+                await asyncio.sleep(0)
+
+    def _finish(self, item: Item) -> None:
+        self._open.discard(item)
+        self._complete(item)
+
+
+def _closed(_item: object) -> NoReturn:
+    raise AssertionError("the task pool is closed")
+
+
+class RequestTasks:
+    """Sends lines in tasks, and applies the outcomes to the lines.
+
+    A task also handles a request of the fast path that has failed. It then begins with the outcome.
+
+    Attributes:
+        jobs: runs lines as jobs of their backends.
+        is_microbatched: returns True if the given model's limits allow several lines in one request (a
+            microbatch).
+    """
+
+    def __init__(self, turn: TurnContext, complete: Callable[[InFlightRequest], None]) -> None:
+        """Create the tasks of one turn.
+
+        Args:
+            complete: called once for each request, after its outcome was applied or it was cancelled.
+        """
         self._turn, self._worker, self._request = turn, turn.worker, turn.request
         self._router, self._queue, self._outcomes = turn.router, turn.queue, turn.outcomes
         self._stop, self._pacer, self._state = turn.stop, turn.pacer, turn.state
-        self._budget, self._endpoint = turn.worker.budget, turn.request.endpoint
-        self.jobs = JobRunner(turn)
-        self._headers, self._has_hooks = (
-            forwarded_headers(turn.request.endpoint, turn.request.caller),
-            bool(turn.worker.hooks),
-        )
-        # Hooks and trace spans enclose a request, so a task awaits it.
-        self._always_awaits = self._has_hooks or tracing.spans() is not None
-        self._microbatched: dict[str, bool] = {}  # by model: the slice's model and its fallbacks
+        self._endpoint, self._has_hooks = turn.request.endpoint, bool(turn.worker.hooks)
+        self._headers = forwarded_headers(turn.request.endpoint, turn.request.caller)
         self._chat_label = CHAT if self._endpoint is Endpoint.CHAT_COMPLETIONS else ""
-        self._pool = TaskPool(self._execute, self._complete)
+        self.jobs = JobRunner(turn)
+        self.is_microbatched = cache(partial(_is_microbatched, turn))
+        self._pool = TaskPool(self._execute, complete)
 
-    def submit(self, line: SliceLine, permit: Permit) -> bool:
-        """Send the line and return True. If no backend may get it now, requeue it and return False.
-
-        The permit is released when the request ends. If the result is False, the permit is already released.
-
-        Raises:
-            PlanDamaged: the line cannot be read.
-        """
-        request = self._outcomes.request(line)
-        dispatch = None if line.attempt.job is None else self._resume_job(line)
-        if dispatch is None:
-            dispatch = self._router.select(
-                line.prefix_hash,
-                tenant=self._request.tenant,
-                avoid=line.failed_upstream,
-                is_full=self._worker.permits.backends.is_full,
-                is_used_up=self._worker.permits.backends.has_used_share,
-            )
-        if dispatch is None:
-            permit.release()
-            self._queue.requeue(line)
-            return False
-        if line.attempt.job is None:
-            self._pacer.record_send()
-            permit.charge(len(line.data))
-        permit.place(dispatch.upstream.backend.url)
-        held = self._budget.reserve_response(len(line.data))
-        sent = InFlightRequest(line, request, permit, dispatch, held)
-        self._state.in_flight.add(sent)
-        self._router.prefixes.start(line.prefix_group)
-        try:
-            if not self._try_send_now(sent):
-                self._pool.submit(sent)
-        except BaseException:
-            self._complete(sent)
-            raise
-        return True
+    def submit(self, sent: InFlightRequest) -> None:
+        """Send the request in a task. If it already has an outcome, only apply the outcome."""
+        self._pool.submit(sent)
 
     async def cancel_all(self) -> None:
-        """Cancel all requests in flight, and free their memory and their permits (rights to be in flight).
-
-        Do not call `submit` afterwards.
-        """
-        in_flight = self._state.in_flight
-        for sent in in_flight:
-            if sent.exchange is not None:
-                sent.exchange.cancel()
+        """Cancel all tasks and wait until they have ended. Do not call `submit` afterwards."""
         await self._pool.cancel_all()
-        for sent in list(in_flight):
-            self._complete(sent)
-
-    def _resume_job(self, line: SliceLine) -> Dispatch | None:
-        """Return a Dispatch to the backend at which the line already runs as a job.
-
-        If that backend is no longer configured, forget the job and return None.
-        """
-        job = line.attempt.job
-        assert job is not None
-        found = self._router.resume(job.upstream, self._request.tenant)
-        if found is None:
-            self._outcomes.attempts.forget_job(line)
-        return found
-
-    def _complete(self, sent: InFlightRequest) -> None:
-        """Free the memory and the permit of a request that has ended.
-
-        When its permit is free, the next waiting line is sent.
-        """
-        self._state.in_flight.discard(sent)
-        self._budget.response_bytes -= sent.held
-        sent.dispatch.end()
-        self._router.prefixes.end(sent.line.prefix_group)
-        sent.permit.release()
-        if self._state.waiting_line is None:
-            self._state.wake.set()
-
-    # Without a task
-
-    def _try_send_now(self, sent: InFlightRequest) -> bool:
-        line, dispatch, request = sent.line, sent.dispatch, sent.request
-        attempt, upstream = line.attempt, dispatch.upstream
-        if attempt.job is not None or attempt.no_response or upstream.jobs is not None:
-            return False
-        if self._always_awaits or self._is_microbatched(upstream.model):
-            return False
-        line.backend_verified = False
-        sent.exchange = self._router.try_send_now(
-            dispatch,
-            self._endpoint,
-            request.body,
-            request.request_id,
-            self._headers,
-            partial(self._on_response, sent),
-        )
-        return sent.exchange is not None
-
-    def _on_response(self, sent: InFlightRequest, outcome: Outcome) -> None:
-        """Handle a response of the fast path. A success settles the line at once.
-
-        A failure, or a response that arrives while the circuit is open, is handled in a task. This method
-        must not raise or log, because it runs in a callback outside any task.
-        """
-        upstream, sent.exchange = sent.dispatch.upstream, None
-        try:
-            sent.seconds = upstream.circuit.clock() - sent.dispatch.attempt.sent_at
-            url = upstream.backend.url
-            self._outcomes.metrics.request_ended(url, outcome, sent.seconds, self._chat_label)
-            if upstream.model != self._router.model or self._endpoint is Endpoint.EMBEDDINGS:
-                outcome = self._router.finalize_response(upstream, self._endpoint, sent.request.body, outcome)
-            self._observe(sent, outcome)
-            if not self._stop.is_lease_lost:
-                if outcome.verdict is not SUCCESS or upstream.circuit.is_open:
-                    sent.outcome = outcome
-                    self._pool.submit(sent)
-                    return
-                self._outcomes.settle_success(sent, outcome, sent.seconds)
-                self._queue.settle(sent.line)
-        except Exception as error:
-            self._state.fail(error)
-        self._complete(sent)
-
-    # In a task
 
     async def _execute(self, sent: InFlightRequest) -> None:
         line = sent.line
@@ -219,7 +203,7 @@ class RequestExecutor:
         while True:
             if outcome is None:
                 outcome = request if isinstance(request, Outcome) else await self._send(sent, request)
-                self._observe(sent, outcome)
+                self._outcomes.observe(sent, outcome)
             if self._stop.is_lease_lost or outcome.verdict.budget not in DEFERRED:
                 return outcome
             refused.append(sent.dispatch.upstream)
@@ -244,8 +228,8 @@ class RequestExecutor:
         line.backend_verified = await _is_backend_up(line, dispatch) if line.attempt.no_response else False
         sender: RequestSender = upstream.backend.client
         chat_label = self._chat_label
-        if self._is_microbatched(upstream.model):
-            limits, tenant = self._limits_of(upstream.model), self._request.tenant
+        if self.is_microbatched(upstream.model):
+            limits, tenant = _limits_of(self._router, upstream.model), self._request.tenant
             sender = self._worker.senders.sender_for(
                 upstream.backend, upstream.model, self._endpoint, limits, tenant
             )
@@ -319,20 +303,6 @@ class RequestExecutor:
         if result is ProbeResult.NORMAL:
             report_probe_success(dispatch)
 
-    # Counting
-
-    def _observe(self, sent: InFlightRequest, outcome: Outcome) -> None:
-        """Report an outcome to the limits, the prefix groups and the memory budget.
-
-        The memory budget gets the size of the response's body.
-        """
-        sent.permit.record_outcome(outcome)
-        if outcome.verdict is SUCCESS:
-            self._router.prefixes.succeed(sent.line.prefix_group)
-        elif outcome.status and sent.line.attempt.job is None:
-            sent.permit.correct_charge(0)  # the backend refused, so it used no tokens
-        self._budget.observe_response(len(outcome.body))
-
     def _count_unless_running(
         self, sent: InFlightRequest, outcome: Outcome, seconds: float, chat_label: str
     ) -> None:
@@ -344,18 +314,16 @@ class RequestExecutor:
             url = sent.dispatch.upstream.backend.url
             self._outcomes.metrics.request_ended(url, outcome, seconds, chat_label)
 
-    def _is_microbatched(self, model: str) -> bool:
-        """Return True if the model's limits allow several lines in one request (a microbatch)."""
-        found = self._microbatched.get(model)
-        if found is None:
-            limits = self._limits_of(model)
-            found = self._microbatched[model] = self._worker.senders.is_enabled(model, self._endpoint, limits)
-        return found
 
-    def _limits_of(self, model: str) -> LimitConfig:
-        """Return the registry's limits for the model."""
-        routers = (self._router, *self._router.fallbacks)
-        return next((router.limits for router in routers if router.model == model), self._router.limits)
+def _is_microbatched(turn: TurnContext, model: str) -> bool:
+    limits = _limits_of(turn.router, model)
+    return turn.worker.senders.is_enabled(model, turn.request.endpoint, limits)
+
+
+def _limits_of(router: ModelRouter, model: str) -> LimitConfig:
+    """Return the registry's limits for the model: the slice's model or one of its fallbacks."""
+    routers = (router, *router.fallbacks)
+    return next((router.limits for router in routers if router.model == model), router.limits)
 
 
 async def _is_backend_up(line: SliceLine, dispatch: Dispatch) -> bool | None:

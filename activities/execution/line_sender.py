@@ -1,0 +1,326 @@
+"""Send the lines of one turn, each when it gets a permit, and settle the responses of the fast path.
+
+A permit is the right to have one request in flight. From the permit of one line to the permit of the next,
+nothing is awaited.
+"""
+
+import math
+import time
+from functools import partial
+
+from batchwright.activities.clock import SUSPEND_AWARE_CLOCK
+from batchwright.activities.execution.line_queue import SliceLine
+from batchwright.activities.execution.line_settlement import InFlightRequest
+from batchwright.activities.execution.quarantine import TRACKED_BATCH_SIZE
+from batchwright.activities.execution.request_tasks import RequestTasks
+from batchwright.activities.execution.turn_context import TurnContext
+from batchwright.activities.services.backend_jobs import forwarded_headers
+from batchwright.activities.services.send_authorization import LineAuthorizer
+from batchwright.contracts.terms import Endpoint
+from batchwright.inference.limits.concurrency_limiter import Permit, PermitRequest
+from batchwright.inference.request_outcome import Outcome
+from batchwright.inference.router import Dispatch
+from batchwright.rules.dispatch.retry_policy import SUCCESS
+from batchwright.telemetry import tracing
+from batchwright.telemetry.backend_traffic import CHAT
+
+
+class LineSender:
+    """Sends the lines of one turn, one for each permit.
+
+    One line at a time waits for a permit. When another request releases a permit, `_on_permit` sends the
+    waiting line in one of two ways. On the fast path, the request is sent at once, and the callback that
+    reads the response settles the line (`_try_send_now`, `_on_response`). All other lines go to a task
+    (`RequestTasks`). The fast path saves CPU time, because a task for each request would cost more than all
+    other work for the request.
+
+    Attributes:
+        tasks: requests that tasks await.
+        started_at: when the first line was sent, in monotonic seconds; None before that.
+        is_exclusive: True while a quarantined line is in flight. No other line is sent then.
+        must_track: True if the next lines must be recorded before they are sent.
+    """
+
+    def __init__(self, turn: TurnContext) -> None:
+        worker, request = turn.worker, turn.request
+        self._worker, self._request, self._tenant = worker, request, request.tenant
+        self._limiter, self._permissions, self._budget = worker.permits, worker.permissions, worker.budget
+        self._router, self._queue, self._writer = turn.router, turn.queue, turn.writer
+        self._outcomes, self._lease, self._stop = turn.outcomes, turn.lease, turn.stop
+        self._quarantine, self._pacer, self._state = turn.quarantine, turn.pacer, turn.state
+        self._held, self._cost, self._endpoint = turn.held, turn.cost, request.endpoint
+        self._authorizer = LineAuthorizer(worker.permissions, worker.metrics, request)
+        self._permit_request = self._new_permit_request(request.priority)
+        self._headers = forwarded_headers(request.endpoint, request.caller)
+        # Hooks and trace spans enclose a request, so a task awaits it.
+        self._always_awaits = bool(worker.hooks) or tracing.spans() is not None
+        self._chat_label = CHAT if request.endpoint is Endpoint.CHAT_COMPLETIONS else ""
+        self.tasks = RequestTasks(turn, self._complete)
+        self.started_at: float | None = None
+        self.is_exclusive = self.must_track = False
+
+    def can_dispatch(self, now: float) -> bool:
+        """Return True if nothing forbids another request of the turn. `now` is the monotonic time."""
+        now_suspend_aware = time.clock_gettime(SUSPEND_AWARE_CLOCK)
+        return (
+            now <= self._writer.flush_overdue_at
+            and now_suspend_aware < self._lease.valid_until
+            and now_suspend_aware <= self._permissions.fresh_until
+            and (self._cost is None or not self._cost.is_over_cap)
+            and not self._router.wait_seconds(self._tenant)
+            and self._pacer.may_send
+            and (not self._quarantine.is_tracking or len(self._state.in_flight) < TRACKED_BATCH_SIZE)
+        )
+
+    def may_send_now(self) -> bool:
+        """Return True if a line may be sent now.
+
+        Call this right before each send, because it checks all conditions.
+        """
+        return (
+            time.time() < self._stop.sends_until
+            and self._state.error is None
+            and self._queue.unsettled > 0
+            and not self._held.is_yielding
+            and self.can_dispatch(time.monotonic())
+        )
+
+    # Permits
+
+    def queue_next(self) -> None:
+        """Request a permit for the next line. A permit is the right to have one request in flight.
+
+        If a permit is free, the line is sent at once. While crash tracking is on, the line stays in the queue
+        until the tracking has recorded that it is about to be sent.
+        """
+        line = None if self.is_exclusive else self._queue.next()
+        if line is None:
+            return
+        if self._quarantine.is_tracking and not line.attempt.sending_attempt:
+            self._queue.push_front(line)
+            self.must_track = True
+        else:
+            self._state.waiting_line = line
+            self._limiter.enqueue(self._permit_request)
+
+    def queue_quarantined(self, line: SliceLine) -> None:
+        """Request a permit for a quarantined line. If a permit is free, the line is sent at once."""
+        self._state.waiting_line = line
+        self._limiter.enqueue(self._permit_request)
+
+    def leave_queue(self) -> None:
+        """Put the line that waits for a permit back at the front of the queue."""
+        line, self._state.waiting_line = self._state.waiting_line, None
+        if line is not None:
+            self._limiter.cancel(self._permit_request)
+            self._queue.push_front(line)
+
+    def _on_permit(self, permit: Permit) -> None:
+        """Send the waiting line, because it got a permit. Then request a permit for the next line.
+
+        A permit is the right to have one request in flight. The limiter calls this method, possibly while the
+        code of another turn runs and in its context. So the method must not raise or log.
+        """
+        state = self._state
+        line, state.waiting_line = state.waiting_line, None
+        assert line is not None
+        try:
+            if not self._quarantine.is_tracking:
+                line = self._queue.reselect(line)
+            if not self.may_send_now():
+                permit.release()
+                self._queue.push_front(line)
+            elif self._permissions.version != self._authorizer.allowed_version and self.reject_if_denied(
+                line
+            ):
+                permit.release()
+                self.queue_next()
+            elif self._submit(line, permit):
+                if self.started_at is None:
+                    self.started_at = time.monotonic()
+                self.queue_next()
+        except Exception as error:
+            permit.release()
+            state.error = error
+        if state.waiting_line is None:
+            state.wake.set()
+
+    def _yields_permit(self) -> bool:
+        """Return True if another slice should send the next line instead of this slice.
+
+        This is so if all lines that are due belong to full prefix groups, and the groups have a `width`. A
+        prefix group consists of the lines with the same system prompt. If it is full, its next line should
+        wait for a response.
+        """
+        line = None if self.is_exclusive else self._state.waiting_line
+        has_width = self._router.prefixes.width < math.inf
+        return line is not None and has_width and self._queue.should_wait(line)
+
+    def follow_priority(self) -> None:
+        """Use the batch's new priority if an operator has changed it.
+
+        The slice then waits for permits with this priority. Requests in flight are not affected.
+        """
+        request, before = self._request, self._permit_request
+        priorities = self._limiter.limits.shares.ranks(request.model).priorities
+        priority = priorities.get(request.batch_id, before.priority)
+        if priority != before.priority and not self.is_exclusive:
+            self.leave_queue()
+            self._permit_request = self._new_permit_request(priority)
+            before.detach()
+
+    def _new_permit_request(self, priority: int) -> PermitRequest:
+        request = self._request
+        place = request.model, request.tenant, request.weight, request.batch_id, request.number
+        return PermitRequest(*place, self._on_permit, request.caller.key_id, priority, self._yields_permit)
+
+    # Lines that may no longer be sent
+
+    def reject_waiting_line(self) -> None:
+        """Settle the next line with an error if it is no longer allowed to be sent.
+
+        This is the line that waits for a permit to be sent. The lines after it are settled in the same way,
+        up to the first line that is allowed to be sent.
+        """
+        line = self._state.waiting_line
+        if line is None or not self._authorizer.denial_reason(has_job=line.attempt.job is not None):
+            return
+        self.leave_queue()
+        while (line := self._queue.next()) is not None and self.reject_if_denied(line):
+            pass
+        if line is not None:
+            self._queue.push_front(line)
+
+    def reject_if_denied(self, line: SliceLine) -> bool:
+        """Settle a line with an error if it is no longer allowed to be sent.
+
+        Return True if it was settled.
+        """
+        reason = self._authorizer.denial_reason(has_job=line.attempt.job is not None)
+        if reason:
+            self._outcomes.reject(line, reason)
+            self._queue.settle(line)
+            self._state.wake.set()
+        return bool(reason)
+
+    # Requests
+
+    def _submit(self, line: SliceLine, permit: Permit) -> bool:
+        """Send the line and return True. If no backend may get it now, requeue it and return False.
+
+        The permit is released when the request ends. If the result is False, the permit is already released.
+
+        Raises:
+            PlanDamaged: the line cannot be read.
+        """
+        request = self._outcomes.request(line)
+        dispatch = None if line.attempt.job is None else self._resume_job(line)
+        if dispatch is None:
+            dispatch = self._router.select(
+                line.prefix_hash,
+                tenant=self._tenant,
+                avoid=line.failed_upstream,
+                is_full=self._worker.permits.backends.is_full,
+                is_used_up=self._worker.permits.backends.has_used_share,
+            )
+        if dispatch is None:
+            permit.release()
+            self._queue.requeue(line)
+            return False
+        if line.attempt.job is None:
+            self._pacer.record_send()
+            permit.charge(len(line.data))
+        permit.place(dispatch.upstream.backend.url)
+        held = self._budget.reserve_response(len(line.data))
+        sent = InFlightRequest(line, request, permit, dispatch, held)
+        self._state.in_flight.add(sent)
+        self._router.prefixes.start(line.prefix_group)
+        try:
+            if not self._try_send_now(sent):
+                self.tasks.submit(sent)
+        except BaseException:
+            self._complete(sent)
+            raise
+        return True
+
+    def _try_send_now(self, sent: InFlightRequest) -> bool:
+        line, dispatch, request = sent.line, sent.dispatch, sent.request
+        attempt, upstream = line.attempt, dispatch.upstream
+        if attempt.job is not None or attempt.no_response or upstream.jobs is not None:
+            return False
+        if self._always_awaits or self.tasks.is_microbatched(upstream.model):
+            return False
+        line.backend_verified = False
+        sent.exchange = self._router.try_send_now(
+            dispatch,
+            self._endpoint,
+            request.body,
+            request.request_id,
+            self._headers,
+            partial(self._on_response, sent),
+        )
+        return sent.exchange is not None
+
+    def _on_response(self, sent: InFlightRequest, outcome: Outcome) -> None:
+        """Handle a response of the fast path. A success settles the line at once.
+
+        A failure, or a response that arrives while the circuit is open, is handled in a task. This method
+        must not raise or log, because it runs in a callback outside any task.
+        """
+        upstream, sent.exchange = sent.dispatch.upstream, None
+        try:
+            sent.seconds = upstream.circuit.clock() - sent.dispatch.attempt.sent_at
+            url = upstream.backend.url
+            self._outcomes.metrics.request_ended(url, outcome, sent.seconds, self._chat_label)
+            if upstream.model != self._router.model or self._endpoint is Endpoint.EMBEDDINGS:
+                outcome = self._router.finalize_response(upstream, self._endpoint, sent.request.body, outcome)
+            self._outcomes.observe(sent, outcome)
+            if not self._stop.is_lease_lost:
+                if outcome.verdict is not SUCCESS or upstream.circuit.is_open:
+                    sent.outcome = outcome
+                    self.tasks.submit(sent)
+                    return
+                self._outcomes.settle_success(sent, outcome, sent.seconds)
+                self._queue.settle(sent.line)
+        except Exception as error:
+            self._state.fail(error)
+        self._complete(sent)
+
+    def _complete(self, sent: InFlightRequest) -> None:
+        """Free the memory and the permit of a request that has ended.
+
+        When its permit is free, the next waiting line is sent.
+        """
+        self._state.in_flight.discard(sent)
+        self._budget.response_bytes -= sent.held
+        sent.dispatch.end()
+        self._router.prefixes.end(sent.line.prefix_group)
+        sent.permit.release()
+        if self._state.waiting_line is None:
+            self._state.wake.set()
+
+    def _resume_job(self, line: SliceLine) -> Dispatch | None:
+        """Return a Dispatch to the backend at which the line already runs as a job.
+
+        If that backend is no longer configured, forget the job and return None.
+        """
+        job = line.attempt.job
+        assert job is not None
+        found = self._router.resume(job.upstream, self._tenant)
+        if found is None:
+            self._outcomes.attempts.forget_job(line)
+        return found
+
+    async def cancel_all(self) -> None:
+        """Cancel all requests in flight, and free their memory and their permits (rights to be in flight).
+
+        No line can be sent afterwards.
+        """
+        in_flight = self._state.in_flight
+        for sent in in_flight:
+            if sent.exchange is not None:
+                sent.exchange.cancel()
+        await self.tasks.cancel_all()
+        for sent in list(in_flight):
+            self._complete(sent)
+        self._permit_request.detach()
