@@ -24,8 +24,7 @@ from batchwright.activities.concurrency import run_both
 from batchwright.activities.errors import translated
 from batchwright.activities.heartbeat import heartbeating
 from batchwright.activities.ingestion.admission_forecast import check_window
-from batchwright.activities.ingestion.call_input import write_calls
-from batchwright.activities.ingestion.input_copy import InputCopy
+from batchwright.activities.ingestion.input_file import InputCopy, write_calls
 from batchwright.activities.ingestion.input_spool import InputSpool
 from batchwright.activities.ingestion.publisher import Publisher, settled_counts
 from batchwright.activities.ingestion.resumption import SourceBatchGone, resumed_results

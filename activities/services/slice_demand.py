@@ -9,11 +9,11 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from threading import Lock
 
+from batchwright.activities.services.held_slices import HeldSlice, TaskQueueSlices
 from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter
-from batchwright.inference.limits.memory_budget import MemoryBudget, Reservation
+from batchwright.inference.limits.memory_budget import MemoryBudget
 from batchwright.inference.limits.tenant_and_model_limits import Limit
 from batchwright.rules.limits.rate_allocation import ALL_MODELS
 
@@ -22,101 +22,13 @@ _MAX_BLOCKED_SLICES = 4  # maximum number of slices while no request of the mode
 _MAX_SENDING_SLICES = 16  # of the queue that models share; slices that only wait do not count
 _MAX_YIELDING = 16  # slices of one task queue that give up their places at the same time
 _FETCH_SECONDS = 1.0  # lines for this time are kept ready, because fetching a slice takes time
-_RATE_SECONDS = 2.0  # the response rate is averaged over this time; a clear rise counts at once
-_MEASURE_SECONDS = 0.25  # the rate is measured over at least this time
 _SEEK_SECONDS = 30.0  # pause between two attempts to find a slice of the same tenant or batch
 _MAX_SEEKING_SLICES = 16  # with so many slices with lines, no search for a batch that goes first
 _MAX_MISSES = 32  # after so many wrong slices in a row, a worker pauses its search for a tenant
-_FIRST_ESTIMATE = 64.0  # assumed lines of a slice, until the first slice is read
 _NEW_SLICE_SHARE = 0.2  # weight of the newest slice in the average number of lines
 
 # Number of batches that have unsettled lines and may send them now, by model and tenant.
 WaitingBatches = Mapping[str, Mapping[str, int]]
-
-
-@dataclass(eq=False)
-class HeldSlice:
-    """A slice that this worker runs, as `SliceDemand` sees it.
-
-    Attributes:
-        queue: task queue from which the slice came, as in `SliceDemand`.
-        model: model of the slice's lines.
-        ready: returns how many lines the slice could send now; None while its lines are not read yet.
-        is_yielding: True if the slice has to end, because another slice waits for its place on the worker.
-        is_surplus: True if the slice must return to its queue. The worker was searching for another slice
-            when it took this one.
-        memory: memory for the slice's lines; None until the slice requests memory.
-    """
-
-    queue: str
-    model: str
-    tenant: str
-    batch_id: str
-    ready: Callable[[], int] | None = None
-    is_yielding: bool = False
-    is_surplus: bool = False
-    memory: Reservation | None = None
-
-    @property
-    def waits_for_memory(self) -> bool:
-        return self.memory is not None and not self.memory.granted
-
-    @property
-    def holds_memory(self) -> bool:
-        return self.memory is not None and self.memory.granted and self.memory.size > 0
-
-    def drain(self) -> None:
-        """Record that the slice will send no more lines, and only waits for responses."""
-        self.ready = _nothing
-
-
-def _nothing() -> int:
-    return 0
-
-
-@dataclass(eq=False)
-class _Queue:
-    """Slices that this worker took from one task queue, and its searches for slices of other tenants.
-
-    Attributes:
-        slots: one object for each taken slice, including slices that have not begun to run and slices whose
-            end Temporal has not confirmed yet.
-        ended: number of slices that have ended but are still in `slots`.
-        lines: average number of unsettled lines of the slices read so far.
-        rate: responses per second of the model, computed from `answered` at the time `measured_at`.
-        sought: time of the last search for a slice of each tenant.
-        sought_batches: time of the last search for each batch that goes first in its tenant.
-        seek_after: earliest time of the next search for a tenant, after `_MAX_MISSES` misses.
-        seek_more_after: earliest time of the next search for one more batch of a tenant.
-        is_seeking: True while a search for a tenant or a batch runs. A search ends when the next slice
-            arrives.
-        seeking: tenant without lines on this worker for which the worker searches; empty if there is no such
-            search.
-        misses: number of wrong slices in a row that came in searches for such tenants (`_end_search`).
-        is_checked: True if no tenant needs a search now. `set_waiting` and the end of a search reset it.
-        is_first_checked: True if no batch that goes first needs a search now. `set_waiting` resets it.
-    """
-
-    slots: set[object] = field(default_factory=set[object])
-    slices: set[HeldSlice] = field(default_factory=set[HeldSlice])
-    ended: int = 0
-    lines: float = _FIRST_ESTIMATE
-    rate: float = 0.0
-    answered: int = 0
-    measured_at: float = 0.0
-    sought: dict[str, float] = field(default_factory=dict[str, float])
-    sought_batches: dict[str, float] = field(default_factory=dict[str, float])
-    seek_after: float = -math.inf
-    seek_more_after: float = -math.inf
-    is_seeking: bool = False
-    seeking: str = ""
-    misses: int = 0
-    is_checked: bool = False
-    is_first_checked: bool = False
-
-    def with_lines(self) -> list[HeldSlice]:
-        """Return the slices that have lines to send, and those whose lines were not read yet."""
-        return [held for held in self.slices if held.ready is None or held.ready()]
 
 
 class SliceDemand:
@@ -145,7 +57,7 @@ class SliceDemand:
         """
         self._limiter, self._budget, self._clock = limiter, budget, clock
         self._is_blocked, self._has_share = is_blocked, has_share
-        self._queues: defaultdict[str, _Queue] = defaultdict(_Queue)
+        self._queues: defaultdict[str, TaskQueueSlices] = defaultdict(TaskQueueSlices)
         self._waiting: WaitingBatches = {}
         self._sharing: Collection[str] = ()  # models whose slices come from the queue `ALL_MODELS`
         self._lock = Lock()  # guards `ended`, because Temporal's SDK calls `release` in its own threads
@@ -203,7 +115,7 @@ class SliceDemand:
             with self._lock:
                 here.ended += 1
 
-    def _end_search(self, name: str, here: _Queue, found: HeldSlice) -> bool:
+    def _end_search(self, name: str, here: TaskQueueSlices, found: HeldSlice) -> bool:
         """End a search for a slice. Return True if the slice that was found must return to its queue.
 
         The worker searches for a certain tenant or batch, but gets the next slice of the queue. This slice
@@ -305,12 +217,12 @@ class SliceDemand:
             return False
         if len(here.slots) >= _MAX_BLOCKED_SLICES and self._is_blocked(queue):
             return False
-        self._measure_rate(queue, here)
+        here.measure_rate(self._limiter.granted(queue) - self._limiter.used_by(queue), self._clock())
         return (
             self._is_hungry(queue, here) or self._seeks_tenant(queue, here) or self._seeks_batch(queue, here)
         )
 
-    def _is_hungry(self, name: str, here: _Queue, arrived: int = 0) -> bool:
+    def _is_hungry(self, name: str, here: TaskQueueSlices, arrived: int = 0) -> bool:
         """Return True if the worker could send more lines than its slices have ready to send.
 
         `arrived` is the number of slices that have just arrived. They are not counted.
@@ -320,13 +232,13 @@ class SliceDemand:
         wanted = self._limiter.free(name) + max(1.0, here.rate * _FETCH_SECONDS)
         return sum(counts) + unread * here.lines < wanted
 
-    def _is_full(self, name: str, queue: _Queue) -> bool:
+    def _is_full(self, name: str, queue: TaskQueueSlices) -> bool:
         if name != ALL_MODELS:
             return len(queue.slots) >= MAX_SLICES
         waiting_only = sum(held.ready is not None and not held.ready() for held in queue.slices)
         return len(queue.slots) >= min(MAX_SLICES, _MAX_SENDING_SLICES + waiting_only)
 
-    def _count_missing(self, name: str, queue: _Queue) -> int:
+    def _count_missing(self, name: str, queue: TaskQueueSlices) -> int:
         """Count the waiting batches that have no slice on this worker, up to `_MAX_YIELDING`.
 
         In the queue `ALL_MODELS`, a slice that only waits for responses occupies no place on the worker. So
@@ -357,7 +269,7 @@ class SliceDemand:
             if not self._limiter.is_capped(model, tenant)
         }
 
-    def _seeks_tenant(self, name: str, queue: _Queue) -> bool:
+    def _seeks_tenant(self, name: str, queue: TaskQueueSlices) -> bool:
         """Return True if the worker should take another slice, to search for a slice of a tenant.
 
         The tenant has a waiting batch without a slice with lines on this worker. If the tenant has no lines
@@ -388,7 +300,7 @@ class SliceDemand:
         queue.is_checked = True
         return False
 
-    def _seeks_batch(self, name: str, queue: _Queue) -> bool:
+    def _seeks_batch(self, name: str, queue: TaskQueueSlices) -> bool:
         """Return True if the worker should take another slice, to search for a batch that goes first.
 
         Such a batch goes first in its tenant and priority, but has no slice on this worker. Without a search,
@@ -410,18 +322,3 @@ class SliceDemand:
             queue.sought_batches = {id: at for id, at in queue.sought_batches.items() if id in known}
         queue.is_first_checked = True
         return False
-
-    def _measure_rate(self, model: str, queue: _Queue) -> None:
-        now = self._clock()
-        seconds = now - queue.measured_at
-        if seconds < _MEASURE_SECONDS:
-            return
-        answered = self._limiter.granted(model) - self._limiter.used_by(model)
-        count = max(0, answered - queue.answered)
-        change = min(1.0, seconds / _RATE_SECONDS) * (count / seconds - queue.rate)
-        # A few responses may arrive together by chance. Lines that are kept for a rate that is too high are
-        # missing on other workers at the end of a batch. So only a rise that chance does not explain counts
-        # at once.
-        certain = (count - 2 * math.sqrt(count)) / seconds
-        queue.rate = max(certain, queue.rate + change)
-        queue.answered, queue.measured_at = answered, now

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from batchwright.activities.services.slice_demand import MAX_SLICES, HeldSlice, SliceDemand
+from batchwright.activities.services.held_slices import HeldSlice
+from batchwright.activities.services.slice_demand import MAX_SLICES, SliceDemand
 from batchwright.inference.limits.adaptive_backend_limits import AdaptiveLimitPolicy, BackendLimits
 from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
 from batchwright.inference.limits.memory_budget import MemoryBudget

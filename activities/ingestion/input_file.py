@@ -1,16 +1,20 @@
-"""Copies the input that a batch names by reference to the storage of Batchwright, where uploads are.
+"""Make the input file of a batch without an upload: copy an object that the batch names, or write its calls.
 
-The copy is a file of the tenant. Everything after it reads the copy, so the object may change or disappear.
+The result is a file of the tenant in the storage of Batchwright, where uploads are. Everything after it reads
+this file, so the object may change or disappear.
 """
 
 from contextlib import aclosing
 from datetime import UTC, datetime
 from secrets import token_hex
+from uuid import uuid4
 
+from batchwright.contracts.calls import ANSWER_LIFETIME
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.database.database import Database
 from batchwright.database.records import FileRow
 from batchwright.rules import object_keys
+from batchwright.rules.call_lines import CALLS_PURPOSE, call_line
 from batchwright.rules.input.validation_errors import ValidationCode
 from batchwright.rules.object_locations import parse_object
 from batchwright.rules.retention import INPUT_FILE_LIFETIME
@@ -84,3 +88,40 @@ class InputCopy:
             order.tenant, order.input_file_id, size, stored.quota
         ):
             raise stored.refused(size)
+
+
+async def write_calls(database: Database, storage: Storage, order: BatchOrder, group: str) -> FileRow | None:
+    """Write the calls of a rolling batch to its input file. Return the row of the file.
+
+    A call is a single request that runs as a line of a rolling batch. After this, the batch gets no further
+    calls. Each attempt writes the lines to an object of its own, without calls that were cancelled meanwhile.
+    Return None if all of them were cancelled.
+
+    Args:
+        group: the group of calls from which the batch takes its lines.
+
+    Raises:
+        DatabaseUnavailable, StorageUnavailable: the service does not respond.
+    """
+    await database.calls.collect(order.tenant, group, order.batch_id)
+    key, size = object_keys.upload_key(order.tenant, order.input_file_id, uuid4().hex[:12]), 0
+    async with storage.writer(key) as writer:
+        async for call in database.calls.collected(order.tenant, order.batch_id):
+            line = call_line(call.id, order.endpoint, call.request)
+            size += len(line)
+            await writer.write(line)
+    if not size:
+        await storage.delete(key)
+        return None
+    row = FileRow(
+        id=order.input_file_id,
+        tenant=order.tenant,
+        purpose=CALLS_PURPOSE,
+        filename=f"{order.batch_id}_input.jsonl",
+        bytes=size,
+        created_at=order.created_at,
+        expires_at=order.created_at + ANSWER_LIFETIME,  # it stays as long as its batch is live
+        storage_key=key,
+    )
+    await database.files.insert(row)
+    return row
