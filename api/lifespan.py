@@ -11,6 +11,7 @@ from batchwright.background import BackgroundTasks
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.postgres import open_database
 from batchwright.inference.backend_registry import BackendRegistry
+from batchwright.inference.circuit_metrics import update_backend_circuits, update_model_circuits
 from batchwright.inference.client_pool import ClientPool
 from batchwright.oidc.issuer import fetch_keys
 from batchwright.oidc.issuer_keys import IssuerKeys
@@ -49,6 +50,8 @@ async def open_dependencies(settings: Settings) -> AsyncGenerator[ApiDependencie
             settings, database.models, database.model_changes, clients, unavailable=DatabaseUnavailable
         )
         registry.on_refresh.append(partial(_publish_fingerprint, registry, metrics))
+        if interactive:
+            metrics.before_scrape.append(partial(_update_circuits, registry, metrics))
         failures = metrics.background_failures
         background = BackgroundTasks(lambda task, _: failures.labels(task).inc(), started=failures.labels)
         opened.push_async_callback(background.stop)
@@ -76,3 +79,9 @@ def _publish_fingerprint(registry: BackendRegistry, metrics: Metrics) -> None:
     It is equal in processes that have the same registry.
     """
     metrics.registry_info.replace({(registry.fingerprint,): 1})
+
+
+def _update_circuits(registry: BackendRegistry, metrics: Metrics) -> None:
+    """Set the gauges of the circuit breakers, which this process has for interactive calls."""
+    update_backend_circuits(registry.routers, metrics)
+    update_model_circuits(registry.routers, metrics)

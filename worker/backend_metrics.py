@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from batchwright.inference.backend_registry import BackendRegistry
+from batchwright.inference.circuit_metrics import update_backend_circuits
 from batchwright.telemetry.metrics import Metrics
 
 
@@ -38,15 +39,13 @@ def update_backend_gauges(registry: BackendRegistry, metrics: Metrics) -> None:
             probes[key] = max(backend.probe_seconds, probes.get(key, 0.0))
     metrics.backend_up.replace({key: healthy[key[0]] for key in probes})
     metrics.backend_probe_seconds.replace(probes)
-    circuit_open: dict[tuple[str, str], bool] = {}
+    update_backend_circuits(registry.routers, metrics)
     outstanding: dict[tuple[str, str], int] = {}
     for router in registry.routers:
         model = metrics.models(router.model)
         for upstream in router.upstreams:
             key = (model, upstream.backend.url)
-            circuit_open[key] = upstream.circuit.is_open and circuit_open.get(key, True)
             outstanding[key] = outstanding.get(key, 0) + upstream.outstanding
-    metrics.backend_circuit_open.replace(circuit_open)
     metrics.backend_outstanding.replace(outstanding)
     metrics.backends_total.set(len(healthy))
     metrics.backends_healthy.set(sum(healthy.values()))

@@ -90,14 +90,16 @@ _BACKEND = PanelRow(
         ),
         Panel(
             "Circuit",
-            "Fraction of workers whose circuit breakers for the model are open.",
+            "Fraction of workers, and of API processes with interactive calls, whose circuit breakers for "
+            "the model are open.",
             gauges("avg", "batchwright_model_circuit_open", "model", _M),
             "percentunit",
             most=1,
         ),
         Panel(
             "Circuits by backend",
-            "Fraction of workers whose circuit breaker for the model at this backend is open.",
+            "Fraction of workers, and of API processes with interactive calls, whose circuit breaker for "
+            "the model at this backend is open.",
             gauges("avg", "batchwright_backend_circuit_open", "model, backend", _M),
             "percentunit",
             most=1,

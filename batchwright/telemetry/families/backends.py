@@ -1,4 +1,4 @@
-"""Metrics of backends as one worker sees them: health, circuit breakers, requests sent to a fallback."""
+"""Metrics of backends as one process sees them: health, circuit breakers, requests sent to a fallback."""
 
 from batchwright.telemetry.families.factory import MetricFactory
 

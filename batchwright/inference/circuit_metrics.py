@@ -1,0 +1,35 @@
+"""Gauges of the circuit breakers of one process, worker or API."""
+
+from collections.abc import Iterable
+
+from batchwright.inference.router import ModelRouter
+from batchwright.telemetry.metrics import Metrics
+
+
+def update_backend_circuits(routers: Iterable[ModelRouter], metrics: Metrics) -> None:
+    """Set the gauge of each model at each backend. Remove the gauges of all others.
+
+    If a backend has several circuits under one label, for example of models that share a label, its gauge is
+    1 only if all of them are open.
+    """
+    is_open: dict[tuple[str, ...], bool] = {}
+    for router in routers:
+        model = metrics.models(router.model)
+        for upstream in router.upstreams:
+            key = (model, upstream.backend.url)
+            is_open[key] = upstream.circuit.is_open and is_open.get(key, True)
+    metrics.backend_circuit_open.replace(is_open)
+
+
+def update_model_circuits(routers: Iterable[ModelRouter], metrics: Metrics) -> None:
+    """Set the gauge of each model. Remove the gauges of all others.
+
+    Models that share a label have no gauge, because it would show only one of them.
+    """
+    metrics.circuit_open.replace(
+        {
+            (router.model,): router.is_open
+            for router in routers
+            if metrics.models(router.model) == router.model
+        }
+    )
