@@ -77,6 +77,8 @@ class CircuitBreaker:
     _last_failed_tenant: str = ""  # tenant of the last trial that failed or showed nothing
     _waiting: dict[str, float] = field(default_factory=dict[str, float])  # last `wait_seconds` call by tenant
     _tenant_errors: dict[str, str] = field(default_factory=dict[str, str])
+    _refused_at: float = -math.inf  # last response with 401 or 403
+    _accepts_key: bool = False  # True if a request that was sent since then got a normal response
 
     @property
     def open_seconds(self) -> float:
@@ -152,14 +154,28 @@ class CircuitBreaker:
         seconds = self._record_response() - attempt.sent_at
         usual = self._response_seconds or seconds
         self._response_seconds = usual + _NEWEST_RESPONSE * (seconds - usual)
+        if attempt.sent_at >= self._refused_at:
+            self._accepts_key = True
         if self.is_open and self._is_trial(attempt):
             self._close()
 
     def record_probe_success(self) -> None:
         """Close the circuit, because the backend answered a probe (a small test request) normally."""
         self._record_response()
+        self._accepts_key = True
         if self.is_open:
             self._close()
+
+    def record_refusal(self) -> bool:
+        """Record that the backend refused a request with 401 or 403. Return True if the request is at fault.
+
+        It is at fault if the backend has sent a normal response to a probe, or to a request that was sent
+        since the last refusal: then it accepts the API key. A request that was sent earlier shows nothing,
+        because its response may take minutes. If nothing shows that the key is accepted, the result is False.
+        """
+        accepts_key, self._accepts_key = self._accepts_key, False
+        self._refused_at = self.clock()
+        return accepts_key
 
     def reset_failures(self) -> None:
         """Set the number of failures in a row to 0, because the backend has sent a response of any kind."""

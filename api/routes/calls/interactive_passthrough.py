@@ -16,7 +16,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from batchwright.api.auth.caller import caller_of, tenant_of
 from batchwright.api.dependencies import ApiDependencies
@@ -47,7 +47,10 @@ _UNBUFFERED = {"x-accel-buffering": "no"}  # otherwise nginx would hold events b
 _MAX_SEND_SECONDS = 60.0  # a client that does not read for so long counts as disconnected
 _PIECE_BYTES = 64 * 1024  # of a whole answer; the next piece is sent when the client has room for it
 _RECEIVE_ERRORS = (httpx.TransportError, httpx.DecodingError, TimeoutError, ResponseTooLarge)
-_REFUSED = "The backend refuses this request, although it accepts others. Change the request."
+_REFUSED = (
+    "The backend refuses this request, although it has accepted others. Change the request, or try again in "
+    "a moment: if the backend now refuses all requests, other backends get them."
+)
 _NO_ANSWER = "The backend's stream contains an error or no answer."
 _PAYMENT_REQUIRED = 402  # about the operator's account at the backend
 _Result = TypeVar("_Result")
@@ -223,9 +226,8 @@ class _EventRelay(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._opened:
-            head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-            await send(head)
             with suppress(ClientDisconnect):
+                await _send_head(send, self)
                 try:
                     await _while_open(self._connection, self._relay(send))
                 except ApiError as error:
@@ -244,10 +246,9 @@ class _HeldResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._opened:
-            head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-            await send(head)
             body, size = memoryview(self.body), len(self.body)
             with suppress(ClientDisconnect):
+                await _send_head(send, self)
                 for start in range(0, size, _PIECE_BYTES):
                     end = start + _PIECE_BYTES
                     await _pass_on(send, bytes(body[start:end]), is_last=end >= size)
@@ -321,7 +322,10 @@ def _response_of(outcome: Outcome, status: int, body: bytes) -> Response:
     error = outcome.operator_message or message
     logger.warning("a backend has not given a usable answer", extra={"status": status, "error": error})
     if outcome.verdict.budget is Budget.CREDENTIALS:
-        message = "The backend does not accept the credentials that the operator has configured for it."
+        message = (
+            "The backend has refused the call: it does not accept the credentials that the operator has "
+            "configured for it, or it refuses this request."
+        )
         return error_response(ApiError(502, message))
     retry_after = {}
     if status in (429, 503):
@@ -351,9 +355,25 @@ async def _while_open(connection: asyncio.Task[None], work: Coroutine[None, None
         await asyncio.gather(task, return_exceptions=True)
 
 
+async def _send_head(send: Send, response: Response) -> None:
+    """Send the head of a response. Raises ClientDisconnect as `_send_soon`."""
+    head = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
+    await _send_soon(send, head)
+
+
 async def _pass_on(send: Send, lines: bytes, *, is_last: bool = False) -> None:
+    await _send_soon(send, {"type": "http.response.body", "body": lines, "more_body": not is_last})
+
+
+async def _send_soon(send: Send, message: Message) -> None:
+    """Send a message to the client.
+
+    Raises:
+        ClientDisconnect: the client does not read, but keeps the connection open. It may also have left
+            earlier answers on the same connection unread, so this applies to the head, too.
+    """
     try:
         async with asyncio.timeout(_MAX_SEND_SECONDS):
-            await send({"type": "http.response.body", "body": lines, "more_body": not is_last})
+            await send(message)
     except TimeoutError:
         raise ClientDisconnect from None

@@ -4,6 +4,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from batchwright.api.services.calls.report_tasks import ReportTasks
 from batchwright.contracts.temporal_payloads.batch import Caller
 from batchwright.contracts.terms import Endpoint
@@ -13,10 +15,12 @@ from batchwright.inference.probes import PROBED_ENDPOINTS, ProbeResult
 from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch
 from batchwright.inference.transport.base import StreamedResponse
+from batchwright.inference.upstream import Upstream
 from batchwright.rules.dispatch.retry_policy import SUCCESS, Budget
 from batchwright.rules.results.token_usage import Tokens
 
 _BYTES_PER_TOKEN = 4  # of a request, to estimate its prompt tokens
+_MAX_KEPT_BYTES = 4 * 1024  # of an error whose report waits for a probe
 
 
 class InteractiveCall(NamedTuple):
@@ -60,6 +64,7 @@ class SentCall:
         reports: runs reports that need a probe.
         reporting: such a report of this call; None if there is none.
         is_at_fault: True if the backend refuses this call, but accepts the operator's API key.
+        is_reported: True after the first report.
     """
 
     call: InteractiveCall
@@ -68,6 +73,7 @@ class SentCall:
     reports: ReportTasks
     reporting: asyncio.Task[None] | None = field(default=None, init=False)
     is_at_fault: bool = field(default=False, init=False)
+    is_reported: bool = field(default=False, init=False)
 
     def estimate(self, output_tokens: int) -> Tokens:
         """Estimate the tokens of the call. Used if the backend reports no tokens."""
@@ -82,61 +88,34 @@ class SentCall:
         if self.reporting is None or self.reporting.done():
             self.dispatch.end()
         else:
-            self.reporting.add_done_callback(lambda _: self.dispatch.end())
+            dispatch = self.dispatch  # the report may take long, and must not keep the body in memory
+            self.reporting.add_done_callback(lambda _: dispatch.end())
 
     def report(self, outcome: Outcome) -> None:
         """Report the end of the request to the backend's circuit breaker. Only the first report counts.
 
         If several calls have failed and none has succeeded since, a probe shows if the backend is at fault.
         After a refusal with 401 or 403, a probe always shows it: some backends refuse prompts with them. A
-        report with a probe is the task `reporting`, because the client must not wait for it.
+        report with a probe is the task `reporting`, because the client must not wait for it. If too many
+        reports run, the request ends without one.
         """
         dispatch, budget = self.dispatch, outcome.verdict.budget
-        if dispatch.attempt.is_recorded or self.reporting is not None:
+        if dispatch.attempt.is_recorded or self.is_reported:
             return
+        self.is_reported = True
+        if budget is Budget.CREDENTIALS:
+            self.is_at_fault = dispatch.upstream.circuit.record_refusal()
         if budget is Budget.SETTLED:
             if outcome.verdict is SUCCESS:
                 dispatch.upstream.probes.answered.add(self.call.endpoint)
             report_success(dispatch)
             return
         if self._needs_probe(budget):
-            self.reporting = self.reports.start(self._report_after_probe(outcome))
+            if not self.reports.is_full:
+                report = _report_after_probe(dispatch, self.call.endpoint, self.call.tenant, _small(outcome))
+                self.reporting = self.reports.start(report)
         elif budget is not Budget.ATTEMPT:
-            self._report_failure(outcome, is_alive=False)
-
-    async def _report_after_probe(self, outcome: Outcome) -> None:
-        result = await self._probe()
-        if result is ProbeResult.NORMAL:
-            report_probe_success(self.dispatch)
-        self._report_failure(outcome, is_alive=result is not ProbeResult.NONE and outcome.status > 0)
-
-    def _report_failure(self, outcome: Outcome, *, is_alive: bool) -> None:
-        circuit, attempt = self.dispatch.upstream.circuit, self.dispatch.attempt
-        budget = outcome.verdict.budget
-        if budget is not Budget.CAPACITY and circuit.succeeded_since(attempt.sent_at):
-            self.is_at_fault = budget is Budget.CREDENTIALS
-            circuit.record_abort(attempt)
-        else:
-            report_failure(self.dispatch, outcome, self.call.tenant, steady=is_alive)
-
-    async def _probe(self) -> ProbeResult:
-        """Probe the backend at an endpoint at which it has answered. Return the result.
-
-        The tenant may have chosen an endpoint that the model does not have. If no endpoint is known, one
-        after another is probed. A successful answer of any of them shows that the model works.
-        """
-        upstream, endpoint = self.dispatch.upstream, self.call.endpoint
-        answered = upstream.probes.answered
-        if answered:
-            return await upstream.probe(endpoint if endpoint in answered else min(answered))
-        result = await upstream.probe(endpoint)
-        for other in (each for each in PROBED_ENDPOINTS if each != endpoint):
-            if result is not ProbeResult.ALIVE or answered:
-                break
-            other_result = await upstream.probe(other)
-            if other in answered or other_result is ProbeResult.NONE:
-                result = other_result
-        return result
+            _report_failure(dispatch, self.call.tenant, outcome, is_alive=False)
 
     def _needs_probe(self, budget: Budget) -> bool:
         circuit, attempt = self.dispatch.upstream.circuit, self.dispatch.attempt
@@ -147,6 +126,46 @@ class SentCall:
         return budget is Budget.ATTEMPT and circuit.needs_evidence(
             attempt, id, since=attempt.sent_at, proved=False
         )
+
+
+async def _report_after_probe(dispatch: Dispatch, endpoint: Endpoint, tenant: str, outcome: Outcome) -> None:
+    result = await _probe(dispatch.upstream, endpoint)
+    if result is ProbeResult.NORMAL:
+        report_probe_success(dispatch)
+    is_alive = result is not ProbeResult.NONE and outcome.status > 0
+    _report_failure(dispatch, tenant, outcome, is_alive=is_alive)
+
+
+def _report_failure(dispatch: Dispatch, tenant: str, outcome: Outcome, *, is_alive: bool) -> None:
+    circuit, attempt = dispatch.upstream.circuit, dispatch.attempt
+    if outcome.verdict.budget is not Budget.CAPACITY and circuit.succeeded_since(attempt.sent_at):
+        circuit.record_abort(attempt)
+    else:
+        report_failure(dispatch, outcome, tenant, steady=is_alive)
+
+
+async def _probe(upstream: Upstream, endpoint: Endpoint) -> ProbeResult:
+    """Probe the backend at an endpoint at which it has answered. Return the result.
+
+    The tenant may have chosen an `endpoint` that the model does not have. If no endpoint is known, one after
+    another is probed. A successful answer of any of them shows that the model works.
+    """
+    answered = upstream.probes.answered
+    if answered:
+        return await upstream.probe(endpoint if endpoint in answered else min(answered))
+    result = await upstream.probe(endpoint)
+    for other in (each for each in PROBED_ENDPOINTS if each != endpoint):
+        if result is not ProbeResult.ALIVE or answered:
+            break
+        other_result = await upstream.probe(other)
+        if other in answered or other_result is ProbeResult.NONE:
+            result = other_result
+    return result
+
+
+def _small(outcome: Outcome) -> Outcome:
+    """Return the outcome without its body if the body is large. It is kept while a probe runs."""
+    return outcome if len(outcome.body) <= _MAX_KEPT_BYTES else replace(outcome, body=b"")
 
 
 @dataclass(eq=False)

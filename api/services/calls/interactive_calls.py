@@ -186,7 +186,7 @@ class InteractiveCalls:
                 tried.append(dispatch.upstream)
                 async with AsyncExitStack() as sending:
                     answer = await self._send(call, dispatch, charge, sending)
-                    if await self._refused(answer):
+                    if _refused(answer):
                         if isinstance(answer, BackendAnswer) and answer.response.status in (401, 403):
                             tried += [each for other in router.fallbacks for each in other.upstreams]
                         following = _selected(router, call.tenant, tried)
@@ -208,23 +208,6 @@ class InteractiveCalls:
         if isinstance(checked, Outcome):
             raise _NotSent(checked)
         return call._replace(body=checked.body)
-
-    async def _refused(self, answer: BackendAnswer | Outcome) -> bool:
-        """Return True if a backend has not processed the call, which may then be sent to another backend.
-
-        Return False if the backend has refused it because of its content.
-        """
-        if isinstance(answer, Outcome):
-            return answer.verdict is NOT_SENT
-        status, upstream = answer.response.status, answer.sent.dispatch.upstream
-        if status not in _REFUSALS:
-            return False
-        answer.sent.report(from_status(status, answer.response.headers, b""))
-        if answer.sent.reporting is not None:  # it decides whether the call is passed on
-            await asyncio.wait([answer.sent.reporting])
-        refusal = {"backend": upstream.backend.url, "status": status}
-        logger.warning("a backend has refused an interactive call", extra=refusal)
-        return not answer.sent.is_at_fault
 
     async def _send(
         self, call: InteractiveCall, dispatch: Dispatch, charge: CallCharge, sending: AsyncExitStack
@@ -293,6 +276,22 @@ def error_of(outcome: Outcome) -> ApiError:
         return ApiError(503, outcome.message, code=outcome.code.value, headers=headers)
     status = 504 if outcome.code is LineCode.REQUEST_TIMEOUT else 502
     return ApiError(status, outcome.message, code=outcome.code.value)
+
+
+def _refused(answer: BackendAnswer | Outcome) -> bool:
+    """Return True if a backend has not processed the call, which may then be sent to another backend.
+
+    Return False if the backend has refused it because of its content.
+    """
+    if isinstance(answer, Outcome):
+        return answer.verdict is NOT_SENT
+    status, upstream = answer.response.status, answer.sent.dispatch.upstream
+    if status not in _REFUSALS:
+        return False
+    answer.sent.report(from_status(status, answer.response.headers, b""))
+    refusal = {"backend": upstream.backend.url, "status": status}
+    logger.warning("a backend has refused an interactive call", extra=refusal)
+    return not answer.sent.is_at_fault
 
 
 def _selected(router: ModelRouter, tenant: str, tried: Collection[Upstream]) -> Dispatch | None:

@@ -5,12 +5,21 @@ from collections.abc import Coroutine
 
 from batchwright.background import log_failure
 
+# More failures show nothing more about a backend. Clients do not wait for reports, so nothing else limits
+# their number while a probe gets no answer.
+MAX_REPORTS = 1_000
+
 
 class ReportTasks:
     """The running reports of this process. An exception of a report is logged."""
 
     def __init__(self) -> None:
         self._running = set[asyncio.Task[None]]()
+
+    @property
+    def is_full(self) -> bool:
+        """True if no further report may start now."""
+        return len(self._running) >= MAX_REPORTS
 
     def start(self, report: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(report, name="interactive_report")

@@ -221,8 +221,9 @@ async def test_the_call_to_the_backend_ends_with_its_client(
     assert [load.in_flight for load in await api.load()] in ([], [0])
 
 
+@pytest.mark.parametrize("unread", ["http.response.start", "http.response.body"])
 async def test_a_client_that_does_not_read_ends_the_call_to_the_backend(
-    api: Fixture, monkeypatch: pytest.MonkeyPatch
+    api: Fixture, monkeypatch: pytest.MonkeyPatch, unread: str
 ) -> None:
     monkeypatch.setattr(routes, "_MAX_SEND_SECONDS", 0.01)
     content = Pieces(chunk("He"), hangs=True)
@@ -233,7 +234,7 @@ async def test_a_client_that_does_not_read_ends_the_call_to_the_backend(
         return received.pop() if received else await asyncio.Future()
 
     async def send(message: MutableMapping[str, Any]) -> None:
-        if message["type"] == "http.response.body":
+        if message["type"] == unread:
             await asyncio.Event().wait()
 
     await api.app({**SCOPE}, receive, send)
@@ -241,8 +242,9 @@ async def test_a_client_that_does_not_read_ends_the_call_to_the_backend(
     assert api.counted("interactive_requests_total", model="llama", result="disconnected") == 1
 
 
+@pytest.mark.parametrize("unread", ["http.response.start", "http.response.body"])
 async def test_a_client_that_does_not_read_a_whole_answer_does_not_hold_it(
-    api: Fixture, monkeypatch: pytest.MonkeyPatch
+    api: Fixture, monkeypatch: pytest.MonkeyPatch, unread: str
 ) -> None:
     monkeypatch.setattr(routes, "_MAX_SEND_SECONDS", 0.01)
     monkeypatch.setattr(held_calls, "MAX_HELD_PER_TENANT", 1)
@@ -252,7 +254,7 @@ async def test_a_client_that_does_not_read_a_whole_answer_does_not_hold_it(
         return received.pop() if received else await asyncio.Future()
 
     async def send(message: MutableMapping[str, Any]) -> None:
-        if message["type"] == "http.response.body":
+        if message["type"] == unread:
             await asyncio.Event().wait()
 
     await api.app({**SCOPE}, receive, send)
@@ -260,7 +262,7 @@ async def test_a_client_that_does_not_read_a_whole_answer_does_not_hold_it(
 
 
 @pytest.mark.parametrize(
-    ("refusal", "shown"), [(429, 429), (503, 503), ("unreachable", 503), (401, 502), (403, 502)]
+    ("refusal", "shown"), [(429, 429), (503, 503), ("unreachable", 503), (401, 403), (403, 403)]
 )
 async def test_a_call_that_a_backend_refuses_goes_to_the_next_one(
     api: Fixture, refusal: int | str, shown: int
@@ -278,7 +280,7 @@ async def test_a_call_that_a_backend_refuses_goes_to_the_next_one(
     api.clock.now += 1
     answer = await api.http.post(CHAT, json=ASK)
     assert answer.status_code == shown
-    assert ("retry-after" in answer.headers) == (shown != 502)
+    assert ("retry-after" in answer.headers) == (shown != 403)
     assert "10.0.0.7" not in error_of(answer).message
     assert api.router is not None
     assert [upstream.outstanding for upstream in api.router.upstreams] == [0, 0]
