@@ -14,6 +14,7 @@ from batchwright.api.auth.authenticators import AccessDenied, Authenticator
 from batchwright.api.auth.caller import SCOPE_TENANT
 from batchwright.api.error_handlers import unavailable_response
 from batchwright.api.errors import ApiError, error_response
+from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.oidc.issuer import IssuerUnavailable
 from batchwright.rules.backends.callback_tokens import CALLBACK_PATH
@@ -23,8 +24,8 @@ from batchwright.telemetry.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 RECHECK_SECONDS = 30.0
-# Responses that last as long as clients follow a batch, or whose connection may be held for a call.
-_LASTING = ("/x/events", "/x/results", "/v1/responses", "/v1/chat/completions")
+# Responses that last as long as clients follow a batch, or until a backend has answered a single call.
+_LASTING = ("/x/events", "/x/results", *Endpoint)
 # Probes, scrapes and the API description show no tenant data. All other paths require authentication.
 PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"})
 

@@ -115,10 +115,10 @@ async def adds_the_tenant(call: HookCall) -> dict[str, object] | None:
 class Fixture:
     """The API with interactive calls, and a model `llama` whose backends `handlers` imitate."""
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: Any) -> None:
         hooks = [f"{__name__}:{hook.__name__}" for hook in (refuses_secrets, adds_the_tenant)]
         self.settings = load(
-            interactive_passthrough=True, max_response_bytes=1024 * 1024, pre_call_hooks=hooks
+            interactive_passthrough=True, max_response_bytes=1024 * 1024, pre_call_hooks=hooks, **settings
         )
         self.database, self.metrics, self.served = MemoryDatabase(), Metrics(), Served("llama")
         self._deps = deps = ApiDependencies(

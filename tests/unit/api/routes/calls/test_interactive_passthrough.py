@@ -10,6 +10,8 @@ import httpx
 import pytest
 from openai import APIError, InternalServerError, NotFoundError, RateLimitError
 
+from batchwright.api.auth import key_cache
+from batchwright.api.middleware import authentication
 from batchwright.api.routes.calls import call_body
 from batchwright.api.routes.calls import interactive_passthrough as routes
 from batchwright.api.services.calls import held_calls
@@ -22,6 +24,7 @@ from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.transport.base import TargetUrl
 from batchwright.inference.transport.httpx_transport import HttpxTransport
 from tests.fakes.api import error_of, open_api
+from tests.fakes.api_keys import create_key
 from tests.fakes.raw_servers import HEAD, answering, read_request, served
 from tests.fakes.settings import load
 from tests.unit.api.routes.calls.interactive_api import (
@@ -557,3 +560,32 @@ async def test_the_description_of_the_api_follows_the_setting(api: Fixture) -> N
             assert ("service_tier" in schema["required"]) == needs_tier
             for each in (chat, paths["/v1/responses"]["post"]):
                 assert ("502" in each["responses"], "504" in each["responses"]) == (not needs_tier,) * 2
+
+
+@pytest.mark.parametrize(
+    "path", [CHAT, "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/moderations"]
+)
+async def test_a_stream_ends_when_its_key_is_revoked(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setattr(authentication, "RECHECK_SECONDS", 0)
+    monkeypatch.setattr(key_cache, "CACHE_SECONDS", 0)
+    api = Fixture(auth="api_key")
+    key = await create_key(api.database, "blue")
+    content = Pieces(chunk("He"), hangs=True)
+    api.handlers[A] = lambda _: httpx.Response(200, headers=EVENTS, stream=content)
+    asked = json.dumps({**ASK, "input": "x", "prompt": "x", "stream": True}).encode()
+    received = [{"type": "http.request", "body": asked}]
+
+    async def receive() -> MutableMapping[str, Any]:
+        return received.pop() if received else await asyncio.Future()
+
+    async def send(_: MutableMapping[str, Any]) -> None:
+        pass
+
+    headers = [*SCOPE["headers"], (b"authorization", f"Bearer {key.text}".encode())]
+    scope = {**SCOPE, "path": path, "raw_path": path.encode(), "headers": headers}
+    following = asyncio.create_task(api.app(scope, receive, send))
+    await content.is_hanging.wait()
+    await api.database.api_keys.revoke(key.prefix, datetime.now(UTC))
+    async with asyncio.timeout(10):
+        await following
+    assert content.is_closed
