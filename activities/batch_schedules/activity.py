@@ -24,7 +24,8 @@ from batchwright.database.errors import UnknownBatch
 from batchwright.database.tables.schedules import ScheduleRow, ScheduleRunRow
 from batchwright.rules.api_keys import is_usable
 from batchwright.rules.backends.request_headers import currently_passed
-from batchwright.rules.ids import batch_id_of_run
+from batchwright.rules.ids import batch_id_of_run, derived_file_id
+from batchwright.rules.object_locations import parse_object, parse_output_location
 from batchwright.settings import Settings
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal.batch_order import PriorityNotAllowed, build_order
@@ -143,7 +144,11 @@ class BatchScheduling(ScheduleActivities):
         tenant, template, now = schedule.tenant, schedule.template, datetime.now(UTC).replace(microsecond=0)
         if refusal := await self._caller_refusal(tenant, template, now):
             return refusal
-        if await self._database.files.get(tenant, template.input_file_id) is None:
+        if refusal := self._location_refusal(tenant, template):
+            return refusal
+        if template.input_location is not None:  # each batch has a copy of its own
+            template = template.model_copy(update={"input_file_id": derived_file_id(batch_id, "input")})
+        elif await self._database.files.get(tenant, template.input_file_id) is None:
             return _refused("file_not_found", f"The input file '{template.input_file_id}' was deleted.")
         own = await self._database.quotas.get(tenant)
         headers = currently_passed(template.caller.headers, self._settings.passed_headers)
@@ -165,6 +170,17 @@ class BatchScheduling(ScheduleActivities):
                 "rate_limit_exceeded", f"Too many batches at once: at most {limit} may be unfinished."
             )
         return ScheduledBatch(order=order)
+
+    def _location_refusal(self, tenant: str, template: BatchTemplate) -> ScheduledBatch | None:
+        """Return a refusal if the tenant may no longer use a location of the schedule; None if it may."""
+        source, target = template.input_location, template.output_location
+        if source is not None and not self._settings.may_read(tenant, parse_object(source)):
+            refusal = f"Tenant '{tenant}' may no longer read from '{source}'."
+        elif target is not None and not self._settings.may_write(tenant, parse_output_location(target)):
+            refusal = f"Tenant '{tenant}' may no longer write to '{target}'."
+        else:
+            return None
+        return _refused("location_not_allowed", refusal)
 
     async def _caller_refusal(
         self, tenant: str, template: BatchTemplate, now: datetime

@@ -158,9 +158,6 @@ def _batch(value: object, settings: Settings) -> BatchCreate:
     if creation.start_at is not None:
         message = "The batches of a schedule start when 'cron' says; 'start_at' cannot be set."
         raise invalid_value(f"batch.{EXTENSION}.start_at", message)
-    if creation.input_location is not None:
-        message = "The batches of a schedule need an uploaded file, not an object that may change."
-        raise invalid_value("batch.input_file_id", message)
     if creation.webhook is not None:
         message = (
             "The batches of a schedule have no webhook of their own, because nobody would see its secret. "
@@ -191,7 +188,7 @@ def schedule_object(
 def _batch_object(template: BatchTemplate) -> ScheduledBatchObject:
     seconds = template.output_expires_after_seconds
     return ScheduledBatchObject(
-        input_file_id=template.input_file_id,
+        input_file_id=template.input_location or template.input_file_id,
         endpoint=template.endpoint,
         completion_window=template.completion_window,
         metadata=template.metadata,

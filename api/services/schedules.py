@@ -13,7 +13,7 @@ from batchwright.api.schemas.schedules import (
     schedule_object,
     unknown_time_zone,
 )
-from batchwright.api.services.batches.creation import check_output_location
+from batchwright.api.services.batches.creation import check_input_location, check_output_location
 from batchwright.contracts.api_objects.schedules import ScheduleObject
 from batchwright.contracts.temporal_payloads.batch import Caller
 from batchwright.contracts.temporal_payloads.batch_schedules import BatchTemplate, OverlapPolicy
@@ -44,8 +44,8 @@ class Schedules:
         """Create a schedule with a new id. Its batches run with the API key of `caller`.
 
         Raises:
-            ApiError: the time zone or the input file does not exist (400), or the tenant has too many
-                schedules (429).
+            ApiError: the time zone or the input file does not exist (400), the tenant may not use a location
+                (403), or it has too many schedules (429).
         """
         if fields.cron is None or fields.batch is None:
             raise TypeError("a new schedule needs a cron expression and a batch")
@@ -95,7 +95,8 @@ class Schedules:
         """Change fields of a schedule. Its later batches run with the API key of `caller`.
 
         Raises:
-            ApiError: the time zone or the input file does not exist (400).
+            ApiError: the time zone or the input file does not exist (400), or the tenant may not use a
+                location (403).
         """
         new = await self._template(fields.batch, row.tenant, caller) if fields.batch is not None else None
         given = {
@@ -157,12 +158,17 @@ class Schedules:
             return _MISSING
 
     async def _template(self, creation: BatchCreate, tenant: str, caller: Caller) -> BatchTemplate:
-        id = creation.input_file_id
+        if creation.input_location is not None:
+            check_input_location(self._settings, creation.input_location, tenant, place="batch.")
+        else:
+            await self._check_input_file(creation.input_file_id, tenant)
+        if creation.output_location is not None:
+            check_output_location(self._settings, creation.output_location, tenant, place="batch.")
+        return creation._replace(caller=caller).template
+
+    async def _check_input_file(self, id: str, tenant: str) -> None:
         file = await self._deps.database.files.get(tenant, id) if is_file_id(id) else None
         if file is None or file.purpose != "batch":
             what = "no such file exists" if file is None else f"its purpose is '{file.purpose}', not 'batch'"
             message = f"Invalid value for 'batch.input_file_id': '{id}': {what}."
             raise invalid_value("batch.input_file_id", message)
-        if creation.output_location is not None:
-            check_output_location(self._settings, creation.output_location, tenant, place="batch.")
-        return creation._replace(caller=caller).template

@@ -11,6 +11,7 @@ import typer
 
 from batchwright.contracts.api_objects.schedules import ScheduleObject, ScheduleRunObject
 from batchwright.rules.ids import is_file_id
+from batchwright.rules.object_locations import SCHEME
 from batchwright.starter.commands.batches.submit import (
     Deduplicate,
     Endpoint,
@@ -75,7 +76,9 @@ def create(
     file: Annotated[
         str,
         typer.Argument(
-            metavar="FILE", help="Requests as for submit, or the id of a file.", show_default=False
+            metavar="FILE",
+            help="Requests or s3://bucket/key as for submit, or the id of a file.",
+            show_default=False,
         ),
     ],
     cron: Annotated[
@@ -107,7 +110,8 @@ def create(
     batch |= {"x_batchwright": extension} if extension else {}
     body = {"cron": cron, **_given(time_zone=time_zone, overlap=overlap, description=description)}
     with api_client(url, tenant) as client:
-        uploaded = None if is_file_id(file) else upload_input(client, Path(file), f"schedule-{uuid4().hex}")
+        is_there = is_file_id(file) or file.startswith(SCHEME)
+        uploaded = None if is_there else upload_input(client, Path(file), f"schedule-{uuid4().hex}")
         batch["input_file_id"] = file if uploaded is None else uploaded.id
         with nullcontext() if uploaded is None else delete_unless_used(client, uploaded):
             created = ScheduleClient(client).create({**body, "batch": batch})

@@ -25,23 +25,27 @@ from batchwright.temporal.errors import TemporalUnavailable
 logger = logging.getLogger(__name__)
 
 
-def check_input_location(settings: Settings, url: str, tenant: str) -> None:
+def check_input_location(settings: Settings, url: str, tenant: str, place: str = "") -> None:
     """Check that the tenant may read an object. The object itself is not read.
+
+    Args:
+        place: prefix of the parameter's name in the error.
 
     Raises:
         ApiError: the URL is not valid, or the operator has not allowed it (403). The error does not say
             whether the object exists.
     """
+    param = f"{place}input_file_id"
     try:
         location = parse_object(url)
     except ValueError as error:
-        raise invalid_value("input_file_id", f"Invalid 'input_file_id': {error}.") from None
+        raise invalid_value(param, f"Invalid '{param}': {error}.") from None
     if not settings.may_read(tenant, location):
         message = (
             f"Tenant '{tenant}' may not read from '{url}'. Upload the file, or ask the operator to add "
             "it to BATCHWRIGHT_DATA_LOCATIONS."
         )
-        raise ApiError(403, message, code="location_not_allowed", param="input_file_id")
+        raise ApiError(403, message, code="location_not_allowed", param=param)
 
 
 def check_output_location(settings: Settings, url: str, tenant: str, place: str = "") -> None:

@@ -227,3 +227,31 @@ async def test_the_end_of_a_batch_is_awaited_without_occupying_a_worker(fixture:
     assert await ActivityEnvironment().run(wait, order) is BatchStatus.CANCELLED
     fixture.database.rows.batches.clear()
     assert await ActivityEnvironment().run(wait, order) is None
+
+
+ALLOWED = {"t": {"read": ["s3://inputs/t/"], "write": ["s3://out/t/"]}}
+
+
+async def test_each_batch_of_an_object_has_a_copy_of_its_own() -> None:
+    fixture = SchedulingFixture(data_locations=ALLOWED)
+    await fixture.schedule(input_file_id="file-unused", input_location="s3://inputs/t/a.jsonl")
+    first, second = await fixture.created(), await fixture.created(LATER)
+    assert (first.input_location, second.input_location) == ("s3://inputs/t/a.jsonl",) * 2
+    assert len({first.input_file_id, second.input_file_id, "file-unused"}) == 3
+    assert await fixture.created() == first  # another attempt
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        {"input_location": "s3://inputs/other/a.jsonl"},
+        {"input_location": "s3://inputs/t/a.jsonl", "output_location": "s3://out/other"},
+        {"output_location": "s3://out/other"},
+    ],
+)
+async def test_a_location_that_the_operator_has_removed_is_the_reason_of_the_run(
+    template: dict[str, str],
+) -> None:
+    fixture = SchedulingFixture(data_locations=ALLOWED)
+    await fixture.schedule(**template)
+    assert "may no longer" in await fixture.refused("location_not_allowed")

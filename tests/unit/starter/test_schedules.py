@@ -50,6 +50,12 @@ def test_a_schedule_can_use_a_file_that_was_uploaded_before(cli: Cli, file: str)
     assert (template.priority, template.max_cost, template.deduplicate) == (5, "2", True)
 
 
+def test_an_object_in_a_bucket_is_not_uploaded(cli: Cli) -> None:
+    refused = cli.run("schedules", "create", "s3://inputs/a.jsonl", "--cron", "0 2 * * *")
+    assert refused.exit_code == 3
+    assert "may not read from 's3://inputs/a.jsonl'" in refused.output
+
+
 def test_a_file_is_not_kept_for_a_schedule_that_is_refused(cli: Cli, file: str) -> None:
     refused = cli.run("schedules", "create", file, "--cron", "daily")
     assert (refused.exit_code, "expected five fields" in refused.stderr) == (3, True)

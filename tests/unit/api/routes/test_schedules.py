@@ -316,3 +316,26 @@ async def test_the_output_location_of_a_schedule_is_checked_and_kept() -> None:
         assert error_of(refused).param == "batch.x_batchwright.output_location"
         schedule = read(await create("s3://out/blue/nightly"), ScheduleObject)
         assert schedule.batch.x_batchwright.output_location == "s3://out/blue/nightly"
+
+
+async def test_a_schedule_may_name_an_object_that_its_tenant_may_read() -> None:
+    async with open_api(data_locations={"default": {"read": ["s3://inputs/blue/"]}}) as api:
+
+        async def create(url: str) -> httpx.Response:
+            body = {"cron": "0 2 * * *", "batch": {**BATCH, "input_file_id": url}}
+            return await api.http.post(SCHEDULES, json=body)
+
+        for url in ("s3://inputs/red/a.jsonl", "s3://other/a.jsonl"):
+            refused = await create(url)
+            assert (refused.status_code, error_of(refused).code) == (403, "location_not_allowed")
+            assert error_of(refused).param == "batch.input_file_id"
+        invalid = await create("s3://inputs")
+        assert (invalid.status_code, error_of(invalid).param) == (400, "batch.input_file_id")
+        schedule = read(await create("s3://inputs/blue/a.jsonl"), ScheduleObject)
+        assert schedule.batch.input_file_id == "s3://inputs/blue/a.jsonl"
+        path = f"{SCHEDULES}/{schedule.id}"
+        again = {**BATCH, "input_file_id": "s3://inputs/blue/b.jsonl"}
+        changed = read(await api.http.patch(path, json={"batch": again}), ScheduleObject)
+        assert changed.batch.input_file_id == "s3://inputs/blue/b.jsonl"
+        again["input_file_id"] = "s3://inputs/red/a.jsonl"
+        assert (await api.http.patch(path, json={"batch": again})).status_code == 403
