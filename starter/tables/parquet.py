@@ -4,22 +4,26 @@
 # pyright: reportUnknownParameterType=false, reportMissingTypeArgument=false
 # pyarrow's stubs leave parts of most types unknown.
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from batchwright.starter.tables.errors import RowError, TableError
-from batchwright.starter.tables.reading import Row, Table, in_chunks, readable
+from batchwright.starter.tables.reading import MAX_ROW_BYTES, Row, Table, in_chunks, readable
 
 try:
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 except ModuleNotFoundError:
     raise TableError("Parquet files need pyarrow: pip install 'batchwright[tables]'.") from None
 
 _ROWS_AT_ONCE = 1_000
+_NUMBER_BYTES = 8  # of a value that is no text, such as a number
+_TEXTS = ("STRING", "ENUM", "NONE")  # logical types of texts and bytes; NONE is for bytes
 
 
 class ParquetTable:
@@ -32,11 +36,39 @@ class ParquetTable:
         return self.schema().names
 
     def rows(self) -> Generator[Row]:
+        """Yield the rows in the order of the file.
+
+        Raises:
+            TableError: the file cannot be read, or a row has more than MAX_ROW_BYTES.
+        """
         with self._opened() as file, self._explained():
-            names = file.schema_arrow.names
-            for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE):
-                columns = [_values_of(column) for column in batch.columns]
-                yield from (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+            names, number = file.schema_arrow.names, 0
+            for batch in self._batches(file):
+                values = zip(*map(_values_of, batch.columns), strict=True)
+                for size in _sizes_of_rows(batch):
+                    number += 1
+                    if size > MAX_ROW_BYTES:
+                        why = f"it has more than {MAX_ROW_BYTES:,} bytes once it is expanded."
+                        raise RowError(self.path, number, why)
+                    yield dict(zip(names, next(values), strict=True))
+
+    def _batches(self, file: pq.ParquetFile) -> Generator[pa.RecordBatch]:
+        """Yield the rows of `file` in batches.
+
+        pyarrow cannot read texts in lists as dictionaries if a writer has encoded only some of a row group's
+        texts so. It also cannot join the dictionaries of several row groups. So each row group is read alone,
+        and such a group row by row and expanded.
+        """
+        for group in range(file.num_row_groups):
+            done = 0
+            try:
+                for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, row_groups=[group]):
+                    yield batch
+                    done += batch.num_rows
+            except pa.ArrowNotImplementedError:
+                with pq.ParquetFile(self.path) as expanded:
+                    rows = expanded.iter_batches(batch_size=1, row_groups=[group])
+                    yield from islice(rows, done, None)
 
     def schema(self) -> pa.Schema:
         """Return the types of the columns.
@@ -51,7 +83,7 @@ class ParquetTable:
     def _opened(self) -> Generator[pq.ParquetFile]:
         with readable(self.path), self.path.open("rb") as opened:
             with self._explained():
-                file = pq.ParquetFile(opened, read_dictionary=_texts_of(pq.read_schema(opened)))
+                file = pq.ParquetFile(opened, read_dictionary=_texts_of(pq.read_metadata(opened).schema))
             names = file.schema_arrow.names
             twice = next((name for name in names if names.count(name) > 1), None)
             if twice is not None:
@@ -67,21 +99,65 @@ class ParquetTable:
             raise TableError(f"{self.path} is not a readable Parquet file: {error}.") from None
 
 
-def _texts_of(schema: pa.Schema) -> list[str]:
-    """Return the names of the columns with text or bytes. They are read as dictionaries, to save memory.
+def _texts_of(schema: pq.ParquetSchema) -> list[str]:
+    """Return the paths of the columns with text or bytes, also of those inside lists and structs.
 
-    In a dictionary, a value that millions of rows repeat is in memory only once.
+    They are read as dictionaries, to save memory: a value that millions of rows repeat is in memory only
+    once.
     """
-    kinds = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
-    return [field.name for field in schema if field.type in kinds]
+    columns = (schema.column(number) for number in range(len(schema)))
+    return [
+        column.path
+        for column in columns
+        if column.physical_type == "BYTE_ARRAY" and column.logical_type.type in _TEXTS
+    ]
 
 
-def _values_of(column: pa.Array) -> Sequence[object]:
+def _values_of(column: pa.Array) -> Iterable[object]:
+    """Return the values of a column as Python objects.
+
+    Values of lists, structs and maps are made one after another when they are needed: each contains its own
+    copy of its texts.
+    """
+    if pa.types.is_nested(column.type):
+        return (value.as_py() for value in column)
     if not isinstance(column, pa.DictionaryArray):
         return column.to_pylist()
     numbers = column.indices.to_pylist()
     texts = {number: column.dictionary[number].as_py() for number in set(numbers) if number is not None}
     return [texts.get(number) for number in numbers]
+
+
+def _sizes_of_rows(batch: pa.RecordBatch) -> list[int]:
+    """Return the bytes of each row, in which a repeated text counts each time."""
+    return [size or 0 for size in _sum_of(batch.columns, batch.num_rows).to_pylist()]
+
+
+def _sum_of(columns: Sequence[pa.Array], rows: int) -> pa.Array:
+    total = pa.repeat(pa.scalar(0, pa.int64()), rows)
+    for column in columns:
+        total = pc.add(total, _sizes_of(column))
+    return total
+
+
+def _sizes_of(column: pa.Array) -> pa.Array:
+    """Return the bytes of each value of a column. A null has none."""
+    if isinstance(column, pa.DictionaryArray):
+        sizes = pc.take(_sizes_of(column.dictionary), column.indices)
+    elif isinstance(column, pa.StructArray):
+        sizes = _sum_of(column.flatten(), len(column))
+    elif isinstance(column, pa.ListArray | pa.LargeListArray | pa.MapArray):
+        first = pa.array([0], pa.int64())
+        until = pa.concat_arrays([first, pc.cumulative_sum(_sizes_of(column.values))])
+        at_offsets = pc.take(until, column.offsets)
+        sizes = pc.subtract(at_offsets[1:], at_offsets[:-1])
+    elif isinstance(column, pa.FixedSizeListArray):
+        sizes = _sizes_of(column.cast(pa.list_(column.type.value_type)))
+    elif isinstance(column, pa.StringArray | pa.LargeStringArray | pa.BinaryArray | pa.LargeBinaryArray):
+        sizes = pc.binary_length(column).cast(pa.int64())
+    else:
+        sizes = pa.repeat(pa.scalar(_NUMBER_BYTES, pa.int64()), len(column))
+    return sizes.fill_null(0)
 
 
 class ParquetWriter:

@@ -36,3 +36,30 @@ def write_repeated(path: Path, text: str, rows: int) -> None:
     repeated = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([text]))
     table = pa.table({"a": repeated, "b": pa.array([None] * rows, pa.string())})
     pq.write_table(table.replace_schema_metadata(None), path, store_schema=False)
+
+
+def write_nested(path: Path, text: str, times: int, rows: int) -> None:
+    """Write a file that repeats the text: in lists, structs and maps of each row, together `times` times."""
+    row: dict[str, object] = {
+        "list": [text] * (times - 2),
+        "struct": {"text": text, "n": 1},
+        "map": [("k", text)],
+    }
+    texts = pa.string()
+    schema = pa.schema(
+        [
+            ("n", pa.int64()),
+            ("list", pa.list_(texts)),
+            ("struct", pa.struct([("text", texts), ("n", pa.int64())])),
+            ("map", pa.map_(texts, texts)),
+        ]
+    )
+    with pq.ParquetWriter(path, schema, store_schema=False) as writer:
+        for first in range(0, rows, 10):
+            some = [{"n": number, **row} for number in range(first, min(first + 10, rows))]
+            writer.write_table(pa.Table.from_pylist(some, schema=schema))
+
+
+def write_fixed_lists(path: Path, lists: Sequence[list[str | None] | None]) -> None:
+    """Write a file with one list of two texts in each row of the column `l`."""
+    pq.write_table(pa.table({"l": pa.array(lists, pa.list_(pa.string(), 2))}), path)

@@ -4,15 +4,24 @@ import json
 import resource
 import sys
 import tracemalloc
+from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner, Result
 
 from batchwright.starter.__main__ import app
-from batchwright.starter.tables import templates
+from batchwright.starter.tables import parquet, templates
 from batchwright.starter.tables.reading import open_table
-from tests.unit.starter.parquet_files import Rows, write_parquet, write_repeated, write_repeated_as
+from tests.unit.starter.parquet_files import (
+    Rows,
+    write_fixed_lists,
+    write_nested,
+    write_parquet,
+    write_repeated,
+    write_repeated_as,
+)
 
 ROWS: Rows = [{"id": "p", "city": "Paris", "n": "1"}, {"id": "r", "city": 'The "Rome"', "n": "007"}]
 TEMPLATE = {
@@ -262,3 +271,55 @@ def test_a_repeated_value_of_any_type_of_text_is_in_memory_once(tmp_path: Path, 
         tracemalloc.stop()
     assert rows == [{"a": "x" * 100_000 if kind == "large_string" else b"x" * 100_000}] * 100
     assert peak < 5_000_000
+
+
+def test_nested_texts_of_parquet_are_expanded_row_by_row(tmp_path: Path) -> None:
+    write_nested(tmp_path / "table.parquet", "x" * 100_000, times=10, rows=500)
+    pool_before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    try:
+        pools, numbers = list[int](), list[object]()
+        for row in open_table(tmp_path / "table.parquet").rows():
+            numbers.append(row["n"])
+            pools.append(pa.total_allocated_bytes() - pool_before)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert numbers == list(range(500))
+    assert max(pools) + peak < 20_000_000  # all rows together have 500,000,000
+
+
+def test_nested_values_of_parquet_are_read_as_they_were_written(tmp_path: Path) -> None:
+    rows: Rows = [
+        {"l": ["a", None, "b"], "s": {"x": "y", "m": [{"z": b"1"}]}, "d": Decimal("1.50")},
+        {"l": None, "s": {"x": None, "m": []}, "d": None},
+        {"l": [], "s": None, "d": Decimal("2.25")},
+    ]
+    write_parquet(tmp_path / "table.parquet", rows)
+    assert list(open_table(tmp_path / "table.parquet").rows()) == rows
+
+
+def test_nested_texts_of_which_only_some_repeat_are_read(tmp_path: Path) -> None:
+    repeated: Rows = [{"n": n, "l": ["x" * 1_000, "y"]} for n in range(3_000)]
+    distinct: Rows = [{"n": n, "l": [f"{n:01000}", f"{n}"]} for n in range(3_000, 6_000)]
+    rows = [*repeated, *distinct]
+    write_parquet(tmp_path / "table.parquet", rows, rows_in_group=10_000)
+    assert list(open_table(tmp_path / "table.parquet").rows()) == rows
+
+
+def test_lists_of_a_fixed_size_are_read_from_parquet(tmp_path: Path) -> None:
+    write_fixed_lists(tmp_path / "table.parquet", [["a", "b"], None, ["c", None]])
+    rows = list(open_table(tmp_path / "table.parquet").rows())
+    assert rows == [{"l": ["a", "b"]}, {"l": None}, {"l": ["c", None]}]
+
+
+def test_a_row_of_parquet_that_is_too_large_once_it_is_expanded_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "MAX_ROW_BYTES", 1_000)
+    write_nested(tmp_path / "fits.parquet", "x" * 100, times=9, rows=3)
+    assert render(tmp_path, {"n": "{{ n }}"}, "fits.parquet").exit_code == 0
+    write_nested(tmp_path / "table.parquet", "x" * 100, times=10, rows=3)
+    rendered = render(tmp_path, {"n": "{{ n }}"}, "table.parquet")
+    assert rendered.exit_code == 1
+    assert "table.parquet, row 1: it has more than 1,000 bytes once it is expanded." in rendered.stderr
