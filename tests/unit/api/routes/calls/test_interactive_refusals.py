@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import httpx
 import pytest
 
-from batchwright.contracts.registry.schema import BackendConfig
+from batchwright.contracts.model_registry.registry_config import BackendConfig
 from batchwright.inference.transport.httpx_transport import HttpxTransport
 from tests.fakes.api import error_of
 from tests.unit.api.routes.calls.interactive_api import (
