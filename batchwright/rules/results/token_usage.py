@@ -52,7 +52,8 @@ class _Usage(msgspec.Struct):
 
     `prompt_tokens` include cached tokens, which were read from a cache or written to it. `input_tokens`
     include cached tokens only if the usage also has `input_tokens_details`. If it has not, it belongs to
-    Anthropic's Messages API. Some gateways use fields of both forms in one response.
+    Anthropic's Messages API. Some gateways use fields of both forms in one response. SGLang reports
+    `reasoning_tokens` of a chat beside the other counts, and no details.
     """
 
     prompt_tokens: _Count = None
@@ -61,6 +62,7 @@ class _Usage(msgspec.Struct):
     output_tokens: _Count = None
     cache_read_input_tokens: _Count = None
     cache_creation_input_tokens: _Count = None
+    reasoning_tokens: _Count = None
     prompt_tokens_details: _InputDetails | None = None
     input_tokens_details: _InputDetails | None = None
     completion_tokens_details: _OutputDetails | None = None
@@ -119,7 +121,7 @@ def _tokens(found: _Usage | None) -> Tokens:
         prompt,
         min(cached, prompt),
         found.completion_tokens or found.output_tokens or 0,
-        (outputs.reasoning_tokens if outputs else None) or 0,
+        (outputs.reasoning_tokens if outputs else None) or found.reasoning_tokens or 0,
     )
 
 

@@ -42,6 +42,15 @@ from batchwright.rules.results.token_usage import Tokens, tokens_of_plain_succes
             b'"input_tokens_details":{"cached_tokens":800}}}',
             Usage(input_tokens=1000, cached_tokens=800),
         ),
+        (
+            b'{"usage":{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":null,"reasoning_tokens":2}}',
+            Usage(input_tokens=7, output_tokens=3, reasoning_tokens=2),
+        ),
+        (
+            b'{"usage":{"completion_tokens":3,"reasoning_tokens":2,'
+            b'"completion_tokens_details":{"reasoning_tokens":1}}}',
+            Usage(output_tokens=3, reasoning_tokens=1),
+        ),
         (b'{"data":[],"usage":{"prompt_tokens":8,"total_tokens":8}}', Usage(input_tokens=8)),
         (b'{"usage":{"prompt_tokens":5,"completion_tokens":null}}', Usage(input_tokens=5)),
         (b'{"usage":null}', Usage()),
