@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -147,30 +147,29 @@ def dev(*arguments: str, data: Path | None = None, **environment: str) -> Genera
         data: data directory; None for a temporary directory.
         environment: further environment variables.
     """
-    start_guard()
     with tempfile.TemporaryDirectory(prefix="batchwright-test-", ignore_cleanup_errors=True) as folder:
-        data = data or Path(folder) / "data"
-        ports = ("--port", "0", "--temporal-port", "0", "--ui-port", "0")
-        command = [
-            sys.executable,
-            "-m",
-            "batchwright.starter",
-            "dev",
-            "--json",
-            "--data",
-            str(data),
-            *ports,
-            *arguments,
-        ]
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, env={**os.environ, **SETTINGS, **environment}, text=True
-        ) as process:
-            assert process.stdout is not None
-            ready = process.stdout.readline()
-            try:
-                assert ready, f"`{' '.join(command)}` ended with {process.wait(60)}"
-                assert json.loads(ready)["pids"]["dev"] == process.pid
-                yield Stack(data)
-            finally:
-                process.send_signal(signal.SIGTERM)
-                process.wait(240)
+        program = (sys.executable, "-m", "batchwright.starter")
+        with dev_of(program, arguments, data or Path(folder) / "data", environment) as stack:
+            yield stack
+
+
+@contextmanager
+def dev_of(
+    program: Sequence[str], arguments: Sequence[str], data: Path, environment: Mapping[str, str]
+) -> Generator[Stack]:
+    """Do the same as `dev` with another program, such as the command `batchwright` of an installed wheel."""
+    start_guard()
+    ports = ("--port", "0", "--temporal-port", "0", "--ui-port", "0")
+    command = [*program, "dev", "--json", "--data", str(data), *ports, *arguments]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, env={**os.environ, **SETTINGS, **environment}, text=True
+    ) as process:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        try:
+            assert ready, f"`{' '.join(command)}` ended with {process.wait(60)}"
+            assert json.loads(ready)["pids"]["dev"] == process.pid
+            yield Stack(data)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(240)

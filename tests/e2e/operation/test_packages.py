@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from collections.abc import Generator
@@ -17,6 +18,9 @@ from batchwright.starter.embedded_stack.demo_batch import DemoResult
 from deploy.release.artifacts import CHECKSUMS
 from deploy.release.checks import project_version
 from deploy.release.environment import uv
+from tests.clients import get
+from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit
+from tests.e2e.stack import MODELS, dev_of
 from tests.registries import fetched
 from tests.unit.deploy.files import ROOT
 
@@ -24,6 +28,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 VERSION = project_version(ROOT)
 WHEEL = f"batchwright-{VERSION}-py3-none-any.whl"
 SBOM = f"batchwright-{VERSION}.cdx.json"
+NEXT_VERSION = "99.0.0"
 NEWEST_FIRST = ("3.14", "3.13", "3.12")
 
 
@@ -62,6 +67,24 @@ def installed(dist: Path) -> Generator[Path]:
         for module in ("api", "worker"):
             (packages / f"{module}.py").write_text(f"THEIRS = {module!r}\n")
         yield folder
+
+
+@pytest.fixture(scope="module")
+def next_wheel(dist: Path) -> Generator[Path]:
+    """The wheel of a next release: a higher version, and one more migration."""
+    with tempfile.TemporaryDirectory(prefix="batchwright-next-") as name:
+        with tarfile.open(dist / f"batchwright-{VERSION}.tar.gz") as archive:
+            archive.extractall(name, filter="data")
+        source = Path(name) / f"batchwright-{VERSION}"
+        project = source / "pyproject.toml"
+        present, following = f'\nversion = "{VERSION}"\n', f'\nversion = "{NEXT_VERSION}"\n'
+        text = project.read_text()
+        assert text.count(present) == 1
+        project.write_text(text.replace(present, following))
+        migrations = source / "batchwright" / "database" / "migrations"
+        (migrations / "9000_next.sql").write_text("ALTER TABLE batches ADD COLUMN next text;\n")
+        fetched([uv(ROOT), "build", "--quiet", "--wheel", "--out-dir", name, source], cwd=dist)
+        yield Path(name) / f"batchwright-{NEXT_VERSION}-py3-none-any.whl"
 
 
 def newest_python() -> str:
@@ -138,3 +161,28 @@ def test_modules_named_as_our_folders_keep_working_beside_the_wheel(installed: P
     )
     done = subprocess.run([installed / "bin" / "python", "-c", code], capture_output=True, text=True, cwd="/")
     assert (done.returncode, done.stdout) == (0, "api worker\n"), done.stderr
+
+
+async def test_a_newer_wheel_installed_over_an_older_one_continues_its_data_and_its_live_batch(
+    installed: Path, next_wheel: Path, tmp_path: Path
+) -> None:
+    data, program = tmp_path / "data", [str(installed / "bin" / "batchwright")]
+    answered, unanswered = chat_lines(MODELS[:2], each=20, user="answered"), chat_lines(MODELS[2:], each=20)
+    lines = [*answered, *({**line, "custom_id": f"{line['custom_id']}-late"} for line in unanswered)]
+    with dev_of(program, (), data, {}) as old:
+        async with old.client() as client:
+            first = await ended(client, (await submit(client, answered)).id)
+            await old.faults(model=MODELS[2], kind="hang", rate=1.0)
+            live = await submit(client, lines)
+            await settled(client, live.id, len(answered))
+    install = [uv(ROOT), "pip", "install", "--quiet", "--python", installed / "bin" / "python"]
+    fetched([*install, f"{next_wheel}[embedded]"], cwd=tmp_path)
+    with dev_of(program, (), data, {}) as new:
+        assert get(f"{new.now.api}/openapi.json").json()["info"]["version"] == NEXT_VERSION
+        async with new.client() as client:
+            assert await client.batches.retrieve(first.id) == first
+            await check_conservation(client, first, answered)
+            done = await ended(client, live.id)
+            await check_conservation(client, done, lines)
+            assert (done.status, done.error_file_id) == ("completed", None)
+        assert await new.requests_by_id(user="answered") == {}
