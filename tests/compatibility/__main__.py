@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.compatibility.recorded import recordings
 from tests.compatibility.servers import SERVED, Served, problem_of, release, running_servers
 from tests.e2e.stack import MODELS, Stack, dev
 
@@ -67,13 +68,24 @@ Each row is a batch of 20 lines that this server answered as the backend.
 | Server | Release | What it serves | Result |
 |---|---|---|---|
 {servers}
-| [vllm](https://pypi.org/project/vllm/) | | | not run: it needs a GPU |
 | [sglang](https://pypi.org/project/sglang/) | | | not run: it needs a GPU |
 
 The tests also run batches while llama.cpp's server crashes and starts again
 (`tests/e2e/operation/test_llamacpp.py`), and while one of two engines behind LiteLLM's proxy is unavailable
 (`tests/e2e/operation/test_peers.py`). Every OpenAI-compatible server can be a backend
 ([how](../how-to/use-a-real-backend.md)).
+
+## Recorded answers
+
+These servers are not run with Batchwright here. Their answers were recorded once, byte for byte. Every run of
+the tests replays each of them and checks what becomes of it
+(`tests/activities/execution/outcomes/test_recorded_answers.py`).
+
+| Server | Release | Answer | Status | What becomes of it |
+|---|---|---|---|---|
+{recorded}
+
+{sources}
 """
 
 PROGRAMS = (
@@ -139,7 +151,25 @@ def run(program: Program, stack: Stack) -> Result:
 
 def page(programs: Mapping[Program, Result], servers: Mapping[Served, Result]) -> str:
     """Return the page with one row per program, and one per endpoint of a server."""
-    return _PAGE.format(date=datetime.now(UTC).date(), rows=_rows(programs), servers=_rows(servers))
+    return _PAGE.format(
+        date=datetime.now(UTC).date(),
+        rows=_rows(programs),
+        servers=_rows(servers),
+        recorded="\n".join(recorded_rows()),
+        sources="\n".join(
+            f"- {each.project} {each.release}: recorded on {each.date} from {each.source}."
+            for each in recordings()
+        ),
+    )
+
+
+def recorded_rows() -> list[str]:
+    return [
+        f"| [{each.project}](https://pypi.org/project/{each.project}/) | {each.release} |"
+        f" {answer.case} | {answer.status} | {answer.effect} |"
+        for each in recordings()
+        for answer in each.answers
+    ]
 
 
 def _rows(results: Mapping[Program, Result] | Mapping[Served, Result]) -> str:

@@ -2,7 +2,7 @@
 
 import re
 
-from tests.compatibility.__main__ import FOLDER, PAGE, PROGRAMS
+from tests.compatibility.__main__ import FOLDER, PAGE, PROGRAMS, recorded_rows
 from tests.compatibility.servers import SERVED
 
 _ROW = re.compile(
@@ -13,6 +13,11 @@ _ROW = re.compile(
 def test_the_page_has_a_row_for_each_program_and_each_endpoint_of_a_server() -> None:
     tried = [(one.project, one.use) for one in (*PROGRAMS, *SERVED)]
     assert [row for row in _ROW.findall(PAGE.read_text()) if row[1].strip()] == tried
+
+
+def test_the_page_has_a_row_for_each_recorded_answer_and_none_besides() -> None:
+    page = PAGE.read_text().partition("## Recorded answers")[2]
+    assert [line for line in page.splitlines() if line.startswith("| [")] == recorded_rows()
 
 
 def test_every_program_is_run() -> None:
