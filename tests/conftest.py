@@ -117,10 +117,10 @@ def real_s3(_service_models: None) -> S3Server:
 _S3 = ["moto", *(["real_s3"] if real_server() or _S3_REQUIRED else [])]
 
 
-_S3_PARAMS = [pytest.param(name, marks=pytest.mark.integration) for name in _S3]
+S3_SERVERS = [pytest.param(name, marks=pytest.mark.integration) for name in _S3]
 
 
-@pytest.fixture(params=_S3_PARAMS)
+@pytest.fixture(params=S3_SERVERS)
 def s3(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     """An S3 server whose keys are in the environment. The test runs once for each available server."""
     server: S3Server = request.getfixturevalue(request.param)

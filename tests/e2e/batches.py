@@ -124,12 +124,38 @@ async def expired(
     return batch
 
 
+async def submit_to_expire(client: AsyncOpenAI, lines: list[dict[str, object]], least: int) -> Batch:
+    """Submit lines, and return their batch when at least `least` of them have a result.
+
+    Its completion window closes soon. If it closes before that, the window was too short for this machine.
+    Then submit the lines again with a longer window, once.
+
+    Raises:
+        AssertionError: the longer window was too short, too.
+    """
+    for window in ("15s", "60s"):
+        batch = await submit(client, lines, window)
+
+        async def has_results_or_ended(batch_id: str = batch.id) -> bool:
+            found = await client.batches.retrieve(batch_id)
+            return found.status in ENDED or has_results(found, least)
+
+        await until(has_results_or_ended)
+        if (await client.batches.retrieve(batch.id)).status not in ENDED:
+            return batch
+    raise AssertionError(f"fewer than {least} lines had a result within 60 s")
+
+
+def has_results(batch: Batch, least: int) -> bool:
+    counts = batch.request_counts
+    return counts is not None and counts.completed + counts.failed >= least
+
+
 async def settled(client: AsyncOpenAI, batch_id: str, least: int, seconds: float = 300) -> None:
     """Wait until at least `least` lines of the batch have a result, successful or not."""
 
     async def counted() -> bool:
-        counts = (await client.batches.retrieve(batch_id)).request_counts
-        return counts is not None and counts.completed + counts.failed >= least
+        return has_results(await client.batches.retrieve(batch_id), least)
 
     await until(counted, seconds)
 

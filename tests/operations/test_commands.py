@@ -20,7 +20,16 @@ from batchwright.database.driver import connect as connect_database
 from batchwright.settings import load
 from batchwright.temporal import connect
 from tests.clients import http_client
-from tests.e2e.batches import CHAT, chat_lines, check_conservation, ended, settled, submit, until
+from tests.e2e.batches import (
+    CHAT,
+    chat_lines,
+    check_conservation,
+    ended,
+    settled,
+    submit,
+    submit_to_expire,
+    until,
+)
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.integration.starter.commands import batchwright
 from tests.operations.guide import block, environment, run
@@ -157,8 +166,7 @@ async def test_a_batch_whose_deadline_passes_without_storage_expires_and_its_fil
         async def is_expired() -> bool:  # while its files are pending
             return (await client.batches.retrieve(batch.id)).status == "expired"
 
-        batch = await submit(client, lines, "60s")
-        await settled(client, batch.id, 10)
+        batch = await submit_to_expire(client, lines, least=10)
         stack.objects.rename(aside)
         stack.objects.touch()
         try:

@@ -2,21 +2,22 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import pytest
+import pytest_asyncio
 from openai import AsyncOpenAI
 from openai.types import Batch
 
 from tests.clients import http_client
+from tests.conftest import S3_SERVERS
 from tests.constants import with_constants
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, until
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.fakes.s3 import S3Server, fresh_prefix
 from tests.fakes.s3_proxy import S3Proxy, proxied
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 WRITES = ("PUT", "PUT uploadId", "POST uploads", "POST uploadId", "DELETE")
 READS = ("GET", "GET list-type", "HEAD")
 REFUSED = 6  # requests, before the bucket is well again
@@ -37,7 +38,12 @@ class StackOnS3(NamedTuple):
         return sum(1_000_000 - fault.times for fault in self.proxy.faults) >= REFUSED
 
 
-@asynccontextmanager
+@pytest.fixture(scope="module", params=S3_SERVERS)
+def server(request: pytest.FixtureRequest) -> S3Server:
+    return request.getfixturevalue(request.param)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def s3_stack(server: S3Server) -> AsyncGenerator[StackOnS3]:
     async with proxied(server.url) as proxy:
         settings = server.settings(fresh_prefix(), proxy.url) | with_constants(storage_patience_seconds=2)
@@ -50,6 +56,13 @@ async def s3_stack(server: S3Server) -> AsyncGenerator[StackOnS3]:
             yield StackOnS3(opened, proxy)
         finally:
             await asyncio.to_thread(stack.__exit__, None, None, None)
+
+
+@pytest.fixture
+def it(s3_stack: StackOnS3) -> StackOnS3:
+    """The stack, with a bucket that rejects nothing yet."""
+    s3_stack.heal()
+    return s3_stack
 
 
 async def batch_through(s3_stack: StackOnS3, code: str, *what: str) -> Batch:
@@ -75,29 +88,28 @@ async def batch_through(s3_stack: StackOnS3, code: str, *what: str) -> Batch:
     return done
 
 
-async def test_credentials_that_expire_during_a_batch_delay_it_and_lose_no_line(s3: S3Server) -> None:
-    async with s3_stack(s3) as it:
-        done = await batch_through(it, "ExpiredToken", *WRITES, *READS)
-        requests = await it.stack.requests_by_id()
+async def test_credentials_that_expire_during_a_batch_delay_it_and_lose_no_line(it: StackOnS3) -> None:
+    done = await batch_through(it, "ExpiredToken", *WRITES, *READS)
+    requests = await it.stack.requests_by_id()
     assert (done.status, done.error_file_id) == ("completed", None)
     assert set(requests.values()) == {1}
 
 
 async def test_a_bucket_that_becomes_read_only_during_a_batch_delays_it_and_loses_no_line(
-    s3: S3Server,
+    it: StackOnS3,
 ) -> None:
-    async with s3_stack(s3) as it:
-        done = await batch_through(it, "AccessDenied", *WRITES)
-        requests = await it.stack.requests_by_id()
+    done = await batch_through(it, "AccessDenied", *WRITES)
+    requests = await it.stack.requests_by_id()
     assert (done.status, done.error_file_id) == ("completed", None)
     assert set(requests.values()) == {1}
 
 
-async def test_files_that_cannot_be_written_are_abandoned_and_a_resumption_writes_them(s3: S3Server) -> None:
+async def test_files_that_cannot_be_written_are_abandoned_and_a_resumption_writes_them(
+    it: StackOnS3,
+) -> None:
     """Reads are refused once all lines are being answered, so the results are stored, and no file is."""
     lines = chat_lines(MODELS, each=50)
     async with (
-        s3_stack(s3) as it,
         it.stack.client() as client,
         http_client(base_url=it.stack.now.api) as http,
     ):
