@@ -69,7 +69,7 @@ async def ingesting(loaded: LoadedStack, window: int) -> tuple[End, float]:
 async def with_no_worker_for_its_models(loaded: LoadedStack, window: int) -> tuple[End, float]:
     """Let the window close after the workers that send requests were killed while they ran slices."""
     batch = await submit(loaded.client, LINES, f"{window}s")
-    await loaded.settled(batch)
+    await loaded.settled_in_time(batch)
     await loaded.kill_workers()
     return await _ended(loaded, batch, LINES)
 
@@ -80,7 +80,7 @@ async def with_no_worker_at_all(loaded: LoadedStack, window: int) -> tuple[End, 
     A worker that can only write files is started three seconds later.
     """
     batch = await submit(loaded.client, LINES, f"{window}s")
-    await loaded.settled(batch)
+    await loaded.settled_in_time(batch)
     await asyncio.gather(loaded.kill_workers(), loaded.lose_io())
     assert batch.expires_at is not None
     await asyncio.sleep(max(0.0, batch.expires_at + 3 - time.time()))

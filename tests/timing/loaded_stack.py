@@ -31,6 +31,10 @@ _MORE = {
 }
 
 
+class WindowTooShort(Exception):
+    """The completion window closed before the point at which a scenario begins."""
+
+
 @dataclass
 class End:
     """How a batch ended, after a check that its files have each line once. Times are Unix seconds.
@@ -134,6 +138,22 @@ class LoadedStack(Scene):
             return counts is not None and counts.completed >= least
 
         await until(counted)
+
+    async def settled_in_time(self, batch: Batch) -> None:
+        """Wait until a line of the batch has a result.
+
+        Raises:
+            WindowTooShort: the batch ended before.
+        """
+
+        async def has_result_or_ended() -> bool:
+            found = await self.client.batches.retrieve(batch.id)
+            counts = found.request_counts
+            return found.status in ENDED or (counts is not None and counts.completed > 0)
+
+        await until(has_result_or_ended)
+        if await self.status(batch) in ENDED:
+            raise WindowTooShort(batch.completion_window)
 
     async def never_answered(self) -> None:
         """Let the backend accept all requests from now on without ever answering. First cancel the load.

@@ -13,7 +13,7 @@ import pytest_asyncio
 from tests.e2e.stack import MODELS
 from tests.timing.cancels import CANCELS
 from tests.timing.deadlines import WINDOWS, with_no_worker_at_all, with_no_worker_for_its_models
-from tests.timing.loaded_stack import End, LoadedStack
+from tests.timing.loaded_stack import End, LoadedStack, WindowTooShort
 from tests.timing.loaded_stack import loaded_stack as a_loaded
 
 pytestmark = [
@@ -22,8 +22,8 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 LOAD_LINES, WINDOW = 3_000, 8
-# For the scenarios that need a result before the window closes.
-LONG_WINDOW = 45
+# For the scenarios that need a result before the window closes. The long one is for a machine under load.
+LONGER_WINDOW, LONG_WINDOW = 15, 45
 T = TypeVar("T")
 # These have whole-stack tests elsewhere; and the moment of finalization is too short to be met every time:
 # tests/integration/test_named_failures.py has it held still.
@@ -53,7 +53,10 @@ async def test_the_deadline_ends_the_batch_and_no_request_is_sent_afterwards(
 ) -> None:
     await loaded.ready()
     needs_result = closes in (with_no_worker_for_its_models, with_no_worker_at_all)
-    end, _ = await closes(loaded, LONG_WINDOW if needs_result else WINDOW)
+    try:
+        end, _ = await closes(loaded, LONGER_WINDOW if needs_result else WINDOW)
+    except WindowTooShort:
+        end, _ = await closes(loaded, LONG_WINDOW)
     assert end.batch.status == "expired"
     assert end.batch.expires_at is not None
     assert end.batch.expired_at is not None
