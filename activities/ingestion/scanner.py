@@ -2,7 +2,7 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from batchwright.activities.ingestion.duplicate_detection import DuplicateDetector
@@ -14,7 +14,7 @@ from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchPolic
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.growing_bytes import GrowingBytes, NewBytes
 from batchwright.rules.input.custom_id_search import CustomIdIndex
-from batchwright.rules.input.input_validator import InputValidator
+from batchwright.rules.input.input_validator import CheckedLine, InputValidator
 from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits, RejectedRequest
 from batchwright.rules.input.line_splitter import InputLine
 from batchwright.rules.input.validation_errors import ValidationCode, ValidationErrors
@@ -143,19 +143,22 @@ class Scanner:
     def feed(self, piece: bytes) -> None:
         if self._validator.is_full:
             return
-        assign = self._assign
-        for line, request in self._validator.feed(piece):
-            assign(line, request)
+        self._assign_all(self._validator.feed(piece))
 
     def finish(self) -> None:
-        for line, request in self._validator.finish():
-            self._assign(line, request)
+        self._assign_all(self._validator.finish())
         if self.resumed and not self.errors.count:
             self.resumed.finish()
 
-    def _assign(self, line: InputLine, request: AcceptedRequest | RejectedRequest) -> None:
+    def _assign_all(self, checked: Iterator[CheckedLine]) -> None:
+        assign, custom_ids = self._assign, list[str]()
+        for line, request in checked:
+            custom_ids.append(request.custom_id)
+            assign(line, request)
         if self.custom_ids is not None:
-            self.custom_ids.add(request.custom_id)
+            self.custom_ids.add_all(custom_ids)
+
+    def _assign(self, line: InputLine, request: AcceptedRequest | RejectedRequest) -> None:
         if isinstance(request, RejectedRequest):
             self._assign_rejected(line, request)
             return

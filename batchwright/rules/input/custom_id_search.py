@@ -49,8 +49,12 @@ class CustomIdIndex:
     def __init__(self, new_bytes: NewBytes) -> None:
         self._salt, self._rows = secrets.token_bytes(16), new_bytes()
 
-    def add(self, custom_id: str) -> None:
-        self._rows.append(_row(self._salt, custom_id))
+    def add_all(self, custom_ids: list[str]) -> None:
+        """Add the custom ids of the next lines. One call for many lines takes less time than many calls."""
+        salt, size = self._salt, _ROW.size
+        self._rows.append(
+            b"".join([sha256(salt + encode_custom_id(one)).digest()[:size] for one in custom_ids])
+        )
 
     def parts(self) -> Iterator[CustomIdPart]:
         """Yield the parts of the index. The same lines are in the parts of each index of the same input."""

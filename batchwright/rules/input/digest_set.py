@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Iterator
 
 _FIRST_SLOTS = 1024
+_SMALL_SLOTS = 8192  # up to this number, a growing table gets eight times the slots: few hashes move twice
 _HIGH = 0xFFFF_FFFF
 
 
@@ -69,12 +70,12 @@ class DigestSet:
             pass
 
     def _moves(self) -> Iterator[tuple[int, int]]:
-        """Double the number of slots and move each hash to its new slot.
+        """Increase the number of slots, and move each hash to its new slot.
 
         Yield the old and the new slot number of each hash.
         """
         old_highs, old_lows = self._high, self._low
-        self._allocate(2 * len(old_lows))
+        self._allocate(_more_than(len(old_lows)))
         highs, lows, mask = self._high, self._low, self._mask
         for place, low in enumerate(old_lows):
             if low:
@@ -106,7 +107,12 @@ class DigestNumbers(DigestSet):
         return self._size - 1, True
 
     def _grow(self) -> None:
-        numbers = array("I", [0]) * (2 * len(self._numbers))
+        numbers = array("I", [0]) * _more_than(len(self._numbers))
         for place, slot in self._moves():
             numbers[slot] = self._numbers[place]
         self._numbers = numbers
+
+
+def _more_than(slots: int) -> int:
+    """Return the next number of slots of a hash table that has `slots` slots."""
+    return slots * (8 if slots <= _SMALL_SLOTS else 2)

@@ -79,7 +79,7 @@ class PromptPrefixes:
         self._offsets = array("Q")
         self._lengths = array("I")
         self._hashes = array("I")
-        self._sort_keys = PromptSortKeys()
+        self.sort_key = PromptSortKeys().key
 
     def intern(self, prompt: Prompt, offset: int, length: int) -> tuple[int, int]:
         """Return the number of the prompt's prefix, and the FNV-32a hash of its system prompt.
@@ -106,17 +106,6 @@ class PromptPrefixes:
             self._lengths.append(length)
             self._hashes.append(system_hash(prompt))
         return number, self._hashes[number]
-
-    def sort_key(self, number: int, rest: bytes) -> bytes:
-        """Return a key that sorts prompts with the same prefix by the rest of their text.
-
-        Different texts may get the same key.
-
-        Args:
-            number: number of the prefix, from `intern`.
-            rest: text of the prompt after the prefix.
-        """
-        return self._sort_keys.key(number, rest)
 
     def ranks(self, read_line: ReadLine) -> "array[int]":
         """Sort all prefixes by their text. Return the rank of each prefix, indexed by prefix number.

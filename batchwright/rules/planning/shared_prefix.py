@@ -67,7 +67,9 @@ def prompt_of(body: PromptFields, most: int = sys.maxsize) -> Prompt:
         text = body.prompt if body.input is UNSET else body.input
     if text is UNSET:  # score and rerank: use the field that engines put first in the prompt
         text = body.text_1 if body.query is UNSET else body.query
-    system = tuple(bytes(text) for text in (body.instructions, body.system) if text is not UNSET)
+    system: tuple[bytes, ...] = ()
+    if body.instructions is not UNSET or body.system is not UNSET:
+        system = tuple(bytes(text) for text in (body.instructions, body.system) if text is not UNSET)
     tools = b"" if body.tools is UNSET else bytes(body.tools)
     if text is UNSET:
         return Prompt(system, tools, b"")

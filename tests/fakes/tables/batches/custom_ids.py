@@ -14,8 +14,7 @@ _ALL = 1_000_000
 def part_of(*custom_ids: str) -> CustomIdPart:
     """Return what a batch stores that has lines with these custom ids."""
     index = CustomIdIndex(GrowingBytes)
-    for custom_id in custom_ids:
-        index.add(custom_id)
+    index.add_all([*custom_ids])
     return next(index.parts())
 
 

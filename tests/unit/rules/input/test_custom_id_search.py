@@ -9,8 +9,7 @@ from batchwright.rules.input.custom_id_search import CustomIdIndex, CustomIdPart
 
 def parts_of(*custom_ids: str) -> list[CustomIdPart]:
     index = CustomIdIndex(GrowingBytes)
-    for custom_id in custom_ids:
-        index.add(custom_id)
+    index.add_all([*custom_ids])
     return list(index.parts())
 
 

@@ -199,8 +199,7 @@ async def test_postgresql_finds_exactly_what_is_in_the_index(
     database: Database, connection: DatabaseConnection
 ) -> None:
     index = CustomIdIndex(GrowingBytes)
-    for number in range(3_000):
-        index.add(f"id-{number}")
+    index.add_all([f"id-{number}" for number in range(3_000)])
     (part,) = index.parts()
     await database.batches.upsert(an_order(created_at=START - timedelta(days=1)))
     await database.custom_ids.store("t", "batch_1", 0, part)
