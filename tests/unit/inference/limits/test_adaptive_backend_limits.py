@@ -38,6 +38,12 @@ class BackendLimitFixture:
             held.append(permit)
         return held
 
+    def take_and_place(self, model: str, backend: str) -> list[Permit]:
+        held = self.take(model)
+        for permit in held:
+            permit.place(backend)
+        return held
+
     def counted(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(f"batchwright_{name}", labels)
 
@@ -249,14 +255,14 @@ async def test_a_backend_that_serves_interactive_traffic_too_gets_less_when_it_i
     shared_from: int | None, is_slow: bool
 ) -> None:
     limits = BackendLimitFixture({"m": [A]}, ceiling=100)
+    held = limits.take_and_place("m", A)
     for number in range(65):
         if number == shared_from:
             limits.limits.share([A])
-        held = limits.take("m")
-        for permit in held:
-            permit.place(A)
         limits.now += 1.0 if number < 60 else 1.4
-        for permit in held:
+        ended, held = held, []
+        for permit in ended:
             permit.record_outcome(Outcome(retry_policy.SUCCESS, 200))
             permit.release()
+            held += limits.take_and_place("m", A)
     assert bool(limits.counted("backend_limit_changes_total", cause="slow", backend=A)) is is_slow
