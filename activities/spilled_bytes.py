@@ -58,6 +58,10 @@ class SpillSpace:
         self._files.append(file)
         return file
 
+    def delete(self, file: ScratchFile) -> None:
+        self._files.remove(file)
+        file.file.close()
+
 
 class _SpilledBytes(GrowingBytes):
     """A growing sequence of bytes. Its beginning may be in a file, and its end is in memory.
@@ -102,6 +106,14 @@ class _SpilledBytes(GrowingBytes):
         if in_file < len(data):
             super().replace(start + in_file - self._in_file, data[in_file:])
 
+    def clear(self) -> None:
+        super().clear()
+        self._release()
+        self._in_file = 0
+        if self._file is not None:
+            self._space.delete(self._file)
+            self._file = None
+
     def _make_room(self) -> None:
         """Reserve more memory for new bytes. If there is none, move all bytes in memory to the file."""
         if self._file is None and self._space.take(_CHUNK_BYTES):
@@ -110,9 +122,14 @@ class _SpilledBytes(GrowingBytes):
             return
         self._file = self._file or self._space.new_file()
         self._file.require(len(self._memory))
+        self._file.file.seek(self._in_file)  # an earlier write may have failed halfway
         self._file.write(memoryview(self._memory))
         self._in_file += len(self._memory)
         self._memory = bytearray()
+        self._release()
+
+    def _release(self) -> None:
+        """Return the memory that was reserved."""
         self._space.give_back(self._reserved)
         self._reserved, self._most = 0, _CHUNK_BYTES
 

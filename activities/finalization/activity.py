@@ -6,6 +6,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import NamedTuple
 
 from temporalio import activity
@@ -22,7 +23,8 @@ from batchwright.activities.completion import (
 )
 from batchwright.activities.errors import failure, translated
 from batchwright.activities.finalization.duplicate_results import DuplicateSettler
-from batchwright.activities.finalization.missing_lines import MissingLines, MissingLineSettler, find_missing
+from batchwright.activities.finalization.missing_line_settler import MissingLineSettler
+from batchwright.activities.finalization.missing_lines import MissingLines, find_missing
 from batchwright.activities.finalization.unanswered_calls import answer_calls
 from batchwright.activities.heartbeat import heartbeating
 from batchwright.activities.results.output_files import OutputFiles
@@ -151,26 +153,26 @@ class Finalization(FinalizationActivities):
             selected = settled.selected
             files = OutputFiles(self._storage, self._settings, order, request.status)
             try:
-                output, error = await files.write(index, selected, _now())
-                dead_letters = await asyncio.to_thread(self._dead_letters, order, index, selected)
+                output, error = await files.write(spool, index, selected, _now())
+                dead_letters = await spool.off_loop(self._dead_letters, order, index, selected)
                 if order.policy.rolling is not None:
-                    await answer_calls(self._database.calls, order, index, selected)
+                    await answer_calls(self._database.calls, order, spool, index, selected)
             except BaseException:
                 await files.discard()
                 raise
-        outcome = BatchOutcome(
-            status=request.status,
-            completed=len(selected.output),
-            failed=len(selected.error),
-            usage=selected.usage,
-            model_usage=_usage_of_models(request, selected),
-            models=settled.models,
-            errors_summary=ErrorTally([*ingestion_errors, *settled.errors]).counts(),
-            output=output,
-            error=error,
-            errors=request.errors,
-            dead_letters=dead_letters,
-        )
+            outcome = BatchOutcome(
+                status=request.status,
+                completed=len(selected.output),
+                failed=len(selected.error),
+                usage=selected.usage,
+                model_usage=_usage_of_models(request, selected),
+                models=settled.models,
+                errors_summary=ErrorTally([*ingestion_errors, *settled.errors]).counts(),
+                output=output,
+                error=error,
+                errors=request.errors,
+                dead_letters=dead_letters,
+            )
         # Before the batch ends, because an attempt that finds an ended batch does not know its jobs.
         await self._jobs.cancel(order, [share.model for share in request.models], settled.jobs)
         try:
@@ -182,10 +184,9 @@ class Finalization(FinalizationActivities):
     def _dead_letters(
         self, order: BatchOrder, index: ResultIndex, selected: SelectedResults
     ) -> list[DeadLetter]:
-        found = index.dead_letters(selected, _MAX_DEAD_LETTERS)
         return [
             parse_dead_letter(payload, id=request_id(order.batch_id, offset), offset=offset)
-            for offset, payload in found
+            for offset, payload in islice(index.dead_letters(selected), _MAX_DEAD_LETTERS)
         ]
 
     async def _finish(
@@ -231,28 +232,26 @@ class Finalization(FinalizationActivities):
         if order.origin is not None:
             from_ingestion += await reader.read_prefix(object_keys.resumed_root(request.ingest_prefix))
         await reader.read_live_prefix(object_keys.results_root(order.tenant, order.batch_id))
-        selected = await asyncio.to_thread(index.select)
-        offsets = await asyncio.to_thread(lambda: [index.offsets_of(part) for part in selected[:2]])
-        missing = await find_missing(self._storage, request.ingest_prefix, request.models, *offsets)
-        del offsets
+        selected = await spool.off_loop(index.select)
+        missing = await find_missing(self._storage, spool, request, index, selected)
         _check_counts(request, selected, missing, from_ingestion)
-        errors = await asyncio.to_thread(_errors_of_slices, request, index, selected)
+        errors = await spool.off_loop(_errors_of_slices, request, index, selected)
         jobs: list[RunningJob] = []
         if missing:
-            settler = MissingLineSettler(self._storage, request, missing, index)
+            settler = MissingLineSettler(self._storage, spool, request, missing, index)
             errors += await self._settle_missing(order, settler)
             jobs = list(settler.running_jobs.values())
-            selected = await asyncio.to_thread(index.select)
+            selected = await spool.off_loop(index.select)
         models, failed_copies = missing.models, dict[str, int]()
         if _duplicate_count(request):
-            copier = await asyncio.to_thread(DuplicateSettler, self._storage, request, spool, index, selected)
+            copier = DuplicateSettler(self._storage, request, spool, index, selected)
             models = await copier.settle(models)
             errors += copier.errors.counts()
             failed_copies = {
                 after.model: after.failed - before.failed
                 for before, after in zip(missing.models, models, strict=True)
             }
-            selected = await asyncio.to_thread(index.select)
+            selected = await spool.off_loop(index.select)
         if selected.lines != request.total:
             raise failure(
                 Failure.RESULTS_DAMAGED,

@@ -1,16 +1,17 @@
 """Settle duplicate lines: each gets a copy of the result of the earlier line that it repeats."""
 
-import asyncio
-from bisect import bisect_left
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from batchwright.activities.finalization.missing_lines import whole_lines
+from batchwright.activities.finalization.missing_line_settler import whole_lines
+from batchwright.activities.results.record_rows import RecordRow, offset_of
 from batchwright.activities.results.result_index import ResultIndex, SelectedResults
 from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
-from batchwright.contracts.temporal_payloads.ingestion import ModelShare
 from batchwright.rules import object_keys
+from batchwright.rules.growing_bytes import sorted_rows
 from batchwright.rules.ids import request_id
 from batchwright.rules.json_text import storable
 from batchwright.rules.planning.duplicate_lines import Duplicate, copy_result, decode_duplicates
@@ -21,6 +22,20 @@ from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from batchwright.storage.base import Storage
 
 _BATCH_BYTES = 4 * 1024 * 1024
+# Offset of the earlier line, offset of the duplicate, position and length of its custom_id in the local file,
+# and number of its model.
+_ROW = struct.Struct(">QQQII")
+
+
+class _Original(NamedTuple):
+    """The earlier line that duplicates repeat: its result, and its dead letter if it has one.
+
+    `failed` is 1 if the result is a failure, otherwise 0.
+    """
+
+    failed: int
+    line: bytes
+    dead_letter: bytes | None
 
 
 class DuplicateSettler:
@@ -38,9 +53,9 @@ class DuplicateSettler:
         selected: SelectedResults,
     ) -> None:
         self._storage, self._request, self._spool, self._index = storage, request, spool, index
-        self._entries = {True: selected.output, False: selected.error}
-        self._offsets = {success: index.offsets_of(part) for success, part in self._entries.items()}
-        self._dead_letters = dict(index.dead_letters(selected))
+        self._selected = selected
+        self._rows = spool.new_bytes()
+        self._completed = [0] * len(request.models)
         self.errors = ErrorTally()  # errors of duplicates whose originals failed
 
     async def settle(self, models: list[ModelCounts]) -> list[ModelCounts]:
@@ -50,61 +65,82 @@ class DuplicateSettler:
             models: the counts of all models, without duplicates.
 
         Raises:
-            PlanDamaged: a list of duplicates does not have the number of lines that ingestion recorded.
+            PlanDamaged: a list of duplicates does not have the number of lines that ingestion recorded. Or a
+                duplicate repeats a line that has no result.
         """
-        counts = {count.model: count for count in models}
-        for share in self._request.models:
+        for number, share in enumerate(self._request.models):
             if share.duplicates:
-                counts[share.model] = await self._settle(share, counts[share.model])
+                await self._read(number)
+        await self._spool.off_loop(self._add_results)
+        counts = {count.model: count for count in models}
+        for share, completed in zip(self._request.models, self._completed, strict=True):
+            if share.duplicates:
+                count = counts[share.model]
+                changes = {
+                    "lines": count.lines + share.duplicates,
+                    "completed": count.completed + completed,
+                    "failed": count.failed + share.duplicates - completed,
+                }
+                counts[share.model] = count.model_copy(update=changes)
         return list(counts.values())
 
-    async def _settle(self, share: ModelShare, count: ModelCounts) -> ModelCounts:
-        completed = lines = 0
+    async def _read(self, number: int) -> None:
+        """Read the list of the duplicates of a model, given by its number."""
+        lines, share = 0, self._request.models[number]
         key = object_keys.duplicates(self._request.ingest_prefix, share.safe_model)
         async for some in whole_lines(self._storage.read(key)):
-            duplicates = list(decode_duplicates(some))
-            lines += len(duplicates)
-            completed += await asyncio.to_thread(self._add, duplicates, share.model)
+            lines += await self._spool.off_loop(self._add_rows, number, some)
         if lines != share.duplicates:
             raise PlanDamaged(f"{key!r} has {lines} lines; {share.duplicates} were committed.")
-        changes = {
-            "lines": count.lines + lines,
-            "completed": count.completed + completed,
-            "failed": count.failed + lines - completed,
-        }
-        return count.model_copy(update=changes)
 
-    def _add(self, duplicates: Iterable[Duplicate], model: str) -> int:
-        """Add the results of duplicates to the index. Return how many of them are successes."""
+    def _add_rows(self, number: int, lines: list[bytes]) -> int:
+        """Store the duplicates of these lines, and write their custom_ids to the local file."""
+        duplicates = list(decode_duplicates(lines))
+        names = [one.custom_id.encode("utf-8", "surrogatepass") for one in duplicates]
+        self._spool.require(sum(map(len, names)))
+        position = self._spool.append(b"".join(names))
+        rows: list[bytes] = []
+        for (offset, first, _), name in zip(duplicates, names, strict=True):
+            rows.append(_ROW.pack(first, offset, position, len(name), number))
+            position += len(name)
+        self._rows.append(b"".join(rows))
+        return len(duplicates)
+
+    def _add_results(self) -> None:
+        """Add the results of all duplicates to the index, in the order of the lines that they repeat."""
         records: list[SegmentRecord] = []
-        completed = size = 0
-        for duplicate in duplicates:
-            copies = self._records(duplicate)
-            result = copies[-1]
-            completed += result.success
-            if not result.success:
-                self.errors.add(line_error(result.payload, model))
+        models = [share.model for share in self._request.models]
+        number: int
+        size, last, original = 0, -1, _Original(0, b"", None)
+        originals = _Originals(self._index, self._selected)
+        for first, offset, position, length, number in map(_ROW.unpack, sorted_rows(self._rows, _ROW.size)):
+            if first != last:
+                last, original = first, originals.find(first)
+            name = self._spool.read_parts([(position, length)], b"").decode("utf-8", "surrogatepass")
+            copies = self._records(original, Duplicate(offset, first, name))
+            if original.failed:
+                self.errors.add(line_error(copies[-1].payload, models[number]))
+            else:
+                self._completed[number] += 1
             size += sum(len(record.payload) for record in copies)
             records += copies
             if size >= _BATCH_BYTES:
                 self._index_records(records, size)
                 records, size = [], 0
         self._index_records(records, size)
-        return completed
+        self._rows.clear()
 
     def _index_records(self, records: list[SegmentRecord], size: int) -> None:
         self._spool.require(size)
         self._index.add_records(records)
 
-    def _records(self, duplicate: Duplicate) -> list[SegmentRecord]:
-        success, entry = self._entry(duplicate.first)
+    def _records(self, original: _Original, duplicate: Duplicate) -> list[SegmentRecord]:
         id = request_id(self._request.order.batch_id, duplicate.offset)
-        line = copy_result(self._index.line(entry), id, duplicate.custom_id)
-        result = SegmentRecord(RecordKind.SETTLED, duplicate.offset, line, success)
-        dead_letter = self._dead_letters.get(duplicate.first)
-        if dead_letter is None:
+        line = copy_result(original.line, id, duplicate.custom_id)
+        result = SegmentRecord(RecordKind.SETTLED, duplicate.offset, line, not original.failed)
+        if original.dead_letter is None:
             return [result]
-        last = FinalAttempt.model_validate_json(dead_letter).model_copy(
+        last = FinalAttempt.model_validate_json(original.dead_letter).model_copy(
             update={"custom_id": storable(duplicate.custom_id)}
         )
         return [
@@ -112,17 +148,37 @@ class DuplicateSettler:
             result,
         ]
 
-    def _entry(self, offset: int) -> tuple[bool, int]:
-        """Find the result of the line at `offset` in the input.
 
-        Return whether it is a success, and its entry number. The entry number is the result's position in the
-        index.
+class _Originals:
+    """Finds results and dead letters by their lines, which must be requested in the order of the input."""
+
+    def __init__(self, index: ResultIndex, selected: SelectedResults) -> None:
+        self._index = index
+        self._parts: list[Iterator[RecordRow]] = [iter(selected.output), iter(selected.error)]
+        self._next = [next(part, None) for part in self._parts]
+        self._dead_letters = index.dead_letters(selected)
+        self._dead_letter = next(self._dead_letters, None)
+
+    def find(self, offset: int) -> _Original:
+        """Return the result of the line at `offset` in the input.
 
         Raises:
             PlanDamaged: the line has no result.
         """
-        for success, offsets in self._offsets.items():
-            at = bisect_left(offsets, offset)
-            if at < len(offsets) and offsets[at] == offset:
-                return success, self._entries[success][at]
+        for failed, part in enumerate(self._parts):
+            row = self._next[failed]
+            while row is not None and offset_of(row[0]) < offset:
+                row = next(part, None)
+            self._next[failed] = row
+            if row is not None and offset_of(row[0]) == offset:
+                return _Original(failed, self._index.line(row), self._find_dead_letter(offset))
         raise PlanDamaged(f"There is no line at byte {offset} to which a duplicate line refers.")
+
+    def _find_dead_letter(self, offset: int) -> bytes | None:
+        """Return the last dead letter of the line."""
+        found = None
+        while self._dead_letter is not None and self._dead_letter[0] <= offset:
+            if self._dead_letter[0] == offset:
+                found = self._dead_letter[1]
+            self._dead_letter = next(self._dead_letters, None)
+        return found

@@ -1,38 +1,32 @@
-"""Find the planned lines of a batch that have no result, and settle each of them with an error."""
+"""Find the planned lines of a batch that have no result."""
 
-import asyncio
-from array import array
-from bisect import bisect_left
+import struct
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
-from typing import NamedTuple
+from collections.abc import Iterator
+from itertools import repeat
 
-import msgspec
-
-from batchwright.activities.results.result_index import ResultIndex
-from batchwright.activities.services.backend_jobs import RunningJob
-from batchwright.contracts.errors import LINE_MESSAGES, LineCode
-from batchwright.contracts.temporal_payloads.batch import ErrorCount, ModelCounts
+from batchwright.activities.results.record_rows import RecordRow, RecordRows
+from batchwright.activities.results.result_index import ResultIndex, SelectedResults
+from batchwright.activities.results.result_spool import ResultSpool
+from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
 from batchwright.contracts.temporal_payloads.ingestion import ModelShare
 from batchwright.rules import object_keys
-from batchwright.rules.ids import request_id
-from batchwright.rules.input.line_parser import DECODE_ERRORS, read_fields, read_text
-from batchwright.rules.planning.plan_format import ENTRY_BYTES, PlanDamaged, unpack_entries
-from batchwright.rules.results.error_tally import line_error
-from batchwright.rules.results.output_lines import error_line
-from batchwright.storage.base import ObjectMissing, Storage
+from batchwright.rules.growing_bytes import sorted_rows, unpacked_rows
+from batchwright.rules.planning.plan_format import ENTRY_BYTES, PlanDamaged, walk_entries
+from batchwright.storage.base import Storage
 
-_LENGTH_BITS = 32
-
-
-class LinePosition(NamedTuple):
-    offset: int
-    length: int
+_PLANNED = struct.Struct(">QIII")  # offset and length in the input, number of the model, place in its plan
+# The same, then the number of the first row of the line's attempts, and of the first row after them.
+_MISSING = struct.Struct(">QIIIII")
+_PLACED = struct.Struct(f">II{_MISSING.size}s")  # number of the model, place in its plan, row of `_MISSING`
+MissingLine = tuple[int, int, int, int, int, int]
+_ENTRIES_AT_ONCE = 4096
+_END = 1 << 64  # greater than any offset
 
 
 class MissingLines:
-    """Collects the lines of a batch that have no result, in the order of the input.
+    """The lines of a batch that have no result, in the order of the input.
 
     Attributes:
         found: number of planned lines that have a result.
@@ -42,248 +36,149 @@ class MissingLines:
             of sending.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, spool: ResultSpool, shares: list[ModelShare]) -> None:
         self.found = 0
         self.models: list[ModelCounts] = []
         self.by_model: Counter[str] = Counter()
         self.first_of: dict[str, int] = {}
-        self._packed: list[int] = []
+        self._shares = shares
+        self._new_bytes = spool.new_bytes
+        self._planned = spool.new_bytes()
+        self._rows = spool.new_bytes()
+        self._attempts = RecordRows(spool.new_bytes())
 
     def __len__(self) -> int:
-        return len(self._packed)
+        return len(self._rows) // _MISSING.size
 
-    def __getitem__(self, number: int) -> LinePosition:
-        packed = self._packed[number]
-        return LinePosition(packed >> _LENGTH_BITS, packed & (1 << _LENGTH_BITS) - 1)
+    def __iter__(self) -> Iterator[MissingLine]:
+        return unpacked_rows(self._rows, _MISSING)
 
-    def __contains__(self, offset: int) -> bool:
-        at = bisect_left(self._packed, offset << _LENGTH_BITS)
-        return at < len(self._packed) and self._packed[at] >> _LENGTH_BITS == offset
+    @property
+    def end(self) -> int:
+        """End of the last of these lines in the input, in bytes. There must be at least one line."""
+        offset, length, *_ = _MISSING.unpack(
+            self._rows.read(len(self._rows) - _MISSING.size, len(self._rows))
+        )
+        return offset + length
 
-    def compare(self, share: ModelShare, plan: bytes, completed: "array[int]", failed: "array[int]") -> None:
-        """Find the lines in a model's plan that have no result. Record them and the counts of the model.
+    def attempts_of(self, line: MissingLine) -> list[RecordRow]:
+        """Return rows of the line's attempts, after which it was sent again."""
+        return self._attempts.between(line[4], line[5])
+
+    def in_sending_order(self) -> Iterator[MissingLine]:
+        """Yield the lines of the first model in the order of its plan, then those of the next model."""
+        placed = self._new_bytes()
+        for line in self:
+            _, _, model, place, _, _ = line
+            placed.append(_PLACED.pack(model, place, _MISSING.pack(*line)))
+        for row in sorted_rows(placed, _PLACED.size):
+            yield _MISSING.unpack(row[-_MISSING.size :])
+        placed.clear()
+
+    def add_plan(self, number: int, place: int, entries: bytes) -> None:
+        """Add lines of the plan of a model. A plan lists the model's lines in the order of sending.
 
         Args:
-            share: the model's part of the batch, with the number of lines that ingestion recorded.
-            plan: bytes of the plan, which lists the model's lines in the order of sending.
-            completed: offsets of all lines that succeeded, ascending.
-            failed: offsets of all lines that failed, ascending.
+            number: number of the model in the batch.
+            place: number of lines in the plan that come before `entries`.
+            entries: whole entries of the plan, at least one.
+
+        Raises:
+            PlanDamaged: an entry is not the position of a line.
         """
-        lines = successes = failures = 0
-        for offset, length, _ in unpack_entries(plan):
-            lines += 1
-            if _contains(completed, offset):
-                successes += 1
-            elif _contains(failed, offset):
-                failures += 1
-            else:
-                self._packed.append(offset << _LENGTH_BITS | length)
-                self.first_of.setdefault(share.model, offset)
-        self.found += successes + failures
-        self.by_model[share.model] += lines - successes - failures
-        self._packed.sort()
-        resumed = share.resumed_completed, share.resumed_failed
-        count = ModelCounts(
-            model=share.model,
-            lines=lines + sum(resumed),
-            completed=successes + resumed[0],
-            failed=lines - successes + resumed[1],
+        step = _ENTRIES_AT_ONCE * ENTRY_BYTES
+        for at in range(0, len(entries), step):
+            offsets, lengths, _ = zip(*walk_entries(entries[at : at + step]), strict=True)
+            places = range(place + at // ENTRY_BYTES, place + len(entries) // ENTRY_BYTES)
+            try:
+                rows = b"".join(map(_PLANNED.pack, offsets, lengths, repeat(number), places))
+            except struct.error as error:
+                raise PlanDamaged(f"A plan has a line that begins before the input: {error}.") from error
+            self._planned.append(rows)
+
+    def compare(self, index: ResultIndex, selected: SelectedResults) -> None:
+        """Find the planned lines that have no result. Count the lines of each model.
+
+        Call this once, after all plans were added.
+        """
+        completed, failed = ([0] * len(self._shares) for _ in range(2))
+        first: list[tuple[int, int]] = [(_END, 0)] * len(self._shares)  # place in the plan, and offset
+        self._attempts = index.attempts()
+        end = len(self._attempts), _END
+        attempts = enumerate(self._attempts.offsets())
+        number, attempted = next(attempts, end)
+        for offset, length, model, place in self._without_result(selected, completed, failed):
+            first[model] = min(first[model], (place, offset))
+            while attempted < offset:
+                number, attempted = next(attempts, end)
+            start = number
+            while attempted == offset:
+                number, attempted = next(attempts, end)
+            self._rows.append(_MISSING.pack(offset, length, model, place, start, number))
+        self._planned.clear()
+        for number, share in enumerate(self._shares):
+            self._count(share, completed[number], failed[number], first[number][1])
+
+    def _without_result(
+        self, selected: SelectedResults, completed: list[int], failed: list[int]
+    ) -> Iterator[tuple[int, int, int, int]]:
+        """Yield the rows of planned lines without a result. Count all others by their model."""
+        successes, failures = selected.output.offsets(), selected.error.offsets()
+        success, failure = next(successes, _END), next(failures, _END)
+        for row in map(_PLANNED.unpack, sorted_rows(self._planned, _PLANNED.size)):
+            offset, _, model, _ = row
+            while success < offset:
+                success = next(successes, _END)
+            if success == offset:
+                completed[model] += 1
+                continue
+            while failure < offset:
+                failure = next(failures, _END)
+            if failure == offset:
+                failed[model] += 1
+                continue
+            yield row
+
+    def _count(self, share: ModelShare, completed: int, failed: int, first_missing: int) -> None:
+        missing = share.lines - completed - failed
+        self.found += completed + failed
+        self.by_model[share.model] += missing
+        if missing:
+            self.first_of[share.model] = first_missing
+        self.models.append(
+            ModelCounts(
+                model=share.model,
+                lines=share.lines + share.resumed_completed + share.resumed_failed,
+                completed=completed + share.resumed_completed,
+                failed=failed + missing + share.resumed_failed,
+            )
         )
-        self.models.append(count)
-
-
-def _contains(ascending: "array[int]", offset: int) -> bool:
-    at = bisect_left(ascending, offset)
-    return at < len(ascending) and ascending[at] == offset
-
-
-async def read_plan(storage: Storage, prefix: str, share: ModelShare) -> bytes:
-    """Read a model's plan from storage. The plan lists the model's lines in the order of sending.
-
-    Raises:
-        PlanDamaged: the plan does not have the number of lines that ingestion recorded.
-    """
-    key = object_keys.plan(prefix, share.safe_model)
-    data = await storage.get(key)
-    if len(data) != share.lines * ENTRY_BYTES:
-        raise PlanDamaged(f"Plan {key!r} has {len(data)} bytes; {share.lines} lines need {ENTRY_BYTES} each.")
-    return data
 
 
 async def find_missing(
     storage: Storage,
-    prefix: str,
-    models: list[ModelShare],
-    completed: "array[int]",
-    failed: "array[int]",
+    spool: ResultSpool,
+    request: FinalizeRequest,
+    index: ResultIndex,
+    selected: SelectedResults,
 ) -> MissingLines:
-    missing = MissingLines()
-    for share in models:
-        plan = await read_plan(storage, prefix, share)
-        await asyncio.to_thread(missing.compare, share, plan, completed, failed)
-    return missing
-
-
-class MissingLineSettler:
-    """Gives an error result to each line that has no result, and adds it to the index.
-
-    The error has the code `request.missing_line_code` and the line's custom_id, which is read from the input.
-    """
-
-    def __init__(
-        self, storage: Storage, request: FinalizeRequest, missing: MissingLines, index: ResultIndex
-    ) -> None:
-        self._storage = storage
-        self._request = request
-        self._missing = missing
-        self._index = index
-        self._examples: dict[int, bytes] = dict.fromkeys(missing.first_of.values(), b"")
-        self.running_jobs: dict[int, RunningJob] = {}  # jobs of these lines by offset, after `settle`
-
-    async def settle(self, input_key: str | None) -> list[ErrorCount]:
-        """Give every line without a result an error as its result. Return the number of errors by model.
-
-        Each returned count also has one of the errors as an example.
-
-        Args:
-            input_key: storage key of the input file. If it is None or the object is missing, the lines are
-                read from the shards, which contain the lines in the order of sending.
-
-        Raises:
-            ObjectMissing: both the input and a shard are missing.
-            PlanDamaged: the input has no line at a position in the plan.
-        """
-        missing = self._missing
-        try:
-            await self._settle_from_input(input_key)
-        except ObjectMissing:
-            for share in self._request.models:
-                plan = await read_plan(self._storage, self._request.ingest_prefix, share)
-                await self._settle_from_shard(plan, share.safe_model)
-        return [
-            line_error(self._examples[first], model).model_copy(update={"count": missing.by_model[model]})
-            for model, first in missing.first_of.items()
-        ]
-
-    async def _settle_from_input(self, key: str | None) -> None:
-        if key is None:
-            raise ObjectMissing(f"The input file {self._request.order.input_file_id!r} is gone.")
-        cutter = _LineCutter(self._missing)
-        async for piece in self._storage.read(key, cutter.start, cutter.end - cutter.start):
-            await asyncio.to_thread(self._add_cut, cutter, piece)
-        self._add(cutter.rest())
-
-    def _add_cut(self, cutter: "_LineCutter", piece: bytes) -> None:
-        self._add(cutter.feed(piece))
-
-    async def _settle_from_shard(self, plan: bytes, safe_model: str) -> None:
-        entries = unpack_entries(plan)
-        lines = whole_lines(self._storage.read(object_keys.shard(self._request.ingest_prefix, safe_model)))
-        async for some in lines:
-            pairs = [(entry.offset, line) for line, entry in zip(some, entries, strict=False)]
-            missing = [pair for pair in pairs if pair[0] in self._missing]
-            await asyncio.to_thread(self._add, missing)
-
-    def _add(self, lines: Iterable[tuple[int, bytes]]) -> None:
-        code = self._request.missing_line_code
-        errors = [(offset, self._error(offset, line, code)) for offset, line in lines]
-        self._examples.update(error for error in errors if error[0] in self._examples)
-        self._index.add_errors(errors)
-
-    def _error(self, offset: int, line: bytes, code: LineCode) -> bytes:
-        id = request_id(self._request.order.batch_id, offset)
-        message = LINE_MESSAGES[code]
-        attempts = [_ATTEMPT_DECODER.decode(record) for record in self._index.earlier_attempts(offset)]
-        errors = [(one.count, one.backend_error) for one in attempts if one.backend_error]
-        if errors:
-            message = f"{message} The backend's last error: {max(errors)[1]}"
-        # The end of a job raises `jobs`. So of two otherwise equal records, that with a job is newer.
-        latest = max(attempts, key=lambda one: (one.count, one.jobs, one.job is not None), default=None)
-        if latest is not None and latest.job is not None:
-            self.running_jobs[offset] = RunningJob(id, latest.job.upstream, latest.job.id)
-        return error_line(id, _custom_id(offset, line), code, message)
-
-
-class _JobRecord(msgspec.Struct):
-    upstream: str
-    id: str = ""
-
-
-class _AttemptRecord(msgspec.Struct):
-    """The fields of a stored attempt that this module reads."""
-
-    count: int = 0
-    jobs: int = 0
-    job: _JobRecord | None = None
-    backend_error: str = ""
-
-
-_ATTEMPT_DECODER = msgspec.json.Decoder(_AttemptRecord)
-
-
-class _LineCutter:
-    """Cuts the lines without a result out of the input, which it receives piece by piece."""
-
-    def __init__(self, missing: MissingLines) -> None:
-        self._missing = missing
-        self._next = 0
-        self._buffer = bytearray()
-        self.start = missing[0].offset  # input offset of the buffer's first byte
-        self.end = sum(missing[len(missing) - 1])
-
-    def feed(self, piece: bytes) -> list[tuple[int, bytes]]:
-        self._buffer += piece
-        lines: list[tuple[int, bytes]] = []
-        while self._next < len(self._missing):
-            offset, length = self._missing[self._next]
-            at = offset - self.start
-            if at + length > len(self._buffer):
-                break
-            lines.append((offset, bytes(self._buffer[at : at + length])))
-            self._next += 1
-        # Drop the bytes before the next missing line.
-        next_offset = self._missing[self._next].offset if self._next < len(self._missing) else self.end
-        passed = min(next_offset - self.start, len(self._buffer))
-        del self._buffer[:passed]
-        self.start += passed
-        return lines
-
-    def rest(self) -> list[tuple[int, bytes]]:
-        """Return the last line of the input, as [(offset, line)], if it has no newline and needs a result.
-
-        In all other cases, return an empty list. Call this at the end of the input.
-
-        Raises:
-            PlanDamaged: the input ends before a planned line.
-        """
-        if self._next < len(self._missing) - 1 or (self._next < len(self._missing) and not self._buffer):
-            raise PlanDamaged(f"The input ends before its line at byte {self._missing[self._next].offset}.")
-        return [(self._missing[self._next].offset, bytes(self._buffer))] if self._buffer else []
-
-
-def _custom_id(offset: int, line: bytes) -> str:
-    """Return the custom_id of the line.
+    """Compare the plans of all models with the selected results, and return the lines without a result.
 
     Raises:
-        PlanDamaged: the bytes are not a request, so a position in the plan is wrong.
+        PlanDamaged: a plan does not have the number of lines that ingestion recorded.
     """
-    try:
-        custom_id = read_text(read_fields(line).custom_id)
-    except DECODE_ERRORS:
-        custom_id = None
-    if custom_id is None:
-        raise PlanDamaged(f"The plan says there is a line at byte {offset} of the input, but there is none.")
-    return custom_id
-
-
-async def whole_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
-    """Split a stream of bytes into lines, without newlines.
-
-    After each piece of the stream, the lines that end in this piece are yielded as one list.
-    """
-    rest = b""
-    async for piece in pieces:
-        *lines, rest = (rest + piece).split(b"\n")
-        yield lines
-    if rest:
-        yield [rest]
+    missing = MissingLines(spool, request.models)
+    for number, share in enumerate(request.models):
+        place, size, rest = 0, share.lines * ENTRY_BYTES, b""
+        key = object_keys.plan(request.ingest_prefix, share.safe_model)
+        async for piece in storage.read(key):
+            entries = rest + piece
+            end = len(entries) // ENTRY_BYTES * ENTRY_BYTES
+            entries, rest = entries[:end], entries[end:]
+            if entries:
+                await spool.off_loop(missing.add_plan, number, place, entries)
+            place += len(entries) // ENTRY_BYTES
+        if (found := place * ENTRY_BYTES + len(rest)) != size:
+            raise PlanDamaged(f"Plan {key!r} has {found} bytes; {share.lines} lines need {ENTRY_BYTES} each.")
+    await spool.off_loop(missing.compare, index, selected)
+    return missing

@@ -1,10 +1,10 @@
 """Record the answers of those calls of a rolling batch that have none when its files are written."""
 
-import asyncio
 from collections.abc import Iterator
 from itertools import chain, islice
 
 from batchwright.activities.results.result_index import ResultIndex, SelectedResults
+from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.contracts.calls import CallAnswer
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.database.tables.calls import CallsTable
@@ -14,7 +14,11 @@ _ANSWERS_AT_ONCE = 100
 
 
 async def answer_calls(
-    calls: CallsTable, order: BatchOrder, index: ResultIndex, selected: SelectedResults
+    calls: CallsTable,
+    order: BatchOrder,
+    spool: ResultSpool,
+    index: ResultIndex,
+    selected: SelectedResults,
 ) -> None:
     """Record an answer for each call of the batch that has no answer yet.
 
@@ -28,14 +32,14 @@ async def answer_calls(
     if not unanswered:
         return
     answers = _answers(index, selected, unanswered)
-    while part := await asyncio.to_thread(lambda: list(islice(answers, _ANSWERS_AT_ONCE))):
+    while part := await spool.off_loop(lambda: list(islice(answers, _ANSWERS_AT_ONCE))):
         await calls.answer(order.tenant, part)
 
 
 def _answers(
     index: ResultIndex, selected: SelectedResults, unanswered: frozenset[str]
 ) -> Iterator[CallAnswer]:
-    for entry in chain(selected.output, selected.error):
-        [answer] = answers_of([index.line(entry)])
+    for row in chain(selected.output, selected.error):
+        [answer] = answers_of([index.line(row)])
         if answer.id in unanswered:
             yield answer

@@ -3,61 +3,21 @@
 Its lines are checked first, then read again in the order of sending.
 """
 
-import asyncio
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
-from typing import ParamSpec, TypeVar
 
-from batchwright.activities.scratch_file import ScratchFile
-from batchwright.activities.spilled_bytes import SpillSpace
+from batchwright.activities.spool import Spool
 from batchwright.storage.base import StorageUnavailable
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _NO_LINE = (-1, 0)  # a position that is adjacent to no line
 
 
-class SpoolStopped(Exception):
-    """Raised in a thread that uses the local file, to stop the thread after its caller was cancelled."""
-
-
-class InputSpool(ScratchFile):
+class InputSpool(Spool):
     def __init__(self, directory: Path | None) -> None:
         super().__init__(directory, "Ingestion")
-        self._stopped = False
-        self._space = SpillSpace(directory, "Ingestion", self._check_stopped)
-        self.new_bytes = self._space.new_bytes  # makes the place for what ingestion stores of each line
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._space.close()
-        super().__exit__(kind, error, trace)
-
-    async def off_loop(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function that uses this file in a thread, and return its result.
-
-        If the call is cancelled, it still waits until the thread has stopped, so that the caller can close
-        the file.
-        """
-        thread = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
-        try:
-            return await asyncio.shield(thread)
-        except asyncio.CancelledError:
-            self._stopped = True
-            await asyncio.wait([thread])
-            if not thread.cancelled():
-                thread.exception()  # retrieved, so that asyncio does not log it
-            raise
-
-    def write(self, data: bytes | memoryview) -> None:
-        self._check_stopped()
-        super().write(data)
 
     def use_file(self, file: FileIO) -> bool:
         """Use the input's own file instead of a copy. The spool closes this file at its end.
@@ -83,7 +43,7 @@ class InputSpool(ScratchFile):
         Raises:
             StorageUnavailable: the file cannot be read or is too short.
         """
-        self._check_stopped()
+        self.check_stopped()
         try:
             line = os.pread(self.file.fileno(), length, offset)
         except OSError as error:
@@ -100,7 +60,7 @@ class InputSpool(ScratchFile):
         Raises:
             StorageUnavailable: the file cannot be read or is too short.
         """
-        self._check_stopped()
+        self.check_stopped()
         try:
             return self._read_lines(positions)
         except OSError as error:
@@ -121,10 +81,6 @@ class InputSpool(ScratchFile):
                 start = offset
             end = offset + length
         return lines
-
-    def _check_stopped(self) -> None:
-        if self._stopped:
-            raise SpoolStopped
 
 
 def _truncated(missing: int, offset: int) -> OSError:

@@ -4,7 +4,6 @@ The results are read from the source batch's output files. If it has none, they 
 objects with results that were stored while it ran.
 """
 
-import asyncio
 import os
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager, closing
@@ -277,8 +276,8 @@ async def _copy_segments(
             if object_keys.is_resumed_segment(info.key):
                 await reader.read_segment(info.key)
         await reader.read_live_prefix(object_keys.results_root(tenant, batch_id))
-        selected = await asyncio.to_thread(index.select)
-        for spool, entries in zip(spools, (selected.output, selected.error), strict=True):
-            blocks = index.line_blocks(entries)
-            while block := await spool.off_loop(next, blocks, None):
-                await spool.off_loop(spool.write, memoryview(block))
+        selected = await result_spool.off_loop(index.select)
+        for spool, rows in zip(spools, (selected.output, selected.error), strict=True):
+            blocks = index.line_blocks(rows)
+            while block := await result_spool.off_loop(next, blocks, None):
+                await spool.off_loop(spool.write, block)

@@ -3,11 +3,13 @@
 import asyncio
 import logging
 import uuid
-from array import array
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Literal
 
+from batchwright.activities.concurrency import run_both
 from batchwright.activities.results.result_index import ResultIndex, SelectedResults
+from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import FileRow
@@ -38,20 +40,21 @@ class OutputFiles:
         self._nonce = uuid.uuid4().hex[:12]
 
     async def write(
-        self, index: ResultIndex, selected: SelectedResults, at: datetime
+        self, spool: ResultSpool, index: ResultIndex, selected: SelectedResults, at: datetime
     ) -> list[FileRow | None]:
         """Write the output file and the error file. Return the database row of each, in this order.
 
         If a file would have no lines, it is not written, and None takes the place of its row.
 
         Args:
+            spool: the local file with the results.
             index: the index of the batch's results.
             selected: the results for each file.
             at: creation time of the files.
         """
         return [
-            await self._write(kind, index, entries, at) if entries else None
-            for kind, entries in zip(OUTPUT_KINDS, (selected.output, selected.error), strict=True)
+            await self._write(kind, spool, index.line_blocks(rows), at) if rows else None
+            for kind, rows in zip(OUTPUT_KINDS, (selected.output, selected.error), strict=True)
         ]
 
     async def discard(self) -> None:
@@ -70,18 +73,14 @@ class OutputFiles:
         order = self._order
         return object_keys.output_key(order.tenant, derived_file_id(order.batch_id, kind), self._nonce)
 
-    async def _write(self, kind: str, index: ResultIndex, entries: "array[int]", at: datetime) -> FileRow:
+    async def _write(self, kind: str, spool: ResultSpool, blocks: Iterator[bytes], at: datetime) -> FileRow:
         order = self._order
         key, size = self._key(kind), 0
-        blocks = index.line_blocks(entries)
-        block = await asyncio.to_thread(next, blocks, None)
+        block = await spool.off_loop(next, blocks, None)
         async with self._storage.writer(key) as writer:
             while block:
                 size += len(block)
-                next_block, _ = await asyncio.gather(
-                    asyncio.to_thread(next, blocks, None), writer.write(block)
-                )
-                block = next_block
+                block, _ = await run_both(spool.off_loop(next, blocks, None), writer.write(block))
         return FileRow(
             id=derived_file_id(order.batch_id, kind),
             tenant=order.tenant,

@@ -1,16 +1,23 @@
 """Index of a batch's results. The results themselves are in a file on the local disk.
 
-The index needs 21 bytes of memory for each result. It consists of arrays instead of objects, so that 50,000
-lines take 1 MB. A result's position in these arrays is called its entry number.
+The index has a row of 24 bytes for each result, and another one for each selected result. Rows of a large
+batch are on the local disk too.
 """
 
-import sys
+import struct
 from array import array
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, Self
 
+from batchwright.activities.results.record_rows import (
+    KEY_BYTES,
+    RecordRow,
+    RecordRows,
+    failure_key,
+    offset_of,
+    unpack_row,
+)
 from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.contracts.terms import Usage
 from batchwright.rules.results.segment_format import (
@@ -27,49 +34,12 @@ from batchwright.rules.results.segment_format import (
 )
 from batchwright.rules.results.token_usage import Tokens, total_usage
 
-SORT_RUN = 65_536  # approximate number of entries that are sorted at once
 BLOCK_BYTES = 1024 * 1024
-_SAMPLES_PER_RUN = 64  # offsets sampled for each run
-_RECORDS_AT_ONCE = 4096  # number of records that are indexed together
+_RECORDS_AT_ONCE = 4096  # number of records or rows that are handled together
 _NEWLINE = b"\n"
 _NO_USAGE = (0, 0, 0, 0, 0)
 _OWN_SEGMENT = "~"  # name of the segment of lines that finalization settled; sorts after all others
-
-
-def in_input_order(offsets: "array[int]", run: int = SORT_RUN) -> "array[int]":
-    """Return the entry numbers of all results, sorted by the offsets of their lines in the input.
-
-    Entries with the same offset keep their order. The entries are sorted in groups (runs), because sorting
-    all of them at once would need ten times the memory.
-
-    Args:
-        offsets: the offset of each entry.
-        run: approximate number of entries in a group.
-    """
-    count = len(offsets)
-    if count <= run:
-        return array("I", sorted(range(count), key=offsets.__getitem__))
-    cuts = _run_boundaries(offsets, run)
-    parts = [array("I") for _ in range(len(cuts) + 1)]
-    for entry, offset in enumerate(offsets):
-        parts[bisect_right(cuts, offset)].append(entry)
-    ordered = array("I")
-    for number, part in enumerate(parts):
-        ordered.extend(sorted(part, key=offsets.__getitem__))
-        parts[number] = array("I")
-    return ordered
-
-
-def _run_boundaries(offsets: "array[int]", run: int) -> list[int]:
-    """Return offsets at which the entries can be divided into groups (runs) of about `run` entries.
-
-    Args:
-        offsets: each entry's offset in the input.
-        run: number of entries in a group.
-    """
-    runs = -(-len(offsets) // run)
-    sample = sorted(offsets[:: max(1, len(offsets) // (runs * _SAMPLES_PER_RUN))])
-    return sample[_SAMPLES_PER_RUN::_SAMPLES_PER_RUN]
+_LOW_BYTE = KEY_BYTES - 1  # place of the lowest byte of the key in a packed row
 
 
 class SegmentUsage(NamedTuple):
@@ -84,7 +54,7 @@ class SegmentUsage(NamedTuple):
 
 
 class SelectedResults(NamedTuple):
-    """The result that was selected for each line, as entry numbers in the order of the input.
+    """The result that was selected for each line, as rows of the index in the order of the input.
 
     Lines without a result are missing.
 
@@ -94,8 +64,8 @@ class SelectedResults(NamedTuple):
         usages: tokens of all these results, by segment.
     """
 
-    output: "array[int]"
-    error: "array[int]"
+    output: RecordRows
+    error: RecordRows
     usages: Sequence[SegmentUsage] = ()
 
     @property
@@ -108,107 +78,35 @@ class SelectedResults(NamedTuple):
         return len(self.output) + len(self.error)
 
 
-class DeadLetterIndex:
-    """Positions of the batch's dead letters on the local disk. Each dead letter takes 24 bytes of memory.
-
-    A dead letter is the stored record of a line's last attempt, with the reason why the line failed.
-    """
-
-    def __init__(self) -> None:
-        self._segment, self._length = array("I"), array("I")
-        self._offset, self._position = array("q"), array("Q")
-
-    def __len__(self) -> int:
-        return len(self._offset)
-
-    def add(self, segment: int, offset: int, position: int, length: int) -> None:
-        """Add the dead letter of the line at `offset` in the input.
-
-        Args:
-            segment: number of the segment (stored object) that contains the dead letter.
-            position: start of the dead letter in the local file.
-            length: length of the dead letter in bytes.
-        """
-        self._segment.append(segment)
-        self._offset.append(offset)
-        self._position.append(position)
-        self._length.append(length)
-
-    def sorted_by_offset(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield each dead letter as (offset, segment, position, length), in the order of the offsets.
-
-        A dead letter records why a line failed. `offset` is the byte offset of the line in the input.
-        `position` is the byte offset of the record in segment number `segment`, and `length` is its size in
-        bytes.
-        """
-        for entry in sorted(range(len(self)), key=self._offset.__getitem__):
-            yield self._offset[entry], self._segment[entry], self._position[entry], self._length[entry]
-
-
-class AttemptIndex:
-    """Positions of records of failed attempts on the local disk.
-
-    After each of these attempts, the line was sent again.
-    """
-
-    def __init__(self) -> None:
-        self._offset, self._position, self._length = array("q"), array("Q"), array("I")
-        self._ordered = array("I")
-
-    def add(self, offset: int, position: int, length: int) -> None:
-        """Add the record of a failed attempt of the line at `offset` in the input.
-
-        Args:
-            position: start of the record in the local file.
-            length: length of the record in bytes.
-        """
-        self._offset.append(offset)
-        self._position.append(position)
-        self._length.append(length)
-
-    def find(self, offset: int) -> Iterator[tuple[int, int]]:
-        """Find all records of the line at `offset` in the input.
-
-        Yield their positions and lengths in the local file.
-        """
-        if len(self._ordered) != len(self._offset):
-            self._ordered = array("I", sorted(range(len(self._offset)), key=self._offset.__getitem__))
-        at = bisect_left(self._ordered, offset, key=self._offset.__getitem__)
-        for entry in islice(self._ordered, at, None):
-            if self._offset[entry] != offset:
-                return
-            yield self._position[entry], self._length[entry]
-
-
 class ResultIndex:
     """Index of all results of a batch, which are kept in a local file. Use it as a context manager.
 
     Segments may be added in any order. `select` then selects one result for each line.
+
+    Raises, from all methods that use rows:
+        StorageFull, StorageUnavailable: the rows do not fit into memory, and the local disk is full or cannot
+            be used.
     """
 
     def __init__(self, spool: ResultSpool) -> None:
         self._spool = spool
-        self._clear()
-
-    def _clear(self) -> None:
         self._segments: list[str] = []
-        self._firsts = array("Q")  # number of the first entry of each segment
-        self._offset = array("q")
-        self._position = array("Q")
-        self._length = array("I")
-        self._success = array("B")
         self._usages = array("Q")  # of each segment: successes, and tokens of four kinds
-        self._dead_letters = DeadLetterIndex()
-        self._attempts = AttemptIndex()
+        self._results = RecordRows(spool.new_bytes())
+        self._selected = [RecordRows(spool.new_bytes()) for _ in range(2)]  # output, error
+        self._dead_letters = RecordRows(spool.new_bytes())
+        self._attempts = RecordRows(spool.new_bytes())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._clear()
+        for rows in (self._results, *self._selected, self._dead_letters, self._attempts):
+            rows.clear()
+        self._segments, self._usages = [], array("Q")
 
     def __len__(self) -> int:
-        return len(self._offset)
+        return len(self._results)
 
     def add_segment(self, name: str, data: bytes) -> int:
         """Add all results in a segment, a stored object with many results. Return their number.
@@ -224,37 +122,43 @@ class ResultIndex:
         """
         before, start = len(self), self._spool.append(data)
         self._segments.append(name)
-        self._firsts.append(before)
         self._usages.extend(_NO_USAGE)
         records = walk_records(data)
         try:
             while some := list(islice(records, _RECORDS_AT_ONCE)):
                 self._add_entries(start, some)
-        except SegmentDamaged as error:
+        except (SegmentDamaged, struct.error) as error:  # a negative offset cannot be packed
             raise SegmentDamaged(f"Segment {name!r} is damaged: {error}.") from error
         return len(self) - before
 
     def _add_entries(self, start: int, records: list[RawRecord]) -> None:
         attempts = [record for record in records if record[0] != RecordKind.SETTLED]
-        for _, flags, offset, position, length, *_ in attempts:
-            if flags & FINAL_FLAG:
-                self._dead_letters.add(len(self._segments) - 1, offset, start + position, length)
-            else:
-                self._attempts.add(offset, start + position, length)
         if attempts:
+            for flag, rows in ((FINAL_FLAG, self._dead_letters), (0, self._attempts)):
+                if some := [record for record in attempts if record[1] & FINAL_FLAG == flag]:
+                    _, _, offsets, positions, lengths, *_ = zip(*some, strict=True)
+                    self._add_rows(rows, map(failure_key, offsets), start, positions, lengths)
             records = [record for record in records if record[0] == RecordKind.SETTLED]
         if records:
             self._add_results(start, records)
 
     def _add_results(self, start: int, records: list[RawRecord]) -> None:
         _, flags, offsets, positions, lengths, *tokens = zip(*records, strict=True)
-        self._offset.extend(offsets)
-        self._position.extend([start + position for position in positions])
-        self._length.extend(lengths)
         successes = [flag & SUCCESS_FLAG for flag in flags]
-        self._success.extend(successes)
+        keys = [offset << 1 | 1 - success for offset, success in zip(offsets, successes, strict=True)]
+        self._add_rows(self._results, keys, start, positions, lengths)
         for place, column in enumerate((successes, *tokens), start=-len(_NO_USAGE)):
             self._usages[place] += sum(column)
+
+    def _add_rows(
+        self,
+        rows: RecordRows,
+        keys: Iterable[int],
+        start: int,
+        positions: Iterable[int],
+        lengths: Iterable[int],
+    ) -> None:
+        rows.add(keys, len(self._segments) - 1, [start + position for position in positions], lengths)
 
     def add_errors(self, lines: Sequence[tuple[int, bytes]]) -> None:
         """Add error results that were created for lines without a result, and are in no stored segment.
@@ -274,114 +178,122 @@ class ResultIndex:
             writer.add(record)
         self.add_segment(_OWN_SEGMENT, writer.finish())
 
-    def line(self, entry: int) -> bytes:
-        """Return the result with the number `entry`, as a line of the output or error file."""
-        return self._read(self._length[entry], self._position[entry])
+    def line(self, row: RecordRow) -> bytes:
+        """Return the result of a row, as a line of the output or error file."""
+        _, _, position, length = row
+        return self._read(length, position)
 
     def _read(self, length: int, position: int) -> bytes:
-        return bytes(self._spool.read_parts([(position, length)], b""))
+        return self._spool.read_parts([(position, length)], b"")
 
     def select(self) -> SelectedResults:
         """Select one result for each line: a success if there is one, an error if there is none.
 
         If a line has several successes, or only several errors, select the result whose segment (stored
-        object) has the lowest name. If results are added later, call this again.
+        object) has the lowest name. If results are added later, call this again. An earlier selection must
+        then not be used any longer, because its rows are deleted.
         """
-        selected, others = self._split(in_input_order(self._offset))
-        output, error = array("I"), array("I")
-        success = self._success
-        for entry in selected:
-            (output if success[entry] else error).append(entry)
-        return SelectedResults(output, error, self._usages_without(others))
+        output, error = self._selected
+        output.clear()
+        error.clear()
+        usages = array("Q", self._usages)
+        rows = iter(self._results.in_order())
+        best = next(rows, b"")
+        while some := list(islice(rows, _RECORDS_AT_ONCE)):
+            *chosen, best = self._best_rows([best, *some], usages)
+            _add_by_success(chosen, output, error)
+        _add_by_success([best] if best else [], output, error)
+        width = len(_NO_USAGE)
+        return SelectedResults(
+            output,
+            error,
+            [
+                SegmentUsage(name, usages[place], Tokens(*usages[place + 1 : place + width]))
+                for name, place in zip(self._segments, range(0, len(usages), width), strict=True)
+            ],
+        )
 
-    def _split(self, ordered: "array[int]") -> tuple["array[int]", "array[int]"]:
-        """Select one entry for each line. Return the selected entries, and all other entries.
+    def _best_rows(self, rows: list[bytes], usages: "array[int]") -> list[bytes]:
+        """Return the packed row of the selected result of each line, in the order of the input.
+
+        The successes and tokens of all other results are subtracted from `usages`.
 
         Args:
-            ordered: all entries, sorted by the offsets of their lines. So entries of the same line are
-                neighbours.
+            rows: packed rows, sorted. At least one.
         """
-        selected, others, last = array("I"), array("I"), -1
-        offsets = self._offset
-        for entry in ordered:
-            offset = offsets[entry]
-            if offset != last:
-                selected.append(entry)
-                last = offset
-            elif self._rank(entry) < self._rank(selected[-1]):
-                others.append(selected[-1])
-                selected[-1] = entry
+        best = rows[0]
+        chosen, head = [best], best[:_LOW_BYTE]
+        for row in rows[1:]:
+            if row[:_LOW_BYTE] != head or row[_LOW_BYTE] | 1 != best[_LOW_BYTE] | 1:  # of another line
+                best, head = row, row[:_LOW_BYTE]
+                chosen.append(row)
+            # Rows of a line are sorted by success, and then by the order in which their segments were added.
+            elif row[_LOW_BYTE] == best[_LOW_BYTE] and self._name(row) < self._name(best):
+                self._subtract(best, usages)
+                best = chosen[-1] = row
             else:
-                others.append(entry)
-        return selected, others
+                self._subtract(row, usages)
+        return chosen
 
-    def _rank(self, entry: int) -> tuple[bool, str]:
-        """Return a sort key for a result.
+    def _name(self, row: bytes) -> str:
+        _, segment, _, _ = unpack_row(row)
+        return self._segments[segment]
 
-        Of several results of a line, the one with the lowest key is selected.
-        """
-        return not self._success[entry], self._segments[self._segment_of(entry)]
+    def _subtract(self, row: bytes, usages: "array[int]") -> None:
+        key, segment, position, _ = unpack_row(row)
+        used = tokens_before(self._read(TOKENS_BYTES, position - TOKENS_BYTES))
+        for place, count in enumerate((1 - key % 2, *used), start=segment * len(_NO_USAGE)):
+            usages[place] -= count
 
-    def _segment_of(self, entry: int) -> int:
-        return bisect_right(self._firsts, entry) - 1
+    def lines_by_segment(self, rows: RecordRows) -> Iterator[tuple[str, bytes]]:
+        """Yield each of these results as (storage key of its segment, line of the output or error file)."""
+        for row in rows:
+            yield self._segments[row[1]], self.line(row)
 
-    def _usages_without(self, others: "array[int]") -> list[SegmentUsage]:
-        """Add up the successes and tokens of each segment, without the entries in `others`."""
-        left, width = array("Q", self._usages), len(_NO_USAGE)
-        for entry in others:
-            head = self._read(TOKENS_BYTES, self._position[entry] - TOKENS_BYTES)
-            first = self._segment_of(entry) * width
-            for place, used in enumerate((self._success[entry], *tokens_before(head)), start=first):
-                left[place] -= used
-        return [
-            SegmentUsage(name, left[place], Tokens(*left[place + 1 : place + width]))
-            for name, place in zip(self._segments, range(0, len(left), width), strict=True)
-        ]
-
-    def lines_by_segment(self, entries: "array[int]") -> Iterator[tuple[str, bytes]]:
-        """Yield each of these entries as (storage key of its segment, line of the output or error file)."""
-        for entry in entries:
-            yield self._segments[self._segment_of(entry)], self.line(entry)
-
-    def offsets_of(self, entries: "array[int]") -> "array[int]":
-        """Return the offset in the input file of each entry's line."""
-        return array("q", map(self._offset.__getitem__, entries))
-
-    def dead_letters(self, selected: SelectedResults, limit: int = sys.maxsize) -> list[tuple[int, bytes]]:
-        """Return at most `limit` dead letters of failed lines, sorted by offset in the input.
+    def dead_letters(self, selected: SelectedResults) -> Iterator[tuple[int, bytes]]:
+        """Yield the dead letters of failed lines, sorted by offset in the input.
 
         Each item is (offset of the line in the input, dead letter). A dead letter records why the line
         failed. It is returned only if it is in the same segment as the line's selected result.
         """
-        failed = self.offsets_of(selected.error) if self._dead_letters else array("q")
-        found: list[tuple[int, bytes]] = []
-        for offset, segment, position, length in self._dead_letters.sorted_by_offset():
-            if len(found) == limit:
-                break
-            at = bisect_left(failed, offset)
-            if at < len(failed) and failed[at] == offset and self._segment_of(selected.error[at]) == segment:
-                found.append((offset, self._read(length, position)))
-        return found
+        if not self._dead_letters:
+            return
+        failed = iter(selected.error)
+        result = next(failed, None)
+        for row in self._dead_letters.in_order():
+            key, segment, position, length = unpack_row(row)
+            while result is not None and result[0] < key:
+                result = next(failed, None)
+            if result is None:
+                return
+            if result[:2] == (key, segment):
+                yield offset_of(key), self._read(length, position)
 
-    def earlier_attempts(self, offset: int) -> Iterator[bytes]:
-        """Yield the records of a line's attempts, without the last attempt, in no particular order.
+    def attempts(self) -> RecordRows:
+        """Return rows of the attempts after which lines were sent again, sorted by offset in the input."""
+        ordered = RecordRows(self._spool.new_bytes())
+        rows = iter(self._attempts.in_order())
+        while some := list(islice(rows, _RECORDS_AT_ONCE)):
+            ordered.add_packed(some)
+        return ordered
 
-        Args:
-            offset: the line's position in the input.
-        """
-        return (self._read(length, position) for position, length in self._attempts.find(offset))
-
-    def line_blocks(self, entries: "array[int]") -> Iterator[bytearray]:
-        """Yield the lines of these entries as they are written to a file, in blocks of about 1 MiB."""
+    def line_blocks(self, rows: RecordRows) -> Iterator[bytes]:
+        """Yield the lines of these rows as they are written to a file, in blocks of about 1 MiB."""
         block: list[tuple[int, int]] = []
         size = 0
-        lengths, positions = self._length, self._position
-        for entry in entries:
-            length = lengths[entry]
-            block.append((positions[entry], length))
+        for _, _, position, length in rows:
+            block.append((position, length))
             size += length + 1
             if size >= BLOCK_BYTES:
                 yield self._spool.read_parts(block, _NEWLINE)
                 block, size = [], 0
         if block:
             yield self._spool.read_parts(block, _NEWLINE)
+
+
+def _add_by_success(rows: list[bytes], output: RecordRows, error: RecordRows) -> None:
+    """Add packed rows of successes to `output`, and those of failures to `error`."""
+    if failures := [row for row in rows if row[_LOW_BYTE] & 1]:
+        error.add_packed(failures)
+        rows = [row for row in rows if not row[_LOW_BYTE] & 1]
+    output.add_packed(rows)

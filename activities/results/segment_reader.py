@@ -32,7 +32,7 @@ class SegmentReader:
         Return 0 if there is no object with this storage key.
         """
         data = await self._get(key)
-        return 0 if data is None else await asyncio.to_thread(self._index.add_segment, key, data)
+        return 0 if data is None else await self._spool.off_loop(self._index.add_segment, key, data)
 
     async def read_prefix(self, root: str) -> int:
         """Read all stored objects with results (segments) under a key prefix. Return the number of results.
@@ -52,7 +52,7 @@ class SegmentReader:
         """
         for _ in range(_MAX_LISTINGS):
             new = [info async for info in self._storage.list(root) if info.key not in self._seen]
-            await asyncio.to_thread(self._spool.require, sum(info.size for info in new))
+            await self._spool.off_loop(self._spool.require, sum(info.size for info in new))
             if await self._read_new(new):
                 return
         raise StorageUnavailable(f"Segments under {root!r} keep disappearing while they are read.")
@@ -61,7 +61,7 @@ class SegmentReader:
         """Read stored objects with results (segments). Return False if at least one no longer exists."""
         complete, read = True, list[_Read]()
         for group in [*_groups(new), []]:
-            found, _ = await run_both(self._read(group), asyncio.to_thread(self._index_segments, read))
+            found, _ = await run_both(self._read(group), self._spool.off_loop(self._index_segments, read))
             read = [(key, data) for key, data in found if data is not None]
             complete = complete and len(read) == len(group)
         return complete

@@ -7,9 +7,11 @@ worker does not grow with the number of lines.
 import heapq
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 _RUN_ROWS = 65_536  # number of rows sorted at once, to limit the number of Python objects
 _READ_ROWS = 512  # number of rows of a run that are read at once
+_UNPACKED_ROWS = 4096  # number of rows that are read at once, if the rows are read in their order
 
 
 class GrowingBytes:
@@ -32,6 +34,10 @@ class GrowingBytes:
         """Replace the bytes at `start` by `data`. The length of the sequence stays the same."""
         self._memory[start : start + len(data)] = data
 
+    def clear(self) -> None:
+        """Remove all bytes, and free their memory or disk space."""
+        self._memory = bytearray()
+
     def pieces(self, size: int) -> Iterator[bytes]:
         """Yield all bytes in pieces of `size` bytes. The last piece may be shorter."""
         return (self.read(start, start + size) for start in range(0, len(self), size))
@@ -44,18 +50,29 @@ def rows_of(stored: GrowingBytes, row_bytes: int) -> Iterator[bytes]:
     return _rows(stored, 0, len(stored), row_bytes)
 
 
+def unpacked_rows(stored: GrowingBytes, row: struct.Struct) -> Iterator[tuple[Any, ...]]:
+    """Yield the fields of each row."""
+    step = _UNPACKED_ROWS * row.size
+    for at in range(0, len(stored), step):
+        yield from row.iter_unpack(stored.read(at, at + step))
+
+
 def sorted_rows(
-    stored: GrowingBytes, row_bytes: int, prepared: Callable[[bytes], list[bytes]]
+    stored: GrowingBytes, row_bytes: int, prepared: Callable[[bytes], list[bytes]] | None = None
 ) -> Iterable[bytes]:
-    """Return all rows in ascending order. This changes the stored rows, so call it only once.
+    """Return all rows in ascending order. This changes the stored rows, so do not add rows meanwhile.
 
     Many rows are sorted in groups (runs), which are then merged.
 
     Args:
         stored: the rows, one after the other.
         row_bytes: size of a row.
-        prepared: returns the rows of a run, in ascending order. It may change each row, but not its size.
+        prepared: returns the rows of a run, in ascending order. It may change each row, but not its size. If
+            it is None, the rows are sorted as they are, and may be sorted again later.
     """
+    if prepared is None:
+        row = struct.Struct(f"{row_bytes}s")
+        prepared = lambda run: sorted([each for (each,) in row.iter_unpack(run)])  # noqa: E731
     run, end = _RUN_ROWS * row_bytes, len(stored)
     if end <= run:
         return prepared(stored.read(0, end))

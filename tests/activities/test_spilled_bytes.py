@@ -98,3 +98,35 @@ def test_a_directory_that_cannot_be_used_is_named(space: SpillSpace, tmp_path: P
     unusable = SpillSpace(tmp_path / "file", "Ingestion", lambda: None)
     with pytest.raises(StorageUnavailable, match="BATCHWRIGHT_SPOOL_DIR"):
         filled(unusable.new_bytes)
+
+
+def test_bytes_that_a_full_disk_refused_halfway_are_written_whole_later(
+    space: SpillSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = scratch_file.ScratchFile.write
+
+    def write_half(file: scratch_file.ScratchFile, data: bytes | memoryview) -> None:
+        write(file, memoryview(data)[: len(data) // 2])
+        raise StorageFull("no space left")
+
+    stored = filled(space.new_bytes)
+    size = len(stored)
+    with monkeypatch.context() as environment:
+        environment.setattr(scratch_file.ScratchFile, "write", write_half)
+        with pytest.raises(StorageFull):
+            stored.append(b"x" * 1_000)
+    stored.append(b"y" * 1_000)
+    assert stored.read(0, size + 2_000) == b"".join(ROWS) + b"x" * 1_000 + b"y" * 1_000
+
+
+def test_cleared_bytes_free_their_memory_and_their_file(space: SpillSpace) -> None:
+    first = filled(space.new_bytes, ROWS[:400])
+    assert len(filled(space.new_bytes)._memory) < 1_000  # pyright: ignore[reportPrivateUsage]
+    first.clear()
+    assert (len(first), first.read(0, 10)) == (0, b"")
+    second = filled(space.new_bytes, ROWS[:400])
+    assert len(second._memory) == 3_200  # pyright: ignore[reportPrivateUsage]
+    on_disk = filled(space.new_bytes)
+    on_disk.clear()
+    on_disk.append(b"again")
+    assert on_disk.read(0, 10) == b"again"

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from batchwright.activities import spilled_bytes
+from batchwright.activities.results import result_index
 from batchwright.activities.scratch_file import ScratchFile
+from batchwright.rules import growing_bytes
 from batchwright.rules.input import custom_id_uniqueness
 
 
@@ -22,3 +24,13 @@ def small_memory(environment: pytest.MonkeyPatch) -> list[ScratchFile]:
     environment.setattr(spilled_bytes, "_CHUNK_BYTES", 1_000)
     environment.setattr(custom_id_uniqueness, "_MAX_IN_TABLE", 10)
     return files
+
+
+def rows_on_disk(environment: pytest.MonkeyPatch) -> None:
+    """Let growing bytes go to disk as soon as they are not empty, and sort and read few rows at a time."""
+    environment.setattr(spilled_bytes, "_MEMORY_BYTES", 0)
+    environment.setattr(spilled_bytes, "_CHUNK_BYTES", 30)
+    environment.setattr(growing_bytes, "_RUN_ROWS", 3)
+    environment.setattr(growing_bytes, "_READ_ROWS", 2)
+    environment.setattr(growing_bytes, "_UNPACKED_ROWS", 2)
+    environment.setattr(result_index, "_RECORDS_AT_ONCE", 3)

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -20,6 +21,7 @@ from batchwright.rules import object_keys
 from batchwright.rules.ids import derived_file_id, request_id
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter
 from batchwright.rules.planning.plan_format import PlanEntry, pack_entry
+from batchwright.rules.results.dead_letters import FinalAttempt
 from batchwright.rules.results.output_lines import error_line, result_line
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter
 from batchwright.storage.base import Storage
@@ -100,6 +102,8 @@ class SettledBatch:
         self.tables: Database = tables or self.database
         self.metrics = Metrics(CollectorRegistry())
         self.routers: RouterLookup = NoRouters()
+        self.spool_dir: Path | None = None
+        self.env = ActivityEnvironment()
         self.order = an_order()
         self.prefix = object_keys.ingest_prefix(TENANT, BATCH_ID, "commit")
         self.models = models
@@ -162,6 +166,15 @@ class SettledBatch:
             RecordKind.SETTLED, self.lines[n].offset, error_line(self._id(n), f"line-{n}", code, "why")
         )
 
+    def attempt(self, n: int, number: int, *, final: bool = False) -> SegmentRecord:
+        """Return the record of a failed attempt of line n; if `final` is True, its dead letter."""
+        if final:
+            last = FinalAttempt(count=number, failed_at=1.0, custom_id=f"line-{n}", model="a", status=500)
+            payload = last.model_dump_json().encode()
+        else:
+            payload = b'{"count":%d,"backend_error":"error %d"}' % (number, number)
+        return SegmentRecord(RecordKind.ATTEMPT, self.lines[n].offset, payload, final=final)
+
     async def put(self, records: list[SegmentRecord], *, attempt: int = 1, sequence: int = 0) -> str:
         """Store the records as a segment (an object with results of a slice), and return its key.
 
@@ -194,8 +207,9 @@ class SettledBatch:
         )
 
     async def finalize(self, request: FinalizeRequest | None = None) -> FinalizeResult:
-        finalization = Finalization(self.tables, self.storage, load(), self.metrics, self.routers)
-        return await ActivityEnvironment().run(finalization.finalize, request or self.request())
+        settings = load(spool_dir=self.spool_dir)
+        finalization = Finalization(self.tables, self.storage, settings, self.metrics, self.routers)
+        return await self.env.run(finalization.finalize, request or self.request())
 
     async def file(self, kind: str) -> FileRow | None:
         return await self.tables.files.get(TENANT, derived_file_id(BATCH_ID, kind))

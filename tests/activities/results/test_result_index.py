@@ -1,19 +1,22 @@
 """The index of settled lines selects the right results, and needs few bytes for each line."""
 
-import sys
-from array import array
+import tracemalloc
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchwright.activities.results.result_index import ResultIndex, in_input_order
+from batchwright.activities import spilled_bytes
+from batchwright.activities.results.result_index import ResultIndex
 from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.contracts.terms import Usage
+from batchwright.rules import growing_bytes
 from batchwright.rules.results.segment_format import RecordKind, SegmentDamaged, SegmentRecord, SegmentWriter
 from batchwright.rules.results.token_usage import Tokens
 
+LINES = 20_000
 few = st.integers(0, 5)
 records = st.builds(
     SegmentRecord,
@@ -34,12 +37,6 @@ def segment(written: list[SegmentRecord]) -> bytes:
     return writer.finish()
 
 
-@given(st.lists(st.integers(0, 60), max_size=40), st.integers(1, 9))
-def test_entries_are_in_input_order_however_few_are_sorted_at_once(found: list[int], run: int) -> None:
-    offsets = array("q", found)
-    assert list(in_input_order(offsets, run)) == sorted(range(len(found)), key=found.__getitem__)
-
-
 @given(segments)
 def test_the_best_result_of_each_line_is_selected_and_its_tokens_count(
     written: dict[str, list[SegmentRecord]],
@@ -56,7 +53,7 @@ def test_the_best_result_of_each_line_is_selected_and_its_tokens_count(
         selected = index.select()
         files = [b"".join(index.line_blocks(part)) for part in (selected.output, selected.error)]
         payloads = [index.line(entry) for entry in selected.output]
-        dead_letters = index.dead_letters(selected)
+        dead_letters = list(index.dead_letters(selected))
     assert counts == [sum(record.kind is RecordKind.SETTLED for record in some) for some in written.values()]
     assert payloads == [record.payload for record in chosen if record.success]
     for success, content in zip((True, False), files, strict=True):
@@ -79,22 +76,32 @@ def tokens_of(record: SegmentRecord) -> tuple[int, int, int, int]:
     return usage.input_tokens, usage.cached_tokens, usage.output_tokens, usage.reasoning_tokens
 
 
-def test_a_settled_line_takes_few_bytes(tmp_path: Path) -> None:
-    lines = 20_000
+def test_a_settled_line_takes_few_bytes_of_memory_and_none_beyond_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert 24 * LINES < held(tmp_path) < 60 * LINES
+    monkeypatch.setattr(spilled_bytes, "_MEMORY_BYTES", 0)
+    monkeypatch.setattr(spilled_bytes, "_CHUNK_BYTES", 1_000)
+    monkeypatch.setattr(growing_bytes, "_RUN_ROWS", 1_000)
+    assert held(tmp_path) < 3 * LINES
+
+
+def successes(offsets: Iterable[int]) -> bytes:
+    return segment([SegmentRecord(RecordKind.SETTLED, offset, b"{}", True) for offset in offsets])
+
+
+def held(tmp_path: Path) -> int:
+    """Return the bytes of memory that are held after LINES successes were added and selected."""
     with ResultSpool(tmp_path) as spool, ResultIndex(spool) as index:
-        for first in range(0, lines, 1000):
-            written = [
-                SegmentRecord(RecordKind.SETTLED, offset, b"{}", True)
-                for offset in range(first, first + 1000)
-            ]
-            index.add_segment(f"{first:06}", segment(written))
-        assert held(index) < 25 * lines
-    assert held(index) < 10_000
-
-
-def held(index: ResultIndex) -> int:
-    """Return the number of bytes that the arrays of the index use."""
-    return sum(sys.getsizeof(column) for column in vars(index).values())
+        tracemalloc.start()
+        try:
+            for first in range(0, LINES, 1000):
+                offsets = range(first, first + 1000)
+                index.add_segment(f"{first:06}", successes(offsets))
+            assert index.select().lines == LINES
+            return tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
 
 
 def test_a_damaged_record_after_many_good_ones_is_reported_with_its_segment(tmp_path: Path) -> None:

@@ -1,0 +1,226 @@
+"""Settle each line of a batch that has no result with an error."""
+
+from collections.abc import AsyncIterator, Iterable
+
+import msgspec
+
+from batchwright.activities.finalization.missing_lines import MissingLine, MissingLines
+from batchwright.activities.results.result_index import ResultIndex
+from batchwright.activities.results.result_spool import ResultSpool
+from batchwright.activities.services.backend_jobs import RunningJob
+from batchwright.contracts.errors import LINE_MESSAGES, LineCode
+from batchwright.contracts.temporal_payloads.batch import ErrorCount
+from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
+from batchwright.rules import object_keys
+from batchwright.rules.ids import request_id
+from batchwright.rules.input.line_parser import DECODE_ERRORS, read_fields, read_text
+from batchwright.rules.planning.plan_format import PlanDamaged
+from batchwright.rules.results.error_tally import line_error
+from batchwright.rules.results.output_lines import error_line
+from batchwright.storage.base import ObjectMissing, Storage
+
+
+class MissingLineSettler:
+    """Gives an error result to each line that has no result, and adds it to the index.
+
+    The error has the code `request.missing_line_code` and the line's custom_id, which is read from the input.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        spool: ResultSpool,
+        request: FinalizeRequest,
+        missing: MissingLines,
+        index: ResultIndex,
+    ) -> None:
+        self._storage = storage
+        self._spool = spool
+        self._request = request
+        self._missing = missing
+        self._index = index
+        self._examples: dict[int, bytes] = dict.fromkeys(missing.first_of.values(), b"")
+        self.running_jobs: dict[int, RunningJob] = {}  # jobs of these lines by offset, after `settle`
+
+    async def settle(self, input_key: str | None) -> list[ErrorCount]:
+        """Give every line without a result an error as its result. Return the number of errors by model.
+
+        Each returned count also has one of the errors as an example.
+
+        Args:
+            input_key: storage key of the input file. If it is None or the object is missing, the lines are
+                read from the shards, which contain the lines in the order of sending.
+
+        Raises:
+            ObjectMissing: both the input and a shard are missing.
+            PlanDamaged: the input has no line at a position in the plan.
+        """
+        missing = self._missing
+        try:
+            await self._settle_from_input(input_key)
+        except ObjectMissing:
+            await self._settle_from_shards()
+        return [
+            line_error(self._examples[first], model).model_copy(update={"count": missing.by_model[model]})
+            for model, first in missing.first_of.items()
+        ]
+
+    async def _settle_from_input(self, key: str | None) -> None:
+        if key is None:
+            raise ObjectMissing(f"The input file {self._request.order.input_file_id!r} is gone.")
+        cutter = await self._spool.off_loop(_LineCutter, self._missing)
+        async for piece in self._storage.read(key, cutter.start, cutter.end - cutter.start):
+            await self._spool.off_loop(self._add_cut, cutter, piece)
+        await self._spool.off_loop(lambda: self._add(cutter.rest()))
+
+    def _add_cut(self, cutter: "_LineCutter", piece: bytes) -> None:
+        self._add(cutter.feed(piece))
+
+    async def _settle_from_shards(self) -> None:
+        lines = _PlacedLines(self._missing)
+        for number, share in enumerate(self._request.models):
+            if not self._missing.by_model[share.model]:
+                continue
+            place = 0
+            shard = self._storage.read(object_keys.shard(self._request.ingest_prefix, share.safe_model))
+            async for some in whole_lines(shard):
+                await self._spool.off_loop(self._add_placed, lines, number, place, some)
+                place += len(some)
+
+    def _add_placed(self, lines: "_PlacedLines", number: int, place: int, some: list[bytes]) -> None:
+        self._add(lines.among(number, place, some))
+
+    def _add(self, lines: Iterable[tuple[MissingLine, bytes]]) -> None:
+        code = self._request.missing_line_code
+        errors = [(line[0], self._error(line, data, code)) for line, data in lines]
+        self._examples.update(error for error in errors if error[0] in self._examples)
+        self._index.add_errors(errors)
+
+    def _error(self, missing: MissingLine, line: bytes, code: LineCode) -> bytes:
+        offset = missing[0]
+        id = request_id(self._request.order.batch_id, offset)
+        message = LINE_MESSAGES[code]
+        attempts = [
+            _ATTEMPT_DECODER.decode(self._index.line(row)) for row in self._missing.attempts_of(missing)
+        ]
+        errors = [(one.count, one.backend_error) for one in attempts if one.backend_error]
+        if errors:
+            message = f"{message} The backend's last error: {max(errors)[1]}"
+        # The end of a job raises `jobs`. So of two otherwise equal records, that with a job is newer.
+        latest = max(attempts, key=lambda one: (one.count, one.jobs, one.job is not None), default=None)
+        if latest is not None and latest.job is not None:
+            self.running_jobs[offset] = RunningJob(id, latest.job.upstream, latest.job.id)
+        return error_line(id, _custom_id(offset, line), code, message)
+
+
+class _JobRecord(msgspec.Struct):
+    upstream: str
+    id: str = ""
+
+
+class _AttemptRecord(msgspec.Struct):
+    """The fields of a stored attempt that this module reads."""
+
+    count: int = 0
+    jobs: int = 0
+    job: _JobRecord | None = None
+    backend_error: str = ""
+
+
+_ATTEMPT_DECODER = msgspec.json.Decoder(_AttemptRecord)
+
+
+class _PlacedLines:
+    """Finds the lines without a result in the shards, which must be read in the order of the models."""
+
+    def __init__(self, missing: MissingLines) -> None:
+        self._lines = missing.in_sending_order()
+        self._next: MissingLine | None = None
+
+    def among(self, number: int, place: int, lines: list[bytes]) -> list[tuple[MissingLine, bytes]]:
+        """Return those of `lines` that have no result.
+
+        Args:
+            number: number of the model to whose shard the lines belong.
+            place: number of lines that come before them in the shard.
+        """
+        found: list[tuple[MissingLine, bytes]] = []
+        self._next = self._next or next(self._lines, None)
+        while self._next is not None and self._next[2:4] < (number, place + len(lines)):
+            _, _, model, at, _, _ = self._next
+            if (model, at) >= (number, place):
+                found.append((self._next, lines[at - place]))
+            self._next = next(self._lines, None)
+        return found
+
+
+class _LineCutter:
+    """Cuts the lines without a result out of the input, which it receives piece by piece."""
+
+    def __init__(self, missing: MissingLines) -> None:
+        self._lines = iter(missing)
+        self._next = next(self._lines, None)
+        assert self._next is not None
+        self._buffer = bytearray()
+        self.start = self._next[0]  # input offset of the buffer's first byte
+        self.end = missing.end
+
+    def feed(self, piece: bytes) -> list[tuple[MissingLine, bytes]]:
+        self._buffer += piece
+        lines: list[tuple[MissingLine, bytes]] = []
+        while self._next is not None:
+            offset, length, *_ = self._next
+            at = offset - self.start
+            if at + length > len(self._buffer):
+                break
+            lines.append((self._next, bytes(self._buffer[at : at + length])))
+            self._next = next(self._lines, None)
+        # Drop the bytes before the next missing line.
+        next_offset = self.end if self._next is None else self._next[0]
+        passed = min(next_offset - self.start, len(self._buffer))
+        del self._buffer[:passed]
+        self.start += passed
+        return lines
+
+    def rest(self) -> list[tuple[MissingLine, bytes]]:
+        """Return the last line of the input, if it has no newline and needs a result.
+
+        In all other cases, return an empty list. Call this at the end of the input.
+
+        Raises:
+            PlanDamaged: the input ends before a planned line.
+        """
+        line = self._next
+        if line is None:
+            return []
+        if not self._buffer or next(self._lines, None) is not None:
+            raise PlanDamaged(f"The input ends before its line at byte {line[0]}.")
+        return [(line, bytes(self._buffer))]
+
+
+def _custom_id(offset: int, line: bytes) -> str:
+    """Return the custom_id of the line.
+
+    Raises:
+        PlanDamaged: the bytes are not a request, so a position in the plan is wrong.
+    """
+    try:
+        custom_id = read_text(read_fields(line).custom_id)
+    except DECODE_ERRORS:
+        custom_id = None
+    if custom_id is None:
+        raise PlanDamaged(f"The plan says there is a line at byte {offset} of the input, but there is none.")
+    return custom_id
+
+
+async def whole_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
+    """Split a stream of bytes into lines, without newlines.
+
+    After each piece of the stream, the lines that end in this piece are yielded as one list.
+    """
+    rest = b""
+    async for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        yield lines
+    if rest:
+        yield [rest]

@@ -1,0 +1,67 @@
+"""Rows about records of a batch: which line each record belongs to, and where it is in the local file."""
+
+import struct
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+
+from batchwright.rules.growing_bytes import GrowingBytes, sorted_rows, unpacked_rows
+
+_ROW = struct.Struct(">QIQI")  # big-endian, so that packed rows are sorted by their fields
+KEY_BYTES = 8
+ROW_BYTES = _ROW.size  # 24
+
+# The key of a line's record; number of the segment (stored object) that contains the record; position and
+# length of the record in the local file. The key is twice the offset of the line in the input. It is one more
+# for failed results and attempts, so that these are sorted after a success.
+RecordRow = tuple[int, int, int, int]
+
+
+def failure_key(offset: int) -> int:
+    """Return the key of a failed result or attempt of the line at `offset` in the input."""
+    return offset << 1 | 1
+
+
+def offset_of(key: int) -> int:
+    """Return the offset in the input of the line to which a record with this key belongs."""
+    return key >> 1
+
+
+def unpack_row(row: bytes) -> RecordRow:
+    return _ROW.unpack(row)
+
+
+class RecordRows:
+    """A list of rows. Large lists are on the local disk, as far as `stored` is."""
+
+    def __init__(self, stored: GrowingBytes) -> None:
+        self._stored = stored
+
+    def __len__(self) -> int:
+        return len(self._stored) // ROW_BYTES
+
+    def __iter__(self) -> Iterator[RecordRow]:
+        return unpacked_rows(self._stored, _ROW)
+
+    def offsets(self) -> Iterator[int]:
+        """Yield the offset in the input of each row's line."""
+        return (key >> 1 for key, _, _, _ in self)
+
+    def between(self, first: int, end: int) -> list[RecordRow]:
+        """Return the rows from number `first` up to, but without, number `end`."""
+        return list(_ROW.iter_unpack(self._stored.read(first * ROW_BYTES, end * ROW_BYTES)))
+
+    def add(
+        self, keys: Iterable[int], segment: int, positions: Iterable[int], lengths: Iterable[int]
+    ) -> None:
+        """Add rows about records of one segment. The arguments have one item for each record."""
+        self._stored.append(b"".join(map(_ROW.pack, keys, repeat(segment), positions, lengths)))
+
+    def add_packed(self, rows: Iterable[bytes]) -> None:
+        self._stored.append(b"".join(rows))
+
+    def in_order(self) -> Iterable[bytes]:
+        """Return the packed rows, sorted by key, segment and position. Do not add rows meanwhile."""
+        return sorted_rows(self._stored, ROW_BYTES)
+
+    def clear(self) -> None:
+        self._stored.clear()
