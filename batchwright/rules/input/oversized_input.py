@@ -8,12 +8,14 @@ import hashlib
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import IO, NamedTuple
 
 import msgspec
 
+from batchwright.rules.growing_bytes import GrowingBytes, NewBytes
 from batchwright.rules.input.compression import MAGIC_BYTES, compression_of
-from batchwright.rules.input.digest_set import DigestSet
+from batchwright.rules.input.custom_id_uniqueness import LineIds
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter
 from batchwright.rules.json_text import replace_lone_surrogates
 
@@ -48,23 +50,26 @@ class DuplicateCustomId(ValueError):
     """Raised if two lines of an input have the same custom id. The message names the second line."""
 
 
-def divide(file: IO[bytes], limits: PartLimits) -> list[InputPart]:
+def divide(file: IO[bytes], limits: PartLimits, new_bytes: NewBytes = GrowingBytes) -> list[InputPart]:
     """Divide an input file into as few parts as the limits allow. Blank lines between parts are left out.
 
     A single line that exceeds the limits becomes a part of its own. A compressed file is one part, because
     only the API expands it. The file is read from its beginning.
 
+    Args:
+        new_bytes: makes the place for what is stored of each custom id beyond a million, which is 20 bytes.
+
     Raises:
         DuplicateCustomId: there are several parts, and a custom id occurs twice. The API would not notice
             this, because it compares only the ids of one batch.
     """
-    parts, ids = list[InputPart](), DigestSet()
+    parts, ids = list[InputPart](), LineIds(new_bytes)
     start, end, count = 0, 0, 0
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
     if compression_of(file.read(MAGIC_BYTES)):
         return [InputPart(0, size, 0)]
-    duplicate: InputLine | None = None
+    duplicates = list[int]()  # the first repeated line of those that are found at once
     for line in _lines(file, limits.file_bytes):
         line_end = min(line.offset + line.length, size)
         if count and (count >= limits.lines or line_end - start > limits.file_bytes):
@@ -72,11 +77,12 @@ def divide(file: IO[bytes], limits: PartLimits) -> list[InputPart]:
             start, count = line.offset, 0
         end, count = line_end, count + 1
         custom_id = _custom_id_of(line)
-        if custom_id is not None and not ids.add(custom_id.encode()):
-            duplicate = duplicate or line
+        if custom_id is not None and not ids.add(custom_id.encode(), line.number) and not duplicates:
+            duplicates.append(line.number)
     parts.append(InputPart(start, end, count) if parts else InputPart(0, size, count))
-    if duplicate is not None and len(parts) > 1:
-        raise DuplicateCustomId(f"Line {duplicate.number:,} has a custom id that an earlier line has.")
+    first = min(chain(duplicates, ids.repeated()), default=None) if len(parts) > 1 else None
+    if first is not None:
+        raise DuplicateCustomId(f"Line {first:,} has a custom id that an earlier line has.")
     return parts
 
 

@@ -3,18 +3,21 @@
 import sys
 import time
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, BinaryIO, NoReturn, Protocol
 
 import typer
 
+from batchwright.activities.spilled_bytes import SpillSpace
 from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.rules.results.seen_lines import SeenLines
 from batchwright.starter.batch_groups import batches_exit_code, batches_of
 from batchwright.starter.client import Client, ClientError
-from batchwright.starter.options import BatchOrGroup, Tenant, Url, api_client
+from batchwright.starter.options import BatchOrGroup, Tenant, Url, api_client, settings_or_stop
 from batchwright.starter.output import ExitCode, discard_stdout, exit_code, stderr, stop
+from batchwright.storage.base import StorageUnavailable
 
 _OUTAGE_SECONDS = 60.0
 _ID = slice(len('{"id":"'), len('{"id":"batch_req_') + 32)  # position of the id in a result line
@@ -42,14 +45,19 @@ def results(
     with api_client(url, tenant) as client:
         batches = batches_of(client, batch_id)
         if follow:
+            spool_dir = settings_or_stop().spool_dir
             lines = (
-                follow_results(client, batch.id, failed=errors, in_input_order=not settled)
+                follow_results(
+                    client, batch.id, failed=errors, in_input_order=not settled, spool_dir=spool_dir
+                )
                 for batch in batches
             )
             try:
                 _write(chain.from_iterable(lines), output)
             except KeyboardInterrupt:
                 stop(f"{batch_id} continues.", ExitCode.UNFINISHED)
+            except StorageUnavailable as error:
+                stop(str(error))
             raise typer.Exit(int(batches_exit_code([client.batch(batch.id) for batch in batches])))
         if len(batches) > 1:
             for batch in batches:
@@ -84,6 +92,7 @@ def follow_results(
     failed: bool,
     in_input_order: bool = True,
     retry_seconds: float = 1.0,
+    spool_dir: Path | None = None,
 ) -> Generator[bytes]:
     """Yield the results of a batch until it has ended. Each item has one or more whole lines.
 
@@ -95,27 +104,41 @@ def follow_results(
         failed: True for the lines of the error file, False for the lines of the output file.
         in_input_order: False for the order in which the results become final.
         retry_seconds: seconds between two attempts to connect.
+        spool_dir: where ids of millions of lines are kept if they are not in input order; None for the
+            system's temporary directory.
 
     Raises:
         ClientError: the API was unavailable for more than a minute, or rejected a call.
+        StorageUnavailable: the ids of the lines do not fit into memory, and the local disk is full or cannot
+            be used.
     """
+    with closing(SpillSpace(spool_dir, "Following results", lambda: None)) as space:
+        seen = None if in_input_order else SeenLines(space.new_bytes)
+        yield from _follow(client, batch_id, failed, seen, retry_seconds)
+
+
+def _follow(
+    client: ResultSource, batch_id: str, failed: bool, seen: SeenLines | None, retry_seconds: float
+) -> Generator[bytes]:
+    """Do the work of `follow_results`. `seen` is None for input order."""
     last: str | None = None
-    yielded = set[bytes]()  # ids of lines that are not in input order
     deadline: float | None = None  # set while the API is unavailable
     while True:
         rest = b""
+        if seen is not None:
+            seen.sort()
         try:
             has_ended = _has_files(client.batch(batch_id))
             with client.live_results(
-                batch_id, failed=failed, after=last, in_input_order=in_input_order
+                batch_id, failed=failed, after=last, in_input_order=seen is None
             ) as pieces:
                 deadline = None
                 for piece in pieces:
                     lines, newline, rest = (rest + piece).rpartition(b"\n")
-                    if newline and in_input_order:
+                    if newline and seen is None:
                         last = lines[lines.rfind(b"\n") + 1 :][_ID].decode()
                         yield lines + newline
-                    elif newline and (new := _new_lines(lines, yielded)):
+                    elif newline and seen is not None and (new := _new_lines(lines, seen)):
                         yield new
             if has_ended:  # it ended before the response began, so no line is missing
                 return
@@ -127,13 +150,10 @@ def follow_results(
         time.sleep(retry_seconds)
 
 
-def _new_lines(lines: bytes, yielded: set[bytes]) -> bytes:
-    """Return the lines whose ids are not in `yielded` yet, each with a newline.
-
-    Add their ids to `yielded`.
-    """
-    new = [line for line in lines.split(b"\n") if line[_ID] not in yielded]
-    yielded.update(line[_ID] for line in new)
+def _new_lines(lines: bytes, seen: SeenLines) -> bytes:
+    """Return the lines that no earlier response had, each with a newline. Add them to `seen`."""
+    new = [line for line in lines.split(b"\n") if not seen.is_seen(line[_ID])]
+    seen.add(line[_ID] for line in new)
     return b"".join(line + b"\n" for line in new)
 
 

@@ -1,10 +1,12 @@
 """Submits an input that is too large for one batch as a group of batches."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
+from batchwright.activities.spilled_bytes import SpillSpace
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.rules.input.oversized_input import (
     DuplicateCustomId,
@@ -15,7 +17,9 @@ from batchwright.rules.input.oversized_input import (
 )
 from batchwright.starter.batch_groups import parts_of
 from batchwright.starter.client import Client, ClientError
+from batchwright.starter.options import settings_or_stop
 from batchwright.starter.output import program_name, stderr, stop
+from batchwright.storage.base import StorageUnavailable
 
 # `Client.create` with the arguments that the command line gives.
 CreateBatch = Callable[..., BatchObject]
@@ -28,10 +32,13 @@ def divided_input(client: Client, path: Path, file: BinaryIO, max_cost: str | No
     is not, the command ends with an error.
     """
     try:
-        parts = divide(file, client.part_limits())
+        with closing(SpillSpace(settings_or_stop().spool_dir, "The division", lambda: None)) as space:
+            parts = divide(file, client.part_limits(), space.new_bytes)
         if len(parts) > 1 and max_cost is not None:
             stop(f"{path} needs {len(parts):,} batches, and --max-cost is the cap of one: divide the file.")
         return parts
+    except StorageUnavailable as error:
+        stop(str(error))
     except DuplicateCustomId as error:
         stop(f"{path} is too large for one batch, and {str(error)[:1].lower()}{str(error)[1:]}")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from batchwright.activities.scratch_file import ScratchFile
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.terms import BatchStatus
@@ -22,6 +23,8 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.starter.client import ClientError
 from batchwright.starter.commands.batches.results import follow_results
 from batchwright.starter.diagnostics.connections import run_or_stop
+from batchwright.storage.base import StorageFull
+from tests.fakes.small_memory import small_memory
 from tests.unit.starter.cli import LATER, LINE, Cli, run_now, served
 from tests.unit.starter.test_demo_batch import a_batch
 
@@ -154,6 +157,21 @@ def test_a_follower_in_the_order_of_settlement_prints_each_line_once() -> None:
     found = follow_results(source, "batch_1", failed=False, in_input_order=False, retry_seconds=0)
     assert list(found) == [line(3), line(1), line(2)]
     assert source.calls == [None, None]
+
+
+def test_a_follower_names_the_disk_that_is_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(file: ScratchFile, needed_bytes: int) -> None:
+        raise StorageFull(f"Following results needs {needed_bytes} bytes")
+
+    small_memory(monkeypatch)
+    monkeypatch.setattr(ScratchFile, "require", full)
+
+    class Large(BrokenSource):
+        def _pieces(self, call: int) -> Iterator[bytes]:
+            yield b"".join(map(line, range(100)))
+
+    with pytest.raises(StorageFull, match="Following results needs 1600 bytes"):
+        list(follow_results(Large(), "batch_1", failed=False, in_input_order=False, retry_seconds=0))
 
 
 def test_only_followed_results_can_be_in_the_order_of_settlement(cli: Cli) -> None:

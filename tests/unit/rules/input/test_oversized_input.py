@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from batchwright.activities.spilled_bytes import SpillSpace
 from batchwright.rules.input.oversized_input import (
     DuplicateCustomId,
     FoundBatch,
@@ -18,6 +19,7 @@ from batchwright.rules.input.oversized_input import (
     part_number,
     whole_input_ids,
 )
+from tests.fakes.small_memory import small_memory
 
 WIDE = PartLimits(lines=1_000, file_bytes=1_000_000)
 
@@ -71,6 +73,18 @@ def test_a_custom_id_that_occurs_in_two_parts_is_an_error() -> None:
     assert len(contents(content, WIDE)) == 1  # the API reports it
     with pytest.raises(DuplicateCustomId, match="Line 5 has"):
         contents(content, PartLimits(2, 1_000))
+
+
+def test_a_repeated_custom_id_is_named_if_the_ids_are_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = small_memory(monkeypatch)
+    space = SpillSpace(None, "A test", lambda: None)
+    content = lines(350) + lines(1)
+    with pytest.raises(DuplicateCustomId, match="Line 351 has"):
+        divide(io.BytesIO(content), PartLimits(100, 1_000_000), space.new_bytes)
+    assert files
+    unique = lines(350)
+    assert len(divide(io.BytesIO(unique), PartLimits(100, 1_000_000), space.new_bytes)) == 4
+    space.close()
 
 
 def test_retries_of_failed_lines_run_no_whole_input() -> None:
