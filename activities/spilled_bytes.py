@@ -16,7 +16,7 @@ _CHUNK_BYTES = 256 * 1024
 class SpillSpace:
     """Creates growing sequences of bytes that move from memory to a file when they become too large.
 
-    All sequences of an activity together take at most 64 MiB of memory, and each takes up to 256 KiB more.
+    All sequences of an activity together take at most `memory_bytes`, and each takes up to 256 KiB more.
     Call `close` at the end to delete their files. Several threads may use the space at the same time, but
     only one thread at a time may use the same sequence.
 
@@ -24,13 +24,20 @@ class SpillSpace:
         directory: where the files are created; None for the system's temporary directory.
         purpose: what the files are for, such as "Ingestion". Error messages begin with it.
         check_stopped: is called before each read. It raises an exception to stop the thread that reads.
+        memory_bytes: limit of memory; None for 64 MiB.
     """
 
-    def __init__(self, directory: Path | None, purpose: str, check_stopped: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        directory: Path | None,
+        purpose: str,
+        check_stopped: Callable[[], None],
+        memory_bytes: int | None = None,
+    ) -> None:
         self._directory, self._purpose = directory, purpose
         self.check_stopped = check_stopped
         self._lock = threading.Lock()  # protects `_left`
-        self._left = _MEMORY_BYTES
+        self._left = _MEMORY_BYTES if memory_bytes is None else memory_bytes
         self._files: list[ScratchFile] = []
 
     def new_bytes(self) -> GrowingBytes:

@@ -24,10 +24,10 @@ class Spool(ScratchFile):
         new_bytes: creates a growing sequence of bytes. All sequences are deleted when the spool is closed.
     """
 
-    def __init__(self, directory: Path | None, purpose: str) -> None:
+    def __init__(self, directory: Path | None, purpose: str, memory_bytes: int | None = None) -> None:
         super().__init__(directory, purpose)
         self._stopped = False
-        self._space = SpillSpace(directory, purpose, self.check_stopped)
+        self._space = SpillSpace(directory, purpose, self.check_stopped, memory_bytes)
         self.new_bytes = self._space.new_bytes
 
     def __exit__(

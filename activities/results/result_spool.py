@@ -7,12 +7,14 @@ from pathlib import Path
 from batchwright.activities.spool import Spool
 from batchwright.storage.base import StorageUnavailable
 
+_MEMORY_BYTES = 32 * 1024 * 1024  # more than the rows of a million results, which take 24 bytes each
+
 
 class ResultSpool(Spool):
     """Local scratch file to which data is only appended. One thread at a time may use it."""
 
     def __init__(self, directory: Path | None) -> None:
-        super().__init__(directory, "Finalization")
+        super().__init__(directory, "Finalization", _MEMORY_BYTES)
         self._end = 0
 
     def append(self, data: bytes) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from batchwright.activities import spilled_bytes
-from batchwright.activities.results import result_index
+from batchwright.activities.results import result_index, result_spool
 from batchwright.activities.scratch_file import ScratchFile
 from batchwright.rules import growing_bytes
 from batchwright.rules.input import custom_id_uniqueness
@@ -29,6 +29,7 @@ def small_memory(environment: pytest.MonkeyPatch) -> list[ScratchFile]:
 def rows_on_disk(environment: pytest.MonkeyPatch) -> None:
     """Let growing bytes go to disk as soon as they are not empty, and sort and read few rows at a time."""
     environment.setattr(spilled_bytes, "_MEMORY_BYTES", 0)
+    environment.setattr(result_spool, "_MEMORY_BYTES", 0)
     environment.setattr(spilled_bytes, "_CHUNK_BYTES", 30)
     environment.setattr(growing_bytes, "_RUN_ROWS", 3)
     environment.setattr(growing_bytes, "_READ_ROWS", 2)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchwright.activities import spilled_bytes
+from batchwright.activities.results import result_spool
 from batchwright.activities.results.result_index import ResultIndex
 from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.contracts.terms import Usage
@@ -80,7 +81,7 @@ def test_a_settled_line_takes_few_bytes_of_memory_and_none_beyond_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert 24 * LINES < held(tmp_path) < 60 * LINES
-    monkeypatch.setattr(spilled_bytes, "_MEMORY_BYTES", 0)
+    monkeypatch.setattr(result_spool, "_MEMORY_BYTES", 0)
     monkeypatch.setattr(spilled_bytes, "_CHUNK_BYTES", 1_000)
     monkeypatch.setattr(growing_bytes, "_RUN_ROWS", 1_000)
     assert held(tmp_path) < 3 * LINES
