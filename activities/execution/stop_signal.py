@@ -1,4 +1,7 @@
-"""Stop signal of one turn of a slice: why it ends, and how long its requests in flight may continue."""
+"""Stop signal of a turn (one attempt of a slice).
+
+The signal says why the turn has to stop, and how long the requests in flight may continue.
+"""
 
 import math
 import time

@@ -126,7 +126,7 @@ class CachedPermissions(Permissions):
             logger.warning("usage could not be published", extra={"error": str(error)})
 
     async def refresh(self) -> None:
-        """Read permissions, revoked keys, budgets and costs of batches again.
+        """Read the permissions, the revoked API keys, the budgets and the costs of batches again.
 
         Raises:
             DatabaseUnavailable: the database does not respond. The last permissions stay in use until they

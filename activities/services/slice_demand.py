@@ -241,8 +241,8 @@ class SliceDemand:
     def _count_missing(self, name: str, queue: TaskQueueSlices) -> int:
         """Count the waiting batches that have no slice on this worker, up to `_MAX_YIELDING`.
 
-        In the queue `ALL_MODELS`, a slice that only waits for responses occupies no place on the worker. So
-        it does not count as a slice on this worker.
+        A slice may have no lines to send now, but only requests in flight. In the queue `ALL_MODELS`, such a
+        slice occupies no place on the worker, so it does not count as a slice on this worker.
         """
         models, slices = [name], queue.slices
         if name == ALL_MODELS:

@@ -56,7 +56,7 @@ class BatchWebhookBody(BaseModel):
 
 
 class WebhookBody(BaseModel):
-    """Schema of the body that creates an endpoint."""
+    """Schema of the request body that creates a webhook endpoint."""
 
     model_config = ConfigDict(extra="forbid")
 

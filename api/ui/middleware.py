@@ -42,7 +42,7 @@ _NO_DATABASE = "The database does not answer. Try again later."
 class UiMiddleware:
     """Serves `/docs` and the pages below `/ui`, and passes all other requests to the API.
 
-    The pages call the API, too.
+    The pages are clients of the API: they get what they show from its routes.
     """
 
     def __init__(self, app: ASGIApp, deps: ApiDependencies, authenticator: Authenticator | None) -> None:

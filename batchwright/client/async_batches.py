@@ -49,7 +49,7 @@ class AsyncBatches:
 
         If the official client repeats a request after a connection error, the API creates no second file and
         no second batch. If the requests are too many or too large for one batch, they are divided into
-        several batches: a group. The job is then an `AsyncJobGroup`.
+        several batches: a group. The job then has the class `AsyncJobGroup`.
 
         Args:
             requests: bodies, or `Request`s with custom ids, or a `table`. A body gets the custom id

@@ -37,7 +37,9 @@ class AsyncJobGroup(AsyncJob):
         self.batch = self._summed()
 
     async def follow(self) -> AsyncGenerator[Batch]:
-        """Yield the sums now and after changes, until all batches have ended and their files are written.
+        """Yield the sums over the batches of the group: the present sums first, then new sums after changes.
+
+        Stop when all batches have ended and their files are written.
 
         The batches are followed one after another, so a change in a later batch is yielded late.
         """

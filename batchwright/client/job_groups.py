@@ -38,7 +38,9 @@ class JobGroup(Job):
         self.batch = self._summed()
 
     def follow(self) -> Generator[Batch]:
-        """Yield the sums now and after changes, until all batches have ended and their files are written.
+        """Yield the sums over the batches of the group: the present sums first, then new sums after changes.
+
+        Stop when all batches have ended and their files are written.
 
         The batches are followed one after another, so a change in a later batch is yielded late.
         """

@@ -39,7 +39,7 @@ class ResultsMissing(Exception):
 
 
 class Result(LineResult):
-    """Result of one request. `response` returns the response as a class of the official client."""
+    """Result of one request. `response` returns the response as an object of the official client."""
 
     __slots__ = ()
 

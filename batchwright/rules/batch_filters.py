@@ -1,4 +1,7 @@
-"""Filters of the list of batches, and the tags by which the database finds the batches of a filter."""
+"""Filters of the list of batches, and the tags of batches.
+
+The database finds the batches that match a filter by their tags.
+"""
 
 import re
 from collections.abc import Iterable, Iterator

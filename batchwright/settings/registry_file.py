@@ -40,7 +40,8 @@ def read_registry(path: Path, secrets_dir: Path) -> RegistryConfig:
     """Read the registry file at `path`, and check that its API keys and certificates can be read.
 
     Args:
-        secrets_dir: directory of the API keys that the file names with `api_key_name`.
+        secrets_dir: directory with the API keys. In the registry file, `api_key_name` is the name of a key in
+            this directory.
 
     Raises:
         SettingsError: the file, or a key or certificate in it, cannot be used. The message names the position

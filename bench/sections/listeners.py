@@ -1,4 +1,7 @@
-"""CPU time of the API for clients that follow the events of a batch. The section `progress` measures it."""
+"""CPU time that the API uses while clients follow the events of a batch.
+
+The section `progress` measures this time.
+"""
 
 import asyncio
 import time

@@ -136,8 +136,8 @@ class FolderJobRunner:
     def _claim(self, name: str) -> bool:
         """Move a queued job to the running jobs, and return True.
 
-        If another job has the same name, move it to the failed jobs instead, and return False. Also return
-        False if it cannot be moved.
+        If another job already has this name, move the queued job to the failed jobs instead, and return
+        False. Also return False if the queued job cannot be moved.
         """
         state = self._folder.state_of(name)
         if state is not State.READY:

@@ -67,7 +67,8 @@ class CallBodies:
     """Reads the bodies of single calls. A body may be as large as a line of a batch.
 
     The bodies in the memory of this process share one limit in bytes. A body counts until its call is
-    accepted. If the answer is sent on the same connection, it counts until this connection ends.
+    accepted. But if the client waits for the answer on the same connection, the body counts until this
+    connection ends.
     """
 
     def __init__(self, settings: Settings) -> None:

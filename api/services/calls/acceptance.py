@@ -145,7 +145,8 @@ class Calls:
     async def _admit(self, request: CallRequest, tenant: str) -> None:
         """Check that the limits of the tenant allow this call, and count the call.
 
-        It counts until the usage is read from the database again.
+        The call is added to the usage of the tenant that this process remembers, until that usage is next
+        read from the database.
         """
         served, model = await self._deps.models.served(), self._deps.models.canonical(request.model)
         room = await self._rooms.get(tenant)

@@ -94,10 +94,10 @@ class SentCall:
     def report(self, outcome: Outcome) -> None:
         """Report the end of the request to the backend's circuit breaker. Only the first report counts.
 
-        If several calls have failed and none has succeeded since, a probe shows if the backend is at fault.
-        After a refusal with 401 or 403, a probe always shows it: some backends refuse prompts with them. A
-        report with a probe is the task `reporting`, because the client must not wait for it. If too many
-        reports run, the request ends without one.
+        If several calls have failed and none has succeeded since, a probe shows if the backend is at fault. A
+        single refusal with 401 or 403 is enough for a probe, because some backends also refuse prompts with
+        these statuses. The client must not wait for a probe. So a report that needs a probe runs in the
+        background, as the task `reporting`. If too many such reports run, this request ends without a report.
         """
         dispatch, budget = self.dispatch, outcome.verdict.budget
         if dispatch.attempt.is_recorded or self.is_reported:

@@ -172,7 +172,7 @@ class ConcurrencyLimiter:
         return max(0, min(self.limit_of(name) - model.used, self._total - self.used))
 
     def granted(self, name: str) -> int:
-        """Return how many permits to send a request the model has got so far."""
+        """Return how many permits the model has got so far. A permit is the right to send one request."""
         return self._permits_of(name).grants
 
     def enqueue(self, request: PermitRequest) -> None:

@@ -50,8 +50,9 @@ class _TenantUsage:
     def reweigh(self, share: float, present: float) -> None:
         """Set `share` after the tenant's weight has changed.
 
-        Also scale the distance of the tenant's clock from the clock `present`. The distance then still stands
-        for the same number of requests in flight.
+        `present` is the clock of the tenant that got the last permit. The difference between the tenant's
+        clock and `present` is scaled, too. This difference then still stands for the same number of requests
+        in flight.
         """
         if share != self.share:
             self.clock = present + (self.clock - present) * share / self.share

@@ -57,7 +57,11 @@ class CustomIdIndex:
         )
 
     def parts(self) -> Iterator[CustomIdPart]:
-        """Yield the parts of the index. The same lines are in the parts of each index of the same input."""
+        """Yield the parts of the index.
+
+        Part N is always about the same lines of an input. So an index that a later attempt makes can be
+        combined with parts that an earlier attempt has stored.
+        """
         return (_part(self._salt, rows) for rows in self._rows.pieces(_PART_LINES * _ROW.size))
 
 

@@ -3,11 +3,11 @@
 Response times are compared with the usual response times of the same backend, corrected for the sizes of the
 responses.
 
-There are two reasons for rejections. A backend with the capacity C that gets more requests at once, L,
-rejects the fraction 1 - C/L of them. With fewer requests in flight, this fraction falls to zero. A gateway
-that fails now and then is different: it rejects the same fraction at any L. There, fewer requests in flight
-would only cost throughput. To distinguish the two cases, requests sent at high concurrency are compared with
-requests sent at low concurrency.
+There are two reasons for rejections. If a backend can process C requests at once and gets L requests at once,
+and L is greater than C, it rejects the fraction 1 - C/L of them. With fewer requests in flight, this fraction
+falls to zero. A gateway that fails now and then is different: it rejects the same fraction at any L. There,
+fewer requests in flight would only cost throughput. To distinguish the two cases, requests sent at high
+concurrency are compared with requests sent at low concurrency.
 """
 
 import math

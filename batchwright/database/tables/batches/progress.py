@@ -35,7 +35,9 @@ class SliceKey(NamedTuple):
 
 
 class BatchSpending(NamedTuple):
-    """Cap on the cost of a batch, and the cost of some of its lines. Amounts are integers as in
+    """Cap on the cost of a batch, and the cost of its slices without those that the caller counts itself.
+
+    The argument of `ProgressTable.spending` lists these slices. Amounts are integers as in
     `rules/token_costs.py`.
 
     `is_ending` is True if the batch is ending because it has reached its cap.

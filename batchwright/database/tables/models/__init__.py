@@ -1,1 +1,1 @@
-"""The models that backends list, changes of the registry, and what limits or stops the sending to models."""
+"""Tables about models: the models of each backend, changes of the model registry, rate limits, and holds."""

@@ -94,9 +94,10 @@ class QuotasTable(Protocol):
         not `validating`, do nothing.
 
         Args:
-            waits: True to put the batch into the tenant's waiting line if it gets no reservation. Later
-                batches without a reservation then have to wait behind it. An earlier reservation of the batch
-                itself is deleted. A batch that exceeds a limit all alone does not wait.
+            waits: True to put the batch into the tenant's waiting line if it gets no reservation. The
+                tenant's later batches without a reservation then have to wait behind this batch. When this
+                batch is put into the line, its reservation from an earlier call, if any, is deleted. A batch
+                that alone exceeds a limit does not wait.
         """
         ...
 
