@@ -84,8 +84,8 @@ def record_span(row: BatchRow) -> None:
 def size_bucket(lines: int) -> str:
     """Return the metric label of the size class to which a batch of `lines` lines belongs.
 
-    The label is the greatest number of lines in the class: `1000` for 101 to 1,000 lines. It is `more` above
-    50,000 lines.
+    The label is the greatest number of lines in the class: `1000` for 101 to 1,000 lines. Above 50,000 lines,
+    the label is `more`.
     """
     return next((name for most, name in _SIZE_BUCKETS if lines <= most), "more")
 

@@ -76,7 +76,7 @@ async def open_dependencies(settings: Settings) -> AsyncGenerator[ApiDependencie
 def _publish_fingerprint(registry: BackendRegistry, metrics: Metrics) -> None:
     """Publish the fingerprint of the model registry as a metric, to compare it between processes.
 
-    It is equal in processes that have the same registry.
+    The fingerprint is equal in processes that have the same registry.
     """
     metrics.registry_info.replace({(registry.fingerprint,): 1})
 

@@ -44,8 +44,8 @@ class RetentionWorkflow:
         next kind.
 
         Raises:
-            ApplicationError (RETENTION_FAILED): data of at least one kind could not be deleted. It is raised
-                at the end.
+            ApplicationError (RETENTION_FAILED): data of at least one kind could not be deleted. The error is
+                raised after all kinds were tried.
         """
         while self._kinds:
             if self._turns >= order.max_turns or workflow.info().is_continue_as_new_suggested():

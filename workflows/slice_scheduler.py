@@ -220,8 +220,8 @@ class SliceScheduler:
     async def _stop(self) -> None:
         """Cancel the scheduled slices and wait until they return.
 
-        The wait is limited, because the slices of a crashed worker never return. It ends after the grace
-        period for requests in flight, plus a margin.
+        The slices of a crashed worker never return. So the wait ends at the latest after the grace period for
+        requests in flight, plus a margin.
         """
         self._cancel_all()
         if not self._scheduled:

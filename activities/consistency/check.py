@@ -40,8 +40,8 @@ class ComparedSources:
 class ConsistencyCheck:
     """Runs one consistency check, and collects the differences that it finds.
 
-    It compares the rows of live batches, workflow runs, counts of ended batches, and files. The methods raise
-    DatabaseUnavailable, StorageUnavailable, or RPCError if Temporal is unavailable.
+    The check compares the rows of live batches, workflow runs, counts of ended batches, and files. The
+    methods raise DatabaseUnavailable, StorageUnavailable, or RPCError if Temporal is unavailable.
     """
 
     def __init__(self, sources: ComparedSources) -> None:

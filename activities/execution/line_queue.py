@@ -33,8 +33,8 @@ class SubmittedJob(BaseModel):
 class LineAttempt(BaseModel):
     """Record of a line's attempts so far. All times are Unix seconds.
 
-    It is stored in segments together with the slice's results (as ATTEMPT and SUBMITTED records). So the next
-    turn knows it.
+    This record is stored in segments together with the slice's results (as ATTEMPT and SUBMITTED records). So
+    the next turn knows the earlier attempts.
     """
 
     count: int = 0
@@ -79,7 +79,7 @@ class SliceLine(Struct, eq=False):
 
     @property
     def due_group(self) -> int:
-        """Prefix group of the line (lines with the same system prompt), by which `DueLines` orders lines.
+        """Prefix group of the line: lines with the same system prompt. `DueLines` orders lines by this group.
 
         If the line's job already runs at a backend, the line has no group (0).
         """

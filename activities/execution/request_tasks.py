@@ -128,7 +128,8 @@ def _closed(_item: object) -> NoReturn:
 class RequestTasks:
     """Sends lines in tasks, and applies the outcomes to the lines.
 
-    A task also handles a request of the fast path that has failed. It then begins with the outcome.
+    A task also handles a request of the fast path that has failed. For such a request, the task begins with
+    the outcome.
 
     Attributes:
         jobs: runs lines as jobs of their backends.

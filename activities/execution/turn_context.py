@@ -57,7 +57,7 @@ class TurnContext:
 def next_turn_error(kind: Failure, message: str, delay_seconds: float) -> ApplicationError:
     """Return the error with which this attempt ends, so that another attempt follows.
 
-    It is not counted as a failure. Temporal starts the next attempt after `delay_seconds`.
+    The error is not counted as a failure. Temporal starts the next attempt after `delay_seconds`.
     """
     return ApplicationError(
         message,

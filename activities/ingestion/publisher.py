@@ -287,7 +287,7 @@ class Publisher:
     async def _publish_map(self, shares: list[ModelShare], total: int) -> None:
         """Write the model map, which lists the name that each model has in storage keys.
 
-        It must be written last, because its presence shows that the ingestion attempt finished.
+        The map must be written last, because its presence shows that the ingestion attempt finished.
         """
         model_map = ModelMap(
             model_to_safe={share.model: share.safe_model for share in shares},

@@ -90,9 +90,9 @@ class UnservedLines:
 
 
 class Scanner:
-    """Validates the lines of the input and divides them by model. It receives the input piece by piece.
+    """Validates the lines of the input and divides them by model.
 
-    The scanner is not thread-safe.
+    The scanner receives the input piece by piece. It is not thread-safe.
     """
 
     def __init__(

@@ -97,9 +97,9 @@ class SliceDemand:
 
     @contextmanager
     def holding(self, queue: str, model: str, tenant: str, batch_id: str) -> Generator[HeldSlice]:
-        """Context manager that counts a slice as running on this worker, and yields it.
+        """Context manager that counts a slice as running on this worker, and yields the slice.
 
-        It must enclose the whole activity that runs the slice.
+        The block must contain the whole activity that runs the slice.
         """
         held, here = HeldSlice(queue, model, tenant, batch_id), self._queues[queue]
         if here.is_seeking and self._end_search(queue, here, held):

@@ -68,9 +68,9 @@ class AuditLog:
         after 60 such requests per minute. For requests that end their target, the limit is 600 per minute.
 
         Args:
-            ends: for an action that ends its target, such as a deletion. It is a function that returns False
-                if the target has already ended. The request is then not recorded. None for an action that can
-                be repeated.
+            ends: for an action that ends its target, such as a deletion: a function that returns False if the
+                target has already ended. If it returns False, the request is not recorded. None for an action
+                that can be repeated.
         """
         return [Depends(TenantAction(self, action, target(self._deps), ends), scope="function")]
 

@@ -45,7 +45,7 @@ class TargetKind(Protocol):
     def __init__(self, deps: ApiDependencies) -> None: ...
 
     async def find(self, request: Request) -> AuditTarget:
-        """Return the target that a request names. It need not exist.
+        """Return the target that a request names. The target need not exist.
 
         Raises:
             ApiError: the request's body is not a JSON object.

@@ -62,7 +62,7 @@ def operator_of(request: Request) -> str:
     """Return a name for the person or program that sent an operator request, for the log.
 
     The name is the id of the API key, the user in the token, or the tenant if a gateway has authenticated the
-    caller. It is empty if authentication is off.
+    caller. The name is empty if authentication is off.
     """
     return key_id_of(request) or request.scope.get(SCOPE_USER) or request.scope.get(SCOPE_TENANT, "")
 

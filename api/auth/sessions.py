@@ -51,8 +51,8 @@ class Sessions:
     def reader(self, token: str, key: ApiKeyRow) -> SessionKey:
         """Return a function that returns the session's API key.
 
-        It reads the key again every `RECENT_SECONDS`. `key` is the key as it was just read. The function
-        returns None if the session is no longer valid.
+        The returned function reads the key again every `RECENT_SECONDS`. `key` is the key as it was just
+        read. The returned function returns None if the session is no longer valid.
         """
         known, until = key, time.monotonic() + RECENT_SECONDS
 

@@ -24,7 +24,7 @@ _LOCAL_SUFFIXES = (".localhost", ".internal", ".svc", ".test")
 class CrossSiteGuardMiddleware:
     """Rejects requests that web pages of other sites make a browser send. Used if callers need no API key.
 
-    It finds the site in the headers Host and Origin.
+    The guard finds the site in the headers Host and Origin.
     """
 
     def __init__(self, app: ASGIApp, origins: Collection[str], hosts: Collection[str]) -> None:

@@ -198,7 +198,7 @@ def _inlined(node: object, definitions: Mapping[str, object]) -> object:
 async def _read(
     request: Request, most: int = MAX_BODY_BYTES, count: Callable[[int], None] = lambda size: None
 ) -> bytes:
-    """Return the body of a request. It may have at most `most` bytes.
+    """Return the body of a request. The body may have at most `most` bytes.
 
     The body stays readable, because the audit log and the route both need it.
     """

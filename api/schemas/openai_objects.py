@@ -175,7 +175,7 @@ def file_page(rows: list[FileRow], *, more: bool) -> FilePage:
 
 
 def batch_page(rows: list[BatchRow], now: datetime, *, more: bool) -> BatchPage:
-    """Return one page of a list of batches. It shows the forecasts that are valid at the time `now`."""
+    """Return one page of a list of batches. The page shows the forecasts that are valid at the time `now`."""
     data = [batch_object(row, forecast=forecast_object(row, now)) for row in rows]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
     return BatchPage(data=data, first_id=first, last_id=last, has_more=more)

@@ -23,7 +23,7 @@ def operator_batch(batch: BatchObject, tenant: str) -> OperatorBatch:
 
 
 def operator_batch_page(rows: Sequence[BatchRow], now: datetime, *, more: bool) -> OperatorBatchPage:
-    """Return one page of a list of batches. It shows the forecasts that are valid at the time `now`.
+    """Return one page of a list of batches. The page shows the forecasts that are valid at the time `now`.
 
     Args:
         more: True if further batches follow this page.

@@ -67,7 +67,7 @@ class _Changed(BaseModel):
 
 
 class _Action(NamedTuple):
-    """Action of a form: a call of the API, after which the browser shows a page.
+    """Action of a form: a call of the API. After the call, the browser shows a page.
 
     In the path of the page, `{id}` is the id of the object with which the API has responded.
 

@@ -62,7 +62,7 @@ class RequestSender(Protocol):
 
 
 class InferenceClient:
-    """HTTP client of one backend. It knows the backend's API key, headers and timeouts.
+    """HTTP client of one backend. The client knows the backend's API key, headers and timeouts.
 
     Bodies are sent unchanged.
     """

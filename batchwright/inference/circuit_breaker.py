@@ -47,10 +47,10 @@ class CircuitAttempt(Struct, eq=False):
 class CircuitBreaker:
     """Stops the requests of one model to one backend while the backend fails.
 
-    While the circuit is open, only trial requests are sent. It opens after at least `failures_to_open`
-    failures in a row, if they are at least half as many as the requests in flight. If only lines of one
-    tenant fail, the circuit may first wait some seconds for the result of another tenant's line. All times
-    are seconds of `clock`.
+    While the circuit is open, only trial requests are sent. The circuit opens after at least
+    `failures_to_open` failures in a row, if they are at least half as many as the requests in flight. If only
+    lines of one tenant fail, the circuit may first wait some seconds for the result of another tenant's line.
+    All times are seconds of `clock`.
     """
 
     failures_to_open: int
@@ -169,9 +169,10 @@ class CircuitBreaker:
     def record_refusal(self) -> bool:
         """Record that the backend refused a request with 401 or 403. Return True if the request is at fault.
 
-        It is at fault if the backend has sent a normal response to a probe, or to a request that was sent
-        since the last refusal: then it accepts the API key. A request that was sent earlier shows nothing,
-        because its response may take minutes. If nothing shows that the key is accepted, the result is False.
+        The request is at fault if the backend has sent a normal response to a probe, or to a request that was
+        sent since the last refusal: then it accepts the API key. A request that was sent earlier shows
+        nothing, because its response may take minutes. If nothing shows that the key is accepted, the result
+        is False.
         """
         accepts_key, self._accepts_key = self._accepts_key, False
         self._refused_at = self.clock()
@@ -277,8 +278,9 @@ class CircuitBreaker:
     def needs_evidence(self, attempt: CircuitAttempt, request_id: str, *, since: float, proved: bool) -> bool:
         """Return True if a probe is needed to decide whether the backend or the line caused a failure.
 
-        A probe is a small test request. If the circuit is closed, the line is also counted as failed. It is
-        counted now, and not after the probe, because other lines may fail meanwhile and need the count.
+        A probe is a small test request. If the circuit is closed, the line is also counted as failed. The
+        line is counted now, and not after the probe, because other lines may fail meanwhile and need the
+        count.
 
         Args:
             attempt: the failed request. Its response was an error such as 500.

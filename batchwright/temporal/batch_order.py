@@ -1,4 +1,4 @@
-"""Builds the order of a batch, with which its workflow is started."""
+"""Builds the order of a batch: the start argument of the batch's workflow."""
 
 from datetime import datetime, timedelta
 

@@ -37,7 +37,7 @@ class JobFile(StrEnum):
 class JobRecord(BaseModel):
     """Content of `job.json`: what is known about the batch of a job.
 
-    It is written before the batch is created.
+    The file is written before the batch is created.
 
     Attributes:
         key: idempotency key of the upload and of the batch. It is also in the batch's metadata.

@@ -1,4 +1,4 @@
-"""Custom ids of rows, by which requests are rendered and results are found again."""
+"""Custom ids of rows: the id in the request of a row identifies the result of that row."""
 
 from batchwright.rules.input.digest_set import DigestSet
 from batchwright.starter.tables.errors import RowError

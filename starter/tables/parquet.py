@@ -129,7 +129,7 @@ def _values_of(column: pa.Array) -> Iterable[object]:
 
 
 def _sizes_of_rows(batch: pa.RecordBatch) -> list[int]:
-    """Return the bytes of each row, in which a repeated text counts each time."""
+    """Return the size of each row in bytes. A repeated text counts each time."""
     return [size or 0 for size in _sum_of(batch.columns, batch.num_rows).to_pylist()]
 
 

@@ -369,8 +369,9 @@ async def _send_soon(send: Send, message: Message) -> None:
     """Send a message to the client.
 
     Raises:
-        ClientDisconnect: the client does not read, but keeps the connection open. It may also have left
-            earlier answers on the same connection unread, so this applies to the head, too.
+        ClientDisconnect: the client does not read, but keeps the connection open. The client may also have
+            left earlier answers on the same connection unread. So the error is possible even when the head of
+            an answer is sent.
     """
     try:
         async with asyncio.timeout(_MAX_SEND_SECONDS):

@@ -203,8 +203,8 @@ def resume_refusal(row: BatchRow) -> str:
 class RerunBuilder:
     """Builds a new batch that sends lines of an ended batch again.
 
-    It also stores a claim: a record that these lines now belong to the new batch. The claim prevents that a
-    second batch sends the same lines.
+    The builder also stores a claim: a record that these lines now belong to the new batch. The claim prevents
+    that a second batch sends the same lines.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -275,8 +275,8 @@ class RerunBuilder:
         Return a row for this new file. The row is not in the database yet: the caller must insert it.
 
         Args:
-            wanted: function that returns one byte string. It has a digest for each selected line, the digest
-                of the line's id, in the order of the input.
+            wanted: function that returns one byte string: the digests of the ids of all selected lines, in
+                the order of the input.
 
         Raises:
             ApiError: the input was deleted, or a file of the batch is lost or damaged.

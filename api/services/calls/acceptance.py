@@ -178,8 +178,8 @@ class Calls:
         """Store a call as a line of the batch that is collecting calls now.
 
         Start this batch, and return the call. All steps may be repeated. If an earlier request for this call
-        was interrupted, the call may be a line of a batch that was never started. It is then moved to the
-        current batch, but only after the current batch was started. So each accepted call belongs to a
+        was interrupted, the call may be a line of a batch that was never started. The call is then moved to
+        the current batch, but only after the current batch was started. So each accepted call belongs to a
         started batch.
         """
         call = NewCall(

@@ -266,7 +266,7 @@ async def store_file(
 ) -> FileRow:
     """Parse the upload form in `body`, store its file, and return the file's row.
 
-    It raises the same errors as `store_form`.
+    This function raises the same errors as `store_form`.
     """
     return await store_form(upload, read_multipart(content_type, body), deps)
 

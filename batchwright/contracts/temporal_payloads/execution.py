@@ -140,8 +140,9 @@ class SliceRequest(Message):
 class SliceResult(Message):
     """Result and heartbeat of the activity `run_slice`, which sends a slice: a part of a model's lines.
 
-    It has the number of lines with a final result. `finished` is True once all lines have one. `over_cap` is
-    True if the batch has reached the cap on its cost. The remaining lines were not sent then.
+    The object has the number of lines with a final result. `finished` is True once all lines have such a
+    result. `over_cap` is True if the batch has reached the cap on its cost. The remaining lines were not sent
+    then.
     """
 
     finished: bool = False

@@ -10,7 +10,7 @@ from batchwright.contracts.temporal_payloads.batch import BatchOrder
 class ModelShare(Message):
     """The part of a batch's input that is for one model.
 
-    It is divided into `slices` parts (slices) for sending, which have `lines` lines together.
+    For sending, this part is divided into `slices` smaller parts (slices). Together, they have `lines` lines.
     """
 
     model: str

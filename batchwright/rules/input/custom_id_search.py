@@ -1,4 +1,6 @@
-"""Fingerprints of the `custom_id`s of a batch, by which the database finds the batches of a line.
+"""Fingerprints of the `custom_id`s of a batch.
+
+With them, the database finds the batches that have a line with a certain `custom_id`.
 
 A fingerprint has 48 bits, and is looked for among about 256 others. So a batch is found for a custom id that
 it does not have with a probability below 1 in 10^11, and nothing has to be verified.

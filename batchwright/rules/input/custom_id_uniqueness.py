@@ -1,4 +1,4 @@
-"""The `custom_id`s of an input, of which each may occur only once."""
+"""Checks that each `custom_id` of an input occurs only once."""
 
 import struct
 from collections.abc import Iterator

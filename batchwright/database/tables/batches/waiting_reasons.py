@@ -38,7 +38,9 @@ class WaitingRow(Message):
 
 class WaitingReasonsTable(Protocol):
     async def report(self, waiting: WaitingRow) -> bool:
-        """Store a waiting reason and return True. It replaces the reason of the same source, batch and model.
+        """Store a waiting reason and return True.
+
+        The new reason replaces the reason of the same source, batch and model.
 
         If the same reason is already stored and still valid, only extend it to the new `until`, and return
         False.

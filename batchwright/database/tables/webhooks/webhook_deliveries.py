@@ -87,7 +87,7 @@ class ListedDelivery(NamedTuple):
 
 class WebhookDeliveriesTable(Protocol):
     async def insert_test(self, row: WebhookDelivery) -> None:
-        """Insert the delivery of a test event, which a client requested. It is not about a batch.
+        """Insert the delivery of a test event, which a client requested. The event is not about a batch.
 
         If the tenant has no endpoint with the id in `row`, nothing is inserted.
         """
