@@ -123,9 +123,10 @@ class _SpilledBytes(GrowingBytes):
 
     def _make_room(self) -> None:
         """Reserve more memory for new bytes. If there is none, move all bytes in memory to the file."""
-        if self._file is None and self._space.take(_CHUNK_BYTES):
-            self._reserved += _CHUNK_BYTES
-            self._most += _CHUNK_BYTES
+        needed = len(self._memory) - self._most + _CHUNK_BYTES
+        if self._file is None and self._space.take(needed):
+            self._reserved += needed
+            self._most += needed
             return
         self._file = self._file or self._space.new_file()
         self._file.require(len(self._memory))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import ParamSpec, TypeVar
@@ -47,10 +48,14 @@ class Spool(ScratchFile):
             return await asyncio.shield(thread)
         except asyncio.CancelledError:
             self._stopped = True
-            await asyncio.wait([thread])
+            while not thread.done():
+                with suppress(asyncio.CancelledError):  # a second cancel
+                    await asyncio.wait([thread])
             if not thread.cancelled():
                 thread.exception()  # retrieved, so that asyncio does not log it
             raise
+        finally:
+            del thread  # its exception holds this frame, and so the data of all callers
 
     def write(self, data: bytes | memoryview) -> None:
         self.check_stopped()

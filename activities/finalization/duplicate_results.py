@@ -101,7 +101,10 @@ class DuplicateSettler:
         position = self._spool.append(b"".join(names))
         rows: list[bytes] = []
         for (offset, first, _), name in zip(duplicates, names, strict=True):
-            rows.append(_ROW.pack(first, offset, position, len(name), number))
+            try:
+                rows.append(_ROW.pack(first, offset, position, len(name), number))
+            except struct.error as error:
+                raise PlanDamaged(f"An offset of the duplicate {name!r} is out of range: {error}.") from error
             position += len(name)
         self._rows.append(b"".join(rows))
         return len(duplicates)

@@ -68,6 +68,14 @@ def test_all_growing_bytes_of_an_activity_share_one_limit_of_memory(
     assert list(tmp_path.iterdir()) == []  # the files have no names
 
 
+def test_bytes_that_are_appended_at_once_are_on_disk_if_they_exceed_the_limit(space: SpillSpace) -> None:
+    stored = space.new_bytes()
+    stored.append(bytes(3_500))
+    stored.append(bytes(3_500))
+    assert len(stored._memory) <= 1_000  # pyright: ignore[reportPrivateUsage]
+    assert stored.read(0, 7_000) == bytes(7_000)
+
+
 def test_a_disk_with_too_little_space_is_named_before_each_write(
     space: SpillSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,7 @@ def results(
     with api_client(url, tenant) as client:
         batches = batches_of(client, batch_id)
         if follow:
-            spool_dir = settings_or_stop().spool_dir
+            spool_dir = settings_or_stop(url=url, tenant=tenant).spool_dir
             lines = (
                 follow_results(
                     client, batch.id, failed=errors, in_input_order=not settled, spool_dir=spool_dir
@@ -151,7 +151,10 @@ def _follow(
 
 
 def _new_lines(lines: bytes, seen: SeenLines) -> bytes:
-    """Return the lines that no earlier response had, each with a newline. Add them to `seen`."""
+    """Return the lines that no earlier response had, each with a newline. Add them to `seen`.
+
+    One response never has the same line twice, so lines are compared only with earlier responses.
+    """
     new = [line for line in lines.split(b"\n") if not seen.is_seen(line[_ID])]
     seen.add(line[_ID] for line in new)
     return b"".join(line + b"\n" for line in new)

@@ -28,7 +28,16 @@ from batchwright.starter.commands.batches.submit_group import (
 )
 from batchwright.starter.commands.batches.watch import follow, follow_all
 from batchwright.starter.input_format import format_problem
-from batchwright.starter.options import Interval, Json, Tenant, Url, Wait, api_client, key_value_pairs
+from batchwright.starter.options import (
+    Interval,
+    Json,
+    Tenant,
+    Url,
+    Wait,
+    api_client,
+    key_value_pairs,
+    settings_or_stop,
+)
 from batchwright.starter.output import (
     ExitCode,
     batch_table,
@@ -160,7 +169,8 @@ def submit(
         else:
             path = Path(file)
             with _input_file(path) as content:
-                parts = divided_input(client, path, content.file, max_cost)
+                spool_dir = settings_or_stop(url=url, tenant=tenant).spool_dir
+                parts = divided_input(client, path, content.file, max_cost, spool_dir)
                 if len(parts) > 1:
                     # Options that are not given are left out: a new option does not change the ids of groups.
                     given = {name: value for name, value in create.keywords.items() if value is not None}

@@ -17,7 +17,6 @@ from batchwright.rules.input.oversized_input import (
 )
 from batchwright.starter.batch_groups import parts_of
 from batchwright.starter.client import Client, ClientError
-from batchwright.starter.options import settings_or_stop
 from batchwright.starter.output import program_name, stderr, stop
 from batchwright.storage.base import StorageUnavailable
 
@@ -25,14 +24,20 @@ from batchwright.storage.base import StorageUnavailable
 CreateBatch = Callable[..., BatchObject]
 
 
-def divided_input(client: Client, path: Path, file: BinaryIO, max_cost: str | None) -> list[InputPart]:
+def divided_input(
+    client: Client, path: Path, file: BinaryIO, max_cost: str | None, spool_dir: Path | None
+) -> list[InputPart]:
     """Divide an input into parts, each of them small enough for one batch. Return the parts.
 
     If there are several parts, `max_cost` must be None, because it limits the cost of one batch only. If it
     is not, the command ends with an error.
+
+    Args:
+        spool_dir: where ids of millions of lines are kept meanwhile; None for the system's temporary
+            directory.
     """
     try:
-        with closing(SpillSpace(settings_or_stop().spool_dir, "The division", lambda: None)) as space:
+        with closing(SpillSpace(spool_dir, "The division", lambda: None)) as space:
             parts = divide(file, client.part_limits(), space.new_bytes)
         if len(parts) > 1 and max_cost is not None:
             stop(f"{path} needs {len(parts):,} batches, and --max-cost is the cap of one: divide the file.")

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import threading
+import weakref
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from datetime import timedelta
@@ -19,7 +21,7 @@ from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules import growing_bytes
 from batchwright.rules.growing_bytes import sorted_rows
-from batchwright.storage.base import StorageUnavailable
+from batchwright.storage.base import StorageFull, StorageUnavailable
 from tests.activities.ingestion.fresh_batch import BATCH_ID, TENANT, FreshBatch, a_batch, a_line
 from tests.fakes.storage import MemoryStorage, MemoryWriter
 
@@ -178,6 +180,49 @@ async def test_a_cancelled_spool_stops_its_thread(tmp_path: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await work
         assert stopped.is_set()
+
+
+async def test_a_spool_that_is_cancelled_twice_still_waits_for_its_thread(tmp_path: Path) -> None:
+    running, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        running.set()
+        go_on.wait(30)
+        ended.set()
+
+    with InputSpool(tmp_path) as spool:
+        task = asyncio.create_task(spool.off_loop(work))
+        await asyncio.to_thread(running.wait)
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.05, go_on.set)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended.is_set()
+
+
+async def test_a_failed_call_keeps_no_data_of_its_caller(tmp_path: Path) -> None:
+    class Data:
+        pass
+
+    def fail() -> None:
+        raise StorageFull("no space left")
+
+    async def call(spool: InputSpool) -> weakref.ref[Data]:
+        data = Data()
+        with contextlib.suppress(StorageFull):
+            await spool.off_loop(fail)
+        return weakref.ref(data)
+
+    gc.disable()
+    try:
+        with InputSpool(tmp_path) as spool:
+            kept = await call(spool)
+            await asyncio.sleep(0)  # the event loop still holds what woke this task
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 async def test_a_cancel_stops_the_sorting_of_a_plan_after_the_current_run(

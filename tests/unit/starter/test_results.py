@@ -351,6 +351,15 @@ def test_a_wrong_setting_is_named(cli: Cli) -> None:
     assert "BATCHWRIGHT_URL" in ended.stderr
 
 
+def test_an_option_replaces_a_wrong_setting(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "input.jsonl"
+    path.write_text(LINE)
+    submitted = cli.run("submit", str(path), "--url", cli.url, BATCHWRIGHT_URL="nowhere")
+    assert submitted.exit_code == 0, submitted.stderr
+    followed = cli.run("results", UNKNOWN, "--follow", "--url", cli.url, BATCHWRIGHT_URL="nowhere")
+    assert "BATCHWRIGHT_URL" not in followed.stderr
+
+
 def test_an_unavailable_database_is_reported_by_the_api(cli: Cli) -> None:
     cli.api.database.rows.failing = DatabaseUnavailable("refused")
     try:

@@ -260,7 +260,7 @@ async def test_a_backend_that_serves_interactive_traffic_too_gets_less_when_it_i
         if number == shared_from:
             limits.limits.share([A])
         limits.now += 1.0 if number < 60 else 1.4
-        ended, held = held, []
+        ended, held = held, list[Permit]()
         for permit in ended:
             permit.record_outcome(Outcome(retry_policy.SUCCESS, 200))
             permit.release()
