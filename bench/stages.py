@@ -23,7 +23,7 @@ _INNERMOST = {
     "metrics, logs and traces": ("batchwright/telemetry/", "prometheus"),
     "output lines and segments": ("result_writer.py", "rules/results/", "batchwright/contracts/"),
     "storage": ("batchwright/storage/",),
-    "input lines": ("line_queue.py", "stored_slice.py", "rules/input/", "rules/planning/"),
+    "input lines": ("line_queue.py", "resumed_slice.py", "rules/input/", "rules/planning/"),
     _SDK: ("temporalio/", "worker/interceptors.py", "execution/lease.py", "activities/heartbeat.py"),
     "dispatch of lines": ("activities/execution/",),
     _OTHER: ("batchwright/worker/", "activities/services/"),

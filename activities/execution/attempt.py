@@ -29,12 +29,12 @@ from batchwright.activities.execution.result_writer import (
     ResultWriter,
     SegmentNames,
 )
-from batchwright.activities.execution.stop_signal import StopReason, StopSignal
-from batchwright.activities.execution.stored_slice import (
+from batchwright.activities.execution.resumed_slice import (
     read_line_queue,
     read_slice_record,
     read_stored_results,
 )
+from batchwright.activities.execution.stop_signal import StopReason, StopSignal
 from batchwright.activities.execution.turn_context import TurnContext, next_turn_error
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_cost_cap import SliceCost

@@ -9,10 +9,10 @@ from batchwright.activities.execution.lease import Heartbeat
 from batchwright.activities.services.backend_jobs import RouterLookup
 from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.job_callbacks import CallbackSubscriptions, NoCallbacks
+from batchwright.activities.services.model_waiting_reasons import DeferralMetrics, WaitingReasons
 from batchwright.activities.services.progress_writer import ProgressReporter
 from batchwright.activities.services.send_authorization import Permissions, UnrestrictedPermissions
 from batchwright.activities.services.slice_demand import SliceDemand
-from batchwright.activities.services.slice_waiting_reasons import DeferralMetrics, WaitingReasons
 from batchwright.database.tables.calls import CallsTable
 from batchwright.inference.hooks import PreCallHooks
 from batchwright.inference.limits.adaptive_backend_limits import AdaptiveLimitPolicy, BackendLimits

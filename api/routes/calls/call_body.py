@@ -15,8 +15,8 @@ from batchwright.contracts.terms import Endpoint
 from batchwright.rules.call_lines import LONGEST_LINE_START
 from batchwright.rules.ids import is_model_name
 from batchwright.rules.input.body_checks import kind_of
-from batchwright.rules.input.line_checks import describe_body_problems
 from batchwright.rules.input.line_parser import read_text
+from batchwright.rules.input.line_validator import describe_body_problems
 from batchwright.settings import Settings
 
 Fields = dict[str, msgspec.Raw]

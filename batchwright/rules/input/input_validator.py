@@ -6,9 +6,14 @@ from typing import NamedTuple
 
 from batchwright.contracts.terms import Endpoint, Profile, ValidationError
 from batchwright.rules.growing_bytes import GrowingBytes, NewBytes
-from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits, LineChecker, RejectedRequest
 from batchwright.rules.input.line_parser import fast_parse
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter
+from batchwright.rules.input.line_validator import (
+    AcceptedRequest,
+    InputLimits,
+    LineValidator,
+    RejectedRequest,
+)
 from batchwright.rules.input.validation_errors import ValidationCode, ValidationErrors
 
 CheckedLine = tuple[InputLine, AcceptedRequest | RejectedRequest]
@@ -56,7 +61,7 @@ class InputValidator:
         self.errors = ValidationErrors()
         self._limits = limits
         self._splitter = LineSplitter(limits.max_line_bytes)
-        self._checker = LineChecker(endpoint, profile, limits, self.errors, new_bytes)
+        self._checker = LineValidator(endpoint, profile, limits, self.errors, new_bytes)
 
     @property
     def is_full(self) -> bool:

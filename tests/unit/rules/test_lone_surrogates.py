@@ -12,8 +12,8 @@ from batchwright.rules.backends import job_reports
 from batchwright.rules.backends.microbatch import EmbeddingsAdapter
 from batchwright.rules.backends.response_checks import find_embeddings_problem
 from batchwright.rules.input.input_validator import InputValidator
-from batchwright.rules.input.line_checks import InputLimits
 from batchwright.rules.input.line_parser import parse_line, read_fields, read_request, reread_body
+from batchwright.rules.input.line_validator import InputLimits
 from batchwright.rules.planning.duplicate_lines import (
     Duplicate,
     DuplicatesDamaged,

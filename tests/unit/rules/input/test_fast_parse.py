@@ -6,9 +6,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batchwright.contracts.terms import Endpoint, Profile, ValidationError
-from batchwright.rules.input.line_checks import AcceptedRequest, InputLimits, LineChecker
 from batchwright.rules.input.line_parser import FastLine, fast_parse
 from batchwright.rules.input.line_splitter import InputLine
+from batchwright.rules.input.line_validator import AcceptedRequest, InputLimits, LineValidator
 from batchwright.rules.input.validation_errors import ValidationErrors
 from batchwright.rules.planning.request_work import estimate_tokens, prompt_bytes, work_units
 from batchwright.rules.planning.shared_prefix import prompt_of
@@ -79,7 +79,7 @@ def parsed_with(
         usual: True to use the fast parser.
     """
     lines = [line.replace(URL.encode(), endpoint.encode()) for line in lines]
-    checker = LineChecker(endpoint, profile, LIMITS, errors := ValidationErrors())
+    checker = LineValidator(endpoint, profile, LIMITS, errors := ValidationErrors())
     known: list[Said | None] = []
     numbered = [InputLine(number, 0, len(line) + 1, line) for number, line in enumerate(lines, 1)]
     for line, read in zip(numbered, fast_parse(numbered), strict=True):

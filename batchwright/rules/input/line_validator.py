@@ -77,7 +77,7 @@ def describe_body_problems(endpoint: Endpoint, body: RawValue) -> str:
     return " ".join(problem.message for problem in _problems(endpoint, body))
 
 
-class LineChecker:
+class LineValidator:
     """Checks the lines of an input in the order of the file. Errors are recorded in `errors`, not raised."""
 
     def __init__(
