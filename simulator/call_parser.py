@@ -88,7 +88,7 @@ class InputMessage(msgspec.Struct):
 
 
 class CallBody(msgspec.Struct):
-    """Those fields of request bodies that influence the response, for all endpoints together."""
+    """The fields of a request body that influence the response. The class has the fields of all endpoints."""
 
     model: str | None = None
     user: str | None = None

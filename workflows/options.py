@@ -231,7 +231,7 @@ def scheduled_batch_options(schedule: ScheduleRef) -> ActivityConfig:
 
 
 def scheduled_run_options(schedule: ScheduleRef, summary: str) -> ActivityConfig:
-    """Return the options of the activities that follow the batch of a schedule and record its run.
+    """Return the options of activities that wait for a schedule's batch and record it in the list of runs.
 
     These activities are retried forever.
     """

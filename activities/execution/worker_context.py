@@ -139,8 +139,8 @@ class WorkerContext:
     def has_share(self, model: str) -> bool:
         """Return True if this worker may send requests to at least one backend of the model.
 
-        It may not if its part of the backend's fleet-wide limit is 0. If the model has no backend, also
-        return True.
+        A worker whose part of a backend's fleet-wide limit is 0 may not send to this backend. If the model
+        has no backend, also return True.
         """
         urls = self.urls_of(model)
         return not urls or any(self.permits.backends.has_share(url) for url in urls)

@@ -1,4 +1,4 @@
-"""Record the answers of those calls of a rolling batch that have none when its files are written."""
+"""Record an answer for each call that still has none when the files of its rolling batch are written."""
 
 from collections.abc import Iterator
 from itertools import chain, islice

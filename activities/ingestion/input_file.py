@@ -26,7 +26,7 @@ _MAX_NAME_CHARACTERS = 255
 
 
 class InputCopy:
-    """Copies an input that the batch names by its URL, an object in a bucket, to the batch's input file."""
+    """Copies an object in a bucket to the batch's input file. The batch names the object by its URL."""
 
     def __init__(self, order: BatchOrder, database: Database, storage: Storage, settings: Settings) -> None:
         self._order = order

@@ -79,7 +79,7 @@ class WebhookChanges(BaseModel):
 
 
 class RotateBody(BaseModel):
-    """Schema of the optional body that replaces the secret of an endpoint."""
+    """Schema of the optional body of a request to replace the secret of an endpoint."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -110,7 +110,7 @@ class QuotaChecks:
     def check_storage(self, quota: StorageQuota, size: int) -> None:
         """Check that the tenant may store `size` more bytes, according to the usage in `quota`.
 
-        Do not count them.
+        This only checks. It does not add the bytes to the usage.
 
         Raises:
             ApiError: the quota does not allow so many more bytes.

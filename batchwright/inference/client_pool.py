@@ -177,7 +177,7 @@ class ClientPool:
         logger.info("backend is usable again", extra={"backend": backend.url})
 
     async def _replace(self, shared: _SharedTransport, context: ssl.SSLContext) -> None:
-        """Replace a transport that several clients use by a new transport with the TLS context `context`.
+        """Replace a shared transport with a new one, which has the TLS context `context`.
 
         The old transport gets no more requests. Its requests in flight still complete.
         """

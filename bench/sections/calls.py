@@ -69,7 +69,8 @@ def measure(options: SectionOptions) -> list[Figure]:
 class _Client:
     """Client of the API that uses little CPU, because it runs on the measured machine.
 
-    It holds no more connections than one tenant may hold. Calls above that wait, which is part of their time.
+    It holds no more connections than one tenant may hold. Further calls wait for a free connection.
+    This wait is part of their time.
     """
 
     def __init__(self, transport: PooledTransport, stack: RunningStack) -> None:

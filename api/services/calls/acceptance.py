@@ -57,7 +57,8 @@ class CallRequest(NamedTuple):
         priority: priority of the call; None for the default.
         webhook: endpoint that gets an event when this call ends; None for no endpoint. Its URL is already
             checked.
-        echoed: fields of the request, as a JSON object. Responses contain them until there is an answer.
+        echoed: fields of the request, as a JSON object. The API returns them as long as the call has no
+            answer.
     """
 
     id_prefix: str

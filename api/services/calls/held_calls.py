@@ -56,7 +56,7 @@ class HeldConnections:
 class HeldCalls:
     """Waits until calls have ended, for clients that wait on an open connection.
 
-    One query reads the state of all these calls together. Without waiting clients, no queries are sent.
+    One query reads the state of all these calls together. While no client waits, no query is sent.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:

@@ -271,9 +271,9 @@ class FairQueue(Generic[Request]):
 
     Attributes:
         waiting: number of requests in the queue.
-        shares: divides the permits between priorities; None while all requests have had the same priority. If
-            it is not None when `pop` returns a request, call its `release` with `str(priority)` at the end of
-            the request.
+        shares: divides the permits between priorities; None until requests with different priorities
+            have come. If it is not None when `pop` returns a request for a permit, call
+            `shares.release(str(priority))` when that permit is given back.
     """
 
     def __init__(self) -> None:

@@ -198,12 +198,11 @@ class AdaptiveLimit:
         return self._evaluate_window(now) if meter.record(kind, seconds, now) else None
 
     def _on_fallen_load(self, now: float) -> LimitChange | None:
-        """Measure no response until the load is steady again, and end a decrease that is still being tested.
+        """Ignore responses until the load is steady again. Undo a decrease that is still being tested.
 
         While fewer and fewer requests are in flight, for example because a batch ends, the remaining
-        responses are the longest ones. They do not show that the backend is slow. A decrease would last until
-        the next batch, so the limit from before the decrease is restored. Return the reason if the limit
-        changed.
+        responses are the longest ones. They do not show that the backend is slow. If the decrease stayed, the
+        next batch would start with a limit that is too low. Return the reason if the limit changed.
         """
         trial, self._load_fell = self._trial, True
         if trial is None or trial.change is LimitChange.INCREASE_PROBE:
