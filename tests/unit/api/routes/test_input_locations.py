@@ -62,13 +62,6 @@ async def test_a_wrong_url_is_refused(url: str) -> None:
         assert await refused(api, url) == (400, "invalid_value", "input_file_id")
 
 
-async def test_a_schedule_needs_an_uploaded_file() -> None:
-    async with open_api(data_locations=LOCATIONS) as api:
-        body = {"cron": "0 2 * * *", "batch": {**BODY, "input_file_id": URL}}
-        answer = await api.http.post("/v1/x/schedules", json=body)
-        assert (answer.status_code, error_of(answer).param) == (400, "batch.input_file_id")
-
-
 async def test_the_strict_profile_knows_only_uploaded_files() -> None:
     async with open_api(profile="strict", data_locations=LOCATIONS) as api:
         answer = await api.http.post("/v1/batches", json={**BODY, "input_file_id": URL})
