@@ -62,7 +62,7 @@ async def accepts(port: int) -> bool:
     """Return True if the API still accepts connections."""
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
-    except ConnectionRefusedError:
+    except ConnectionError:  # refused, or reset because the listening socket is being closed
         return False
     writer.close()
     return True
