@@ -80,7 +80,10 @@ def counts(result: RetentionResult) -> dict[RetentionKind, int]:
 
 def objects_of(stack: Stack, file_id: str | None) -> list[Path]:
     assert file_id is not None
-    return list((stack.objects / object_keys.upload_key(TENANT, file_id, "")).glob("*"))
+    try:
+        return list((stack.objects / object_keys.upload_key(TENANT, file_id, "")).iterdir())
+    except FileNotFoundError:
+        return []
 
 
 async def is_unknown(client: AsyncOpenAI, file_id: str | None) -> bool:
