@@ -52,7 +52,8 @@ class DatabaseServer(Protocol):
 class Database:
     """All tables of one database.
 
-    Every method can be repeated safely, and raises DatabaseUnavailable if the database cannot answer.
+    A caller can repeat every method call safely. Every method raises DatabaseUnavailable if the database does
+    not answer.
     """
 
     server: DatabaseServer

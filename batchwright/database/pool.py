@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 class StorableSession(Session):
     """Database session that can store every text.
 
-    Characters in arguments that PostgreSQL refuses are replaced.
+    In the arguments of statements, it replaces characters that PostgreSQL refuses.
     """
 
     def __init__(self, session: Session) -> None:
@@ -84,14 +84,18 @@ class ConnectionPool:
         await self.fetchrow("SELECT 1")
 
     async def contact(self) -> None:
-        """Connect and run one query. Raises the driver's own exceptions (of asyncpg), not translated."""
+        """Connect and run one query.
+
+        Exceptions of the driver (asyncpg) are raised as they are. They are not translated to exceptions of
+        this package.
+        """
         async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
             await connection.execute("SELECT 1")
 
     def patient(
         self, seconds: float, failures: tuple[type[Exception], ...] = (DatabaseUnavailable,)
     ) -> AsyncRetrying:
-        """Return a retrier: it repeats a call as long as the call raises one of `failures`.
+        """Return a retrier. While a call raises one of `failures`, the retrier repeats the call.
 
         After `seconds`, the retrier stops and raises the exception of the last call.
         """

@@ -20,17 +20,17 @@ async def recorded(
     read_after: Callable[[], Awaitable[JsonValue]],
     code_of: Callable[[Exception], str | None],
 ) -> AsyncGenerator[None]:
-    """Context manager that records its block in the audit log, as one action.
+    """Context manager that records the action in its block in the audit log.
 
-    The beginning is recorded before the block runs, and the outcome afterwards. If the process ends in
-    between, the outcome in the audit log stays `unknown`. The same happens if the database is unavailable
-    after the block. The action is not undone then, and no exception is raised for the missing outcome.
+    The beginning is recorded before the block runs, and the outcome afterwards. The outcome in the audit log
+    stays `unknown` if the process ends in between, or if the database is unavailable after the block. In the
+    second case, the action is not undone and no exception is raised.
 
     Args:
         read_after: called after a successful action. Returns the changed object for the audit log, without
             secrets; None if the object no longer exists.
-        code_of: called with the exception that the block raised. If the exception means that the action was
-            refused, it returns the error code. If the action failed in another way, it returns None.
+        code_of: called with the exception that the block raised. Returns the error code if the exception
+            means that the action was refused; None if the action failed in another way.
 
     Raises:
         DatabaseUnavailable: the beginning could not be recorded. The block did not run.

@@ -103,7 +103,7 @@ class SliceProgress(Message):
 
     All numbers are totals since the slice started. `number` identifies the slice within its model and batch.
     A newer report replaces an older one. The newer report has the greater `generation`; if both are equal,
-    the greater `attempt`. Whenever attempts are counted from 1 again, `generation` increases.
+    the greater `attempt`. `generation` increases each time the counting of attempts starts at 1 again.
     """
 
     tenant: str
@@ -142,7 +142,7 @@ class BatchOutcome(Message):
 class RateChange(Message):
     """A rate limit of one model, set at run time, in requests per second. `0` means no limit.
 
-    If `model` is empty, it is the limit over all models together.
+    If `model` is empty, the limit applies to all models together.
     """
 
     model: str
@@ -172,8 +172,8 @@ class ModelChange(Message):
 class LiveBatch:
     """Counts and times of a batch that has not ended.
 
-    `status` is the status that users see. It is `cancelling` after a cancel request. Before the batch's
-    `start_at`, `entered_at` is in the future.
+    `status` is the status that users see. It is `cancelling` after a cancel request. If the batch has a
+    `start_at` that has not come yet, `entered_at` is this future time.
     """
 
     tenant: str
@@ -189,7 +189,7 @@ class LiveBatch:
 
 @dataclass(frozen=True)
 class ModelBacklog:
-    """Number of lines of one model, in one batch in progress, that do not have a final result yet."""
+    """Number of lines of one model without a final result, in one batch in progress."""
 
     tenant: str
     batch_id: str
@@ -203,7 +203,10 @@ class ModelBacklog:
 
 
 class Hold(NamedTuple):
-    """Record that an operator has stopped the sending of all lines of a tenant or model, and since when."""
+    """Record that an operator has stopped the sending of lines of a tenant or of a model.
+
+    `held_at` is the time at which the operator stopped it.
+    """
 
     kind: HoldKind
     name: str
@@ -212,7 +215,7 @@ class Hold(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelDeadline:
-    """Number of lines of one model, in all batches, that must get a final result by `deadline`."""
+    """Number of lines of one model, in all batches, that need a final result by `deadline`."""
 
     model: str
     deadline: datetime
@@ -220,7 +223,9 @@ class ModelDeadline:
 
 
 class ServedModel(Message):
-    """A model that a backend offered at the time `seen_at`, in its list of models."""
+    """A model in the list of models of a backend. `seen_at` is the time at which the backend sent the
+    list.
+    """
 
     name: str
     backend_url: str
@@ -230,8 +235,8 @@ class ServedModel(Message):
 class WorkerHeartbeat(Message):
     """Latest report of a worker process about itself.
 
-    `stats` maps names to numbers. A name is that of a metric, of a queue that the worker polls, or of a slice
-    (part of a model's lines) that it sends.
+    `stats` has numbers by name. A name is the name of a metric, of a queue that the worker polls, or of a
+    slice (part of a model's lines) that the worker sends.
     """
 
     id: str  # host:pid
@@ -242,7 +247,7 @@ class WorkerHeartbeat(Message):
 
 
 class BackendLoad(NamedTuple):
-    """Number of requests that API processes have sent to one backend for waiting clients.
+    """Number of requests to one backend that API processes have in flight for waiting clients.
 
     `in_flight` is the number now. `mean` is the average over the last seconds.
     """
@@ -253,7 +258,10 @@ class BackendLoad(NamedTuple):
 
 
 class InteractiveRate(NamedTuple):
-    """Use of one tenant's or model's rates by interactive calls, on average over the last seconds.
+    """Requests and tokens per minute of interactive calls, for one tenant or one model.
+
+    Interactive calls are requests that an API process sends while the client waits. The numbers are averages
+    over the last seconds.
 
     Attributes:
         of_tenant: True for a tenant, False for a model.

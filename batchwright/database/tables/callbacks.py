@@ -22,9 +22,7 @@ class ReceivedCallback(NamedTuple):
 
 
 class CallbacksTable(Protocol):
-    """Callbacks that backends have sent. Each id is accepted only once, so that a repeated callback is
-    refused.
-    """
+    """Callbacks that backends have sent. Each id is accepted only once. A repeated callback is refused."""
 
     async def accept(self, id: str, body: bytes | None, size: int, expires_at: datetime) -> bool:
         """Store a callback and return True. If the id was used before, store nothing and return False.

@@ -26,11 +26,15 @@ class CallKey(NamedTuple):
 
 
 class StoredCall(NamedTuple):
-    """Result of storing a call (single request): its batch, and the batch that must be started for it.
+    """Result of storing a call (a single request): the batch that will answer it.
 
-    `batch_id` is the batch of the call. `order` is the start argument of the batch that now collects calls of
-    the group. If this is another batch, the call was stored before, and its own batch was perhaps never
-    started: `move` the call. `order` is None if the call's batch was started and takes no more calls.
+    `batch_id` is the batch to which the call was added. `order` is the start argument of the batch that
+    collects calls of the group now. There are three cases:
+
+    - `order` is the same batch: the caller must start it.
+    - `order` is another batch: the call was stored before, and its own batch was perhaps never started. The
+      caller must start the batch of `order`, and then `move` the call to it.
+    - `order` is None: the batch of the call was started and takes no more calls.
     """
 
     batch_id: str
@@ -44,8 +48,7 @@ class CallLine(NamedTuple):
 
 
 class CallsTable(Protocol):
-    """Table of calls (single requests of clients). Only the first answer counts: an ended call does not
-    change.
+    """Table of calls (single requests of clients). A call that has ended does not change.
 
     When a call ends, its `request` is emptied.
     """
@@ -53,34 +56,37 @@ class CallsTable(Protocol):
     async def insert(self, call: NewCall) -> StoredCall | None:
         """Store a call (single request) as a line of the batch that now collects the calls of its group.
 
-        A call that is stored already keeps its batch. If no batch collects calls of the group now, store
+        A call that is stored already keeps its batch. If no batch of the group collects calls now, store
         nothing and return None.
         """
         ...
 
     async def open(self, group: str, order: BatchOrder) -> None:
-        """Make the batch of `order` collect the calls of a group, unless another batch already does this."""
+        """Make the batch of `order` collect the calls of a group.
+
+        If another batch already collects them, nothing changes.
+        """
         ...
 
     async def move(self, call: NewCall, batch_id: str) -> bool:
-        """Move a call to the batch `batch_id`, which was started, and return True.
+        """Move a call to the batch `batch_id`, and return True. The caller has started this batch.
 
-        Change nothing and return False if a batch has already collected the call, or if `batch_id` no longer
-        takes calls of the group.
+        Change nothing and return False if another batch has already taken the call as a line, if the call has
+        ended, or if `batch_id` no longer takes calls of the group.
         """
         ...
 
     async def withdraw(self, tenant: str, id: str, created_at: datetime) -> bool:
-        """Delete a call (single request) for which the caller could not start a batch.
+        """Delete a call (single request), because the caller could not start a batch for it.
 
-        Return True if a batch has already collected the call, so that it will be answered in any case. If
-        not, return False. If another request has stored the same call again, the call stays, because that
-        request may have been accepted.
+        Return True if a batch has already taken the call as a line, or if the call has ended. It is then not
+        deleted, and the client gets an answer. In all other cases, return False. If another request has
+        stored the same call again, the call stays, because that request may have been accepted.
         """
         ...
 
     async def collect(self, tenant: str, group: str, batch_id: str) -> None:
-        """Determine which calls (single requests) become the lines of a batch. Later calls go into other
+        """Fix which calls (single requests) are the lines of a batch. Later calls of the group go into other
         batches.
         """
         ...
@@ -119,14 +125,16 @@ class CallsTable(Protocol):
         ...
 
     async def answer(self, tenant: str, answers: Sequence[CallAnswer]) -> None:
-        """Store the answers of calls (single requests). This ends the calls. Calls that have already ended do
-        not change.
+        """Store the answers of calls (single requests), which ends the calls.
+
+        Calls that have already ended do not change.
         """
         ...
 
     async def cancel(self, tenant: str, id: str) -> None:
-        """End a call (single request) with the status `cancelled`. A call that has already ended does not
-        change.
+        """End a call (single request) with the status `cancelled`.
+
+        A call that has already ended does not change.
         """
         ...
 
@@ -144,9 +152,9 @@ class CallsTable(Protocol):
     async def remove_old(self, before: datetime, limit: int) -> int:
         """Delete at most `limit` calls (single requests) that ended at the time `before` or earlier.
 
-        Calls from that time whose batch was never started are deleted, too. A call's webhook endpoint is
-        deleted together with the call, unless a delivery to it is pending. Return how many calls were
-        deleted.
+        Also delete at most `limit` calls that were created by that time and whose batch was never started. A
+        call's webhook endpoint is deleted together with the call, unless a delivery to the endpoint is
+        pending. Return how many calls were deleted.
         """
         ...
 
@@ -271,8 +279,9 @@ class PostgresCalls(CallsTable):
 
 
 def shown_status(status: CallStatus, batch: BatchStatus | None) -> CallStatus:
-    """Return the status of a call as clients see it. `batch` is the status of its batch; None if it has no
-    row.
+    """Return the status of a call as clients see it.
+
+    `batch` is the status of the call's batch; None if the batch has no row.
     """
     runs = batch in (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING)
     return CallStatus.IN_PROGRESS if runs and status is CallStatus.QUEUED else status

@@ -19,10 +19,10 @@ class BatchDeletions(Protocol):
     async def begin(self, tenant: str, batch_id: str, *, keep_files: bool) -> None:
         """Delete the rows of the batch's output and error files, so that clients no longer find these files.
 
-        Only if `keep_files` is True, these rows stay.
+        If `keep_files` is True, these rows stay.
 
         Also record that the results of the batch are no longer kept. After this, no other batch can begin to
-        resume this one, so the caller can delete its objects.
+        resume this batch, so the caller can delete the objects of this batch.
 
         Raises ResultsInUse, and changes nothing, if another batch resumes this batch and has not yet read all
         its results.
@@ -33,8 +33,8 @@ class BatchDeletions(Protocol):
         """Delete the row of an ended batch, its dead letters and all its other rows, and return True.
 
         Also record that the batch was deleted at the time `at`, so that no process can insert its row again.
-        Change nothing and return False if there is no such batch, or if it is still live or has pending
-        files.
+        If there is no such batch, change nothing and return False. Do the same if the batch has not ended, or
+        if its files are not written yet.
         """
         ...
 

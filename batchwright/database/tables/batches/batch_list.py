@@ -34,11 +34,12 @@ class BatchList(Protocol):
         Raises UnknownCursor if the tenant has no batch `after` or `before`.
 
         Args:
-            after: id of a batch. The page begins with the next older batch. None for the first page.
+            after: id of a batch. The page has the batches that are older than this batch. None for the first
+                page.
             filters: conditions that the batches meet.
-            before: id of a batch, to page in the other direction. The page ends with the next newer batch,
-                and True means that there are even newer batches. The filters must then contain a model, an
-                endpoint or metadata.
+            before: id of a batch, to page in the other direction. The page has the batches that are next
+                newer than this batch. The second item of the result is then True if there are even newer
+                batches. The filters must contain a model, an endpoint or metadata.
         """
         ...
 
@@ -50,9 +51,9 @@ class BatchList(Protocol):
         Temporal shares the capacity of a task queue fairly between fairness keys. There are three cases:
 
         - Other batches of the tenant run and are not being cancelled: return the key of the newest of them.
-          So all batches that run at the same time have the same key.
-        - No other batch runs, but an earlier batch was cancelled or has expired: return a new key, because
-          Temporal has counted that batch's unsent lines as use of the old key.
+          As a result, all batches of the tenant that run at the same time have the same key.
+        - No other batch runs, but an earlier batch was cancelled or has expired: return a new key. Temporal
+          has counted the unsent lines of the earlier batch as use of the old key.
         - In all other cases, return "". The tenant's name is then the key.
         """
         ...
@@ -60,7 +61,7 @@ class BatchList(Protocol):
     async def output_history(
         self, tenant: str, endpoint: Endpoint, models: Collection[str]
     ) -> dict[str, OutputHistory]:
-        """Return how many requests and output tokens the tenant's latest 100 batches had, by model.
+        """Return the numbers of requests and output tokens of the tenant's latest 100 batches, by model.
 
         Only ended batches for this endpoint count. Models in `models` without requests are left out.
         """
@@ -134,7 +135,9 @@ class PostgresBatchList(BatchList):
             return await session.fetch(self._sql.all, *bounds)
 
     async def _records_before(self, tenant: str, count: int, before: str, tags: list[bytes]) -> list[Row]:
-        """Return up to `count` batches that are newer than `before` and match all `tags`, oldest first."""
+        """Return up to `count` batches that have all `tags` and are newer than the batch `before`, oldest
+        first.
+        """
         async with self._connections.session() as session:
             position = await position_of(session, self._sql.position, tenant, before)
             return await session.fetch(self._sql.of_tags_before, tenant, *position, count, tags[0], tags[1:])

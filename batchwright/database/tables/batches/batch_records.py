@@ -49,8 +49,8 @@ def final_counts(models: list[ModelCounts], planned: list[ModelCounts] | None) -
     Args:
         models: counts in the row of the batch.
         planned: final counts of the models whose lines were sent to backends. In all other models, every line
-            got its result when the input was read, so lines that are not completed count as failed. If
-            `planned` is None, the result is `models`.
+            got its result when the input was read. Of these lines, the ones that are not completed count as
+            failed. If `planned` is None, `models` is returned.
     """
     if planned is None:
         return models
@@ -64,7 +64,9 @@ def final_counts(models: list[ModelCounts], planned: list[ModelCounts] | None) -
 
 
 def add_reported(row: BatchRow, reported: list[ModelCounts], errors: list[ErrorCount]) -> BatchRow:
-    """Return a copy of a live batch's row, with the counts and errors that workers reported added to it."""
+    """Return a copy of the row of a live batch, with the counts and errors from the workers' reports
+    added.
+    """
     own = {count.model: count for count in row.models}
     return row.model_copy(
         update={

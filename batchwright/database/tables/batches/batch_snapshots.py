@@ -27,7 +27,7 @@ class BatchSnapshot(NamedTuple):
 
 class BatchSnapshots(Protocol):
     async def read(self, keys: Collection[BatchKey], at: datetime) -> dict[BatchKey, BatchSnapshot]:
-        """Return the batches `keys` as they are at the time `at`. Batches that do not exist are left out."""
+        """Return the state of the batches `keys` at the time `at`. Batches that do not exist are left out."""
         ...
 
 

@@ -39,9 +39,8 @@ from batchwright.rules.json_text import storable_json
 class BatchesTable(Protocol):
     """Table of the batches of all tenants. A batch is live until it has ended.
 
-    Some methods require a certain status. If the row has another status, they change nothing. So a repeated
-    call does no harm. The time of a change is never earlier than the times of earlier changes of the same
-    row.
+    Some methods require a certain status, and change nothing if the row has another status. Repeating a call
+    is therefore safe. If a row is changed several times, the recorded times never decrease.
     """
 
     async def upsert(self, order: BatchOrder) -> BatchRow:
@@ -65,7 +64,8 @@ class BatchesTable(Protocol):
     async def request_cancel(self, tenant: str, batch_id: str, at: datetime) -> BatchRow | None:
         """Record that a client has requested to cancel a live batch. `cancel_requested_at` becomes `at`.
 
-        An earlier request keeps its time. Return the current row, or None if the tenant has no such batch.
+        If a cancel was requested before, the time of the first request stays. Return the current row, or None
+        if the tenant has no such batch.
         """
         ...
 
@@ -81,7 +81,7 @@ class BatchesTable(Protocol):
         """Record the result of an attempt to copy the files of a batch to its output location.
 
         If there is no such batch, or the recorded state is final, nothing changes. There is one exception:
-        `written` replaces `failed`, because an attempt may still succeed after it was given up.
+        `written` replaces `failed`, because an attempt that was given up may still succeed later.
         """
         ...
 
@@ -189,7 +189,8 @@ class BatchesTable(Protocol):
 
         Args:
             errors: why the files cannot be written. They replace the errors of the batch.
-            total: number of lines of the input; 0 if unknown. A greater number in the row stays.
+            total: number of lines of the input; 0 if unknown. If the row has a greater number, that number
+                stays.
             keep_until: time until which results stay in storage; None if they are not kept.
         """
         ...
@@ -420,7 +421,7 @@ class PostgresBatches(BatchesTable):
         return await self._connections.fetchrow(sql, *args) is not None
 
     async def _locked(self, session: Session, tenant: str, batch_id: str) -> BatchRow:
-        """Return the row of a batch, and lock it: no other transaction can change it until this one ends."""
+        """Return the row of a batch, and lock it until the transaction of `session` ends."""
         await session.fetchrow(self._sql.lock, tenant, batch_id)
         return await self._row(session, tenant, batch_id)
 

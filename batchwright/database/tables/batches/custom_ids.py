@@ -1,4 +1,4 @@
-"""Table of the custom ids of batches, and the search for the batches of a line."""
+"""Table of the custom ids of lines, and the search for batches that have a line with a certain custom id."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -27,9 +27,11 @@ Clock = Callable[[], float]
 class FoundBatches(NamedTuple):
     """A page of the batches that have a line with a certain custom id.
 
+    A search ends after a number of statements or after some seconds. A page can therefore have few rows or
+    none, although more batches follow.
+
     Attributes:
-        last_id: id of the batch after which the list may continue; None if all batches were examined. A page
-            that continues may have few rows or none, because statements and time of the search are limited.
+        last_id: id of the batch after which the next page begins; None if all batches were examined.
     """
 
     rows: list[BatchRow]
@@ -37,12 +39,12 @@ class FoundBatches(NamedTuple):
 
 
 class CustomIdsTable(Protocol):
-    """Custom ids of the lines of batches, as fingerprints. They are deleted with the batch."""
+    """Fingerprints of the custom ids of lines, by batch. They are deleted with the batch."""
 
     async def store(self, tenant: str, batch_id: str, number: int, part: CustomIdPart) -> None:
         """Store a part of the custom ids of a batch.
 
-        If the batch has a part with this number, or if it has no row, nothing changes.
+        If a part with this number is stored already, or if the batch has no row, nothing changes.
         """
         ...
 
@@ -57,7 +59,7 @@ class CustomIdsTable(Protocol):
     ) -> FoundBatches:
         """Return at most `limit` batches of the tenant that have a line with this custom id, newest first.
 
-        A batch is found from the end of its validation on. Raises UnknownCursor if the tenant has no batch
+        Batches that are still in validation are not found. Raises UnknownCursor if the tenant has no batch
         `after`.
 
         Args:
@@ -120,15 +122,16 @@ class PostgresCustomIds(CustomIdsTable):
 async def search_in_steps(
     examine: Callable[[Row | None], Awaitable[list[Row]]], limit: int, clock: Clock
 ) -> tuple[list[str], str | None]:
-    """Return the ids of at most `limit` batches that `examine` finds, and the id after which to continue.
+    """Return the ids of at most `limit` found batches, and the id of the batch after which to continue.
 
     The second item is None if all batches of the list were examined.
 
     Args:
-        examine: examines EXAMINED_AT_ONCE batches after the one in a record, or the first ones, and returns
-            those that are found (`is_found`), and the last one if all of them exist. `place` is a batch's
-            number among them, from 1.
-        clock: returns the time in seconds, for the limit of the whole search.
+        examine: examines the next EXAMINED_AT_ONCE batches: those after the batch in the given record, or the
+            first ones if the record is None. Returns a record for each batch that has the line (`is_found` is
+            True). If EXAMINED_AT_ONCE batches were examined, the last of them is returned, too. `place` is
+            the position of a batch among the examined ones, from 1.
+        clock: returns a time in seconds. It limits the duration of the whole search.
     """
     found, last, end = list[str](), None, clock() + _MAX_SECONDS
     for _ in range(MAX_STATEMENTS):

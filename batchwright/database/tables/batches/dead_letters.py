@@ -89,7 +89,7 @@ class DeadLettersTable(Protocol):
         return False.
 
         Args:
-            ids: ids of dead letters of the batch that `order.origin` names.
+            ids: ids of dead letters. All belong to the batch that `order.origin` names.
             order: start argument of the new batch.
             file: row of the input file of the new batch.
         """
@@ -118,7 +118,7 @@ class DeadLetterQueries:
 
 
 class _AlreadyClaimed(Exception):
-    """A dead letter (failed line) that should be retried is already assigned to a batch, or no longer exists.
+    """A dead letter (failed line) to retry is already assigned to another batch, or no longer exists.
 
     Raised to roll back the transaction of `claim`.
     """

@@ -35,12 +35,11 @@ class SliceKey(NamedTuple):
 
 
 class BatchSpending(NamedTuple):
-    """Cap on the cost of a batch, and the cost of its slices without those that the caller counts itself.
+    """Cap on the cost of a batch, and the cost of the batch so far.
 
-    The argument of `ProgressTable.spending` lists these slices. Amounts are integers as in
-    `rules/token_costs.py`.
-
-    `is_ending` is True if the batch is ending because it has reached its cap.
+    `amount` does not include the slices that the caller of `ProgressTable.spending` excluded. `cap` and
+    `amount` are integer amounts, as in `rules/token_costs.py`. `is_ending` is True if the batch is ending
+    because it has reached its cap.
     """
 
     cap: int
@@ -72,10 +71,13 @@ class ProgressTable(Protocol):
         ...
 
     async def spending(self, batches: Mapping[BatchKey, Sequence[SliceKey]]) -> dict[BatchKey, BatchSpending]:
-        """Return the cap, and the cost so far, of each batch in `batches` that has a cap on its cost.
+        """Return the cap on the cost and the cost so far of batches. Batches without a cap are left out.
 
-        The cost is the sum of what workers have reported for the parts (slices) of the batch. For each batch,
-        `batches` lists slices that are not added: the caller counts their cost itself.
+        The cost is computed from the tokens that workers have reported for the slices (parts) of a batch.
+
+        Args:
+            batches: the batches, each with slices to exclude from the cost. The caller counts the cost of
+                these slices itself.
         """
         ...
 
@@ -83,7 +85,7 @@ class ProgressTable(Protocol):
         """Record that a batch ends because it has reached the cap on its cost, and return True.
 
         From then on, the cap cannot be changed. Return False without a change if the batch is not in
-        progress, or if its cap was removed or raised above `amount`.
+        progress, or if its cap was removed or is now greater than `amount`.
 
         Args:
             amount: cost of the batch so far.
@@ -91,11 +93,11 @@ class ProgressTable(Protocol):
         ...
 
     async def sample(self, at: datetime) -> None:
-        """Record the progress of batches: add a sample with the time `at` to each batch in progress.
+        """Record the progress of all batches in progress: add a sample with the time `at` to each of them.
 
-        A batch is left out if its latest sample is too new. The interval between two samples is a fortieth of
-        the batch's age, but at least ten seconds. So extra calls of several control workers do no harm, and a
-        batch of a day gets about 260 samples.
+        A batch gets no sample if its latest sample is too new. The interval between two samples is a fortieth
+        of the batch's age, but at least ten seconds. A batch of a day gets about 260 samples, even if several
+        control workers call this method.
         """
         ...
 

@@ -27,8 +27,8 @@ class RatesTable(Protocol):
 
         Args:
             model: name of the model; empty for the limit over all models.
-            requests_per_second: the limit. `0` means no limit. None deletes it, so that the configured limit
-                applies.
+            requests_per_second: the limit. `0` means no limit. None deletes the limit that was set at run
+                time, so that the configured limit applies.
             check: receives all resulting limits; raises an exception to reject the change.
         """
         ...

@@ -105,13 +105,13 @@ class AuditFilters:
 
 
 class AuditLogExtent(NamedTuple):
-    """Range of entries in the audit log.
+    """The part of the audit log that exists.
 
     Attributes:
         latest: position of the latest entry, even if this entry was deleted; 0 if there was no entry.
         oldest: position of the oldest entry that is not deleted; None if there is no such entry.
-        ended_below: all recorded actions with a smaller id have ended. While actions may be running, this is
-            the smallest id among them. If none is running, this is a text that is greater than all ids.
+        ended_below: smallest id of an action that may still be running. All actions with a smaller id have
+            ended. If no action is running, this is a text that is greater than all ids.
     """
 
     latest: int
@@ -119,9 +119,7 @@ class AuditLogExtent(NamedTuple):
     ended_below: str
 
     def deleted_after(self, position: int) -> int:
-        """Return how many entries are missing between `position` and the oldest entry, because they were
-        deleted.
-        """
+        """Return the number of entries after `position` that were deleted before a reader could read them."""
         oldest = self.latest + 1 if self.oldest is None else self.oldest
         return max(0, oldest - position - 1)
 
@@ -142,19 +140,19 @@ class AuditLogTable(Protocol):
         ...
 
     async def extent(self, running_since: datetime) -> AuditLogExtent:
-        """Return which entries the log has: the oldest and latest positions, and the part where all actions
-        have ended.
+        """Return the oldest and the latest position in the log, and up to which id all actions have ended.
 
-        An action without an outcome counts as running if it began after `running_since`. Repairs of the
-        consistency check take longer: they count if they began at most a day before `running_since`.
+        An action without an outcome counts as running if it began after `running_since`. Repairs by the
+        consistency check can take longer. A repair also counts if it began up to a day before
+        `running_since`.
         """
         ...
 
     async def id_at(self, position: int) -> str | None:
         """Return the id of the entry at a position; None if the entry is deleted or does not exist yet.
 
-        After the database is restored from a backup, positions of lost entries are used again, with other
-        ids.
+        A restore of the database from a backup loses the newest entries. Their positions are then used again,
+        with other ids.
         """
         ...
 

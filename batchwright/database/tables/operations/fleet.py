@@ -22,20 +22,22 @@ class LiveBatches(Protocol):
         ...
 
     async def backlogs(self, now: datetime) -> list[ModelBacklog]:
-        """Return the number of lines without a final result, for each batch in progress and model.
+        """Return the number of lines without a final result, for each batch in progress and each of its
+        models.
 
-        Models without such lines, and batches that are being cancelled, are left out. Batches that are paused
-        or stopped by an operator are included, and the result shows their state.
+        Models without such lines, and batches that are being cancelled, are left out. Batches that a user has
+        paused or an operator has stopped are included: see `is_paused` and `held` in the result.
         """
         ...
 
     async def awaited_models(self, now: datetime) -> dict[str, dict[str, int]]:
-        """Return, by model and then by tenant, the number of batches that may send lines to the model now.
+        """Return the number of batches that may send lines to a model now, by model and then by tenant.
 
-        `lines_due` describes when a batch may send lines. Every model of a batch in progress is in the
-        result. If no batch may send lines to it, its inner dict is empty.
+        A batch may send lines under the same conditions as in `lines_due`. Every model of a batch in progress
+        that workers must send lines to is in the result. If no batch may send lines to a model now, its inner
+        dict is empty.
 
-        The order of the models is the order in which workers should poll their queues. It is fair to tenants:
+        The models are in the order in which workers should poll their queues. The order is fair to tenants:
         the first model of every tenant comes before the second model of any tenant. Within a tenant, models
         of older batches come first. Models with an empty dict come last.
         """

@@ -60,24 +60,25 @@ class ForecastsTable(Protocol):
     async def work(self, at: datetime, models: Collection[str] | None = None) -> list[LiveWork]:
         """Return how many lines still need a final result, by batch and model, for all tenants.
 
-        Only batches whose lines may be sent at the time `at` are included, as in `LiveBatches.lines_due`. If
-        `models` is not None, only these models are included.
+        Only batches that may send lines at the time `at` are included: not those that are paused, held, being
+        cancelled, past their deadline or not in progress. If `models` is not None, only these models are
+        included.
         """
         ...
 
     async def publish(self, rows: Sequence[ForecastRow], at: datetime) -> frozenset[str]:
         """Store forecasts of batches in progress. Return the ids of the batches whose forecast was stored.
 
-        A forecast is not stored if the batch has a forecast that was made less than ten seconds before `at`.
-        So if several control workers make forecasts, only one of them stores them. If that worker ends,
-        another one takes over.
+        A forecast is not stored if the batch already has one that was made less than ten seconds before `at`.
+        As a result, one of several control workers stores the forecasts. If that worker ends, another one
+        takes over.
         """
         ...
 
     async def publish_speeds(self, speeds: Mapping[str, ModelSpeed], at: datetime) -> None:
         """Store the speeds of models, measured at the time `at`.
 
-        A speed is not stored if the model has a speed that was measured less than ten seconds before `at`.
+        A speed is not stored if the stored speed of the model was measured less than ten seconds before `at`.
         """
         ...
 
@@ -86,10 +87,10 @@ class ForecastsTable(Protocol):
         ...
 
     async def record_start(self, tenant: str, batch_id: str, forecast: StartForecast) -> StartForecast | None:
-        """Store a forecast that was made before the batch began. Return the stored forecast.
+        """Store a forecast that was made before the batch began, and return it.
 
-        If there is already such a forecast, keep it and return it. If the status of the batch is not
-        `validating`, change nothing and return None.
+        If such a forecast is stored already, keep and return the stored one. If the status of the batch is
+        not `validating`, change nothing and return None.
         """
         ...
 

@@ -29,8 +29,8 @@ class OperatorBatchFilters:
     Args:
         statuses: the batch has one of these statuses, as users see them, including `cancelling`.
         model: the batch has lines for this model. The models of a batch are known after its input was read.
-        forecast: the batch has this forecast for its completion window, for example late.
-        forecast_since: forecasts made at this time or earlier are ignored.
+        forecast: the forecast says this about the completion window, for example that the batch will be late.
+        forecast_since: forecasts that were made at this time or earlier are ignored.
     """
 
     forecast_since: datetime
@@ -45,7 +45,7 @@ class BatchCount:
     """Number of batches of one tenant that have the same status.
 
     `oldest` is the creation time of the oldest of these batches; None if the status is final. `at_risk` and
-    `late` are the numbers of batches with this forecast.
+    `late` are the numbers of these batches with the forecast "at risk" or "late".
     """
 
     tenant: str
@@ -99,7 +99,7 @@ class OperatorBatches(Protocol):
         """Return the number of batches for each tenant and status. Rolling batches (of single calls) do not
         count.
 
-        Ended batches count only if they ended after `ended_since`. Forecasts that were made at
+        A batch that has ended counts only if it ended after `ended_since`. Forecasts that were made at
         `forecast_since` or earlier are ignored.
         """
         ...

@@ -22,11 +22,10 @@ class EndedItem(NamedTuple):
 
 
 class StorageMark(NamedTuple):
-    """Record that a storage belongs to this database. The storage has an object, the mark, with the
-    database's id.
+    """State of the mark, an object in the storage that names the database to which the storage belongs.
 
-    `id` is the id of this database. `marked_at` is the time when the mark was written to the storage; None if
-    it was not written yet.
+    `id` is the id of this database. `marked_at` is the time at which the mark was written; None if it was not
+    written yet.
     """
 
     id: str
@@ -126,7 +125,7 @@ class RetentionTable(Protocol):
     async def miscounted(self) -> list[BatchRow]:
         """Return at most 1,000 ended batches with wrong counts.
 
-        The counts are wrong if completed and failed lines do not add up to the total number of lines.
+        Counts are wrong if the completed and the failed lines do not add up to the total number of lines.
         """
         ...
 

@@ -71,13 +71,18 @@ class WorkersTable(Protocol):
         ...
 
     async def report_interactive_rates(self, process: str, rates: Sequence[InteractiveRate]) -> None:
-        """Replace what an API process uses of rates. `rates` names each tenant and model at most once."""
+        """Replace the stored requests and tokens per minute of the interactive calls that an API process
+        sends.
+
+        `rates` has at most one item for each tenant and each model.
+        """
         ...
 
     async def interactive_rates(self, max_age: timedelta, *, except_for: str = "") -> list[InteractiveRate]:
-        """Return what API processes use of rates, added up over them, models first and sorted by name.
+        """Return the requests and tokens per minute of interactive calls, added up over all API processes.
 
-        Reports that are older than `max_age` are ignored, and those of the process `except_for`.
+        There is one item for each model and each tenant, models first, both sorted by name. Reports older
+        than `max_age`, and the report of the process `except_for`, are ignored.
         """
         ...
 

@@ -21,10 +21,10 @@ def parse_used(record: Row) -> DailyAmounts:
 
 
 class UsageOfDay:
-    """Tokens and cost used on one day, added up over all workers.
+    """Tokens and cost of one day, added up over all workers.
 
     Args:
-        rows: usage by tenant and API key, as `QuotasTable.usage_of_others` returns it.
+        rows: usage by tenant and API key, from `QuotasTable.usage_of_others`.
     """
 
     def __init__(self, rows: Iterable[DailyUsage]) -> None:

@@ -73,8 +73,8 @@ class QuotasTable(Protocol):
     async def stored(self, tenant: str) -> int:
         """Return how many bytes of a tenant count towards its storage quota.
 
-        These are the tenant's files, its pending uploads (with their announced sizes), and the objects that
-        ingestion wrote for its live batches.
+        These are the tenant's files, its pending uploads (with their announced sizes), the objects that
+        ingestion wrote for its live batches, and its single calls.
         """
         ...
 
@@ -90,39 +90,35 @@ class QuotasTable(Protocol):
         """Reserve the lines and tokens in `requested` for a batch in validation, and return None.
 
         If this would exceed one of the tenant's `limits`, reserve nothing and return the exceeded quota.
-        Lines without a result in the tenant's other live batches count, too. If the status of the batch is
-        not `validating`, do nothing.
+        Lines without a result in the tenant's other live batches also count. If the status of the batch is
+        not `validating`, do nothing and return None.
 
         Args:
-            waits: True to put the batch into the tenant's waiting line if it gets no reservation. The
-                tenant's later batches without a reservation then have to wait behind this batch. When this
-                batch is put into the line, its reservation from an earlier call, if any, is deleted. A batch
-                that alone exceeds a limit does not wait.
+            waits: True to put the batch into the tenant's waiting line if it gets no reservation. Later
+                batches of the tenant that have no reservation then wait behind this batch. A reservation from
+                an earlier call is deleted. A batch that exceeds a limit without other batches does not wait.
         """
         ...
 
     async def requested(self, tenant: str, batch_id: str) -> EnqueuedWork | None:
-        """Return how many lines and tokens a waiting batch wants to reserve.
-
-        Return None if the batch does not wait for a quota.
+        """Return the numbers of lines and tokens for which a batch waits; None if it does not wait for a
+        quota.
         """
         ...
 
     async def admit_batch(self, tenant: str, batch_id: str, most: int) -> bool:
-        """Reserve a place among the tenant's live batches for a new batch, before its row is inserted. Return
-        True.
+        """Reserve a place among the tenant's live batches for a new batch, and return True.
 
-        If the tenant already has `most` live batches, reserve nothing and return False. If there is still no
-        row after a minute, the reservation ends.
+        Call this before the row of the batch is inserted. If the tenant already has `most` live batches,
+        reserve nothing and return False. The reservation ends after a minute if no row was inserted.
         """
         ...
 
     async def admit_bytes(self, tenant: str, id: str, size: int, most: int) -> bool:
-        """Reserve `size` bytes of storage for the file or upload `id`, before its row is inserted, and return
-        True.
+        """Reserve `size` bytes of storage for the file or upload `id`, and return True.
 
-        If the tenant would then have more than `most` stored bytes, reserve nothing and return False. If
-        there is still no row after a minute, the reservation ends.
+        Call this before the row is inserted. If the tenant would then have more than `most` stored bytes,
+        reserve nothing and return False. The reservation ends after a minute if no row was inserted.
         """
         ...
 
@@ -146,13 +142,13 @@ class QuotasTable(Protocol):
         ...
 
     async def withdrawn_keys(self, since: datetime) -> frozenset[str]:
-        """Return the ids of the API keys that were revoked or have expired at the time `since` or later."""
+        """Return the ids of the API keys that were revoked, or have expired, since the time `since`."""
         ...
 
     async def publish_usage(self, worker: str, day: date, spent: Sequence[DailyUsage]) -> None:
         """Store the tokens and the cost that the worker `worker` has counted on `day`, by tenant and API key.
 
-        The numbers are totals of the day. A stored number is only replaced by a greater one.
+        The numbers are totals of the day. A stored number is replaced only if the new number is greater.
         """
         ...
 
@@ -168,7 +164,7 @@ class QuotasTable(Protocol):
     async def count_request(self, tenant: str) -> RequestCount:
         """Count a new API request of the tenant. Return the number of its requests in the current minute.
 
-        The requests to all API processes count.
+        Requests to all API processes count. A minute begins with the first request after the previous minute.
         """
         ...
 
@@ -320,11 +316,10 @@ class PostgresQuotas(QuotasTable):
         *,
         waits: bool,
     ) -> QuotaExcess | None:
-        """Return the quota that prevents a batch from reserving `requested` now, or None if it can reserve
-        this work.
+        """Return the quota that prevents a batch from reserving `requested` now, or None.
 
-        A quota prevents the reservation if the tenant would exceed it. If `waits` is True, the batch must
-        also wait behind the tenant's earlier batches that wait for a quota.
+        A quota prevents the reservation if the tenant would exceed it. If `waits` is True, a quota also
+        prevents the reservation while earlier batches of the tenant wait for it.
         """
         waiting = await session.fetchrow(self._sql.waiting_before, tenant, batch_id) if waits else None
         used = await self._enqueued(session, tenant, batch_id)

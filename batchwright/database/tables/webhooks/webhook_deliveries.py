@@ -24,7 +24,7 @@ SHOWN_ATTEMPTS = 50  # of a delivery, the latest ones
 class UnstartedDelivery(NamedTuple):
     """A delivery for which a workflow must be started.
 
-    `replays` is the number of times that `replay` made the delivery pending again. `is_of_one` is True if the
+    `replays` is the number of times that the event was requested to be sent again. `is_of_one` is True if the
     endpoint belongs to one batch or call. It is False if the endpoint receives the events of all batches.
     """
 
@@ -103,7 +103,7 @@ class WebhookDeliveriesTable(Protocol):
     async def record_start(self, delivery: UnstartedDelivery) -> None:
         """Record that the workflow of the delivery was started.
 
-        If the delivery was replayed after `delivery` was read, nothing changes.
+        If `replay` was called after the caller read `delivery`, nothing changes.
         """
         ...
 
@@ -121,12 +121,12 @@ class WebhookDeliveriesTable(Protocol):
     ) -> bool:
         """Record an attempt of a delivery. Return True if this attempt disables the endpoint.
 
-        If the delivery has ended and is about a job, its stored body is deleted, because it has the job's
-        result.
+        If the delivery is about a job and has now ended, its stored body is deleted, because it contains the
+        job's result.
 
         Args:
             is_last: True if no other attempt follows. If this attempt failed, the whole delivery has failed.
-            disable_after: if all attempts to reach the endpoint have failed for this time, it is disabled.
+            disable_after: the endpoint is disabled if all attempts to reach it have failed for this time.
         """
         ...
 
@@ -140,12 +140,11 @@ class WebhookDeliveriesTable(Protocol):
     async def replay(self, tenant: str, id: str, *, lost_before: datetime) -> bool:
         """Make a delivered or failed delivery pending, so that it is sent again, and return True.
 
-        If the tenant has no such delivery, return False. If it is already pending, change nothing and return
-        False.
+        Return False, and change nothing, if the tenant has no such delivery or if the delivery is pending.
 
-        There is one exception: a pending delivery whose workflow was started at the time `lost_before` or
-        earlier is made pending again, and the result is True. Choose `lost_before` so early that this
-        workflow can no longer run.
+        There is one exception. A pending delivery has lost its workflow if the workflow was started at the
+        time `lost_before` or earlier. It is made pending again, and the result is True. Choose `lost_before`
+        so early that such a workflow cannot still run.
         """
         ...
 
@@ -179,7 +178,7 @@ class WebhookDeliveriesTable(Protocol):
         deleted.
 
         A row is old if it was created at the time `before` or earlier. A pending delivery is deleted only if
-        its workflow can no longer run: it was never started, or was started at that time or earlier. An
+        its workflow was never started, or was started at that time or earlier and so cannot still run. An
         endpoint is deleted only if it belongs to one batch and this batch has no row.
         """
         ...

@@ -107,7 +107,7 @@ class WebhookEndpointsTable(Protocol):
     async def change(
         self, tenant: str, id: str, changes: EndpointChanges, *, at: datetime, reason: str
     ) -> WebhookEndpoint | None:
-        """Change those fields of an endpoint that are not None in `changes`, and return the endpoint.
+        """Change the fields of an endpoint that are not None in `changes`, and return the endpoint.
 
         If the change enables a disabled endpoint, its earlier failures no longer count.
 
