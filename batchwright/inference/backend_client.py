@@ -83,8 +83,9 @@ class InferenceClient:
                 process.
             problem: why the backend cannot be used; empty if it can be used. If it is not empty, every
                 request fails with this text.
-            of_batches: False if the process sends only interactive calls. Its probes then look like them, so
-                that a backend which serves people first does not let them wait behind people.
+            of_batches: False if the process sends only interactive calls. Its probes (small test requests)
+                then have the same headers as interactive calls, so that a backend that prefers these calls
+                also prefers the probes.
         """
         self._transport, self._secrets_dir = transport, settings.secrets_dir
         self._backend = backend
@@ -110,8 +111,8 @@ class InferenceClient:
     def set_transport(self, transport: Transport) -> None:
         """Use another transport for further requests, and read the API key again.
 
-        If the client was unusable because of an earlier problem, it becomes usable again. If it has no API
-        key yet and the key cannot be read, it stays unusable.
+        A problem that made the client unusable is cleared. If the client has no API key yet and the key
+        cannot be read, the client stays unusable.
         """
         self._transport = transport
         self._initial_problem = self.problem = ""
@@ -155,7 +156,7 @@ class InferenceClient:
 
         Args:
             request_id: id of the line, the same at each attempt.
-            extra: headers of the batch that are forwarded.
+            extra: headers of the batch that are forwarded to the backend.
         """
         return self._post(target, body, request_id, request_id, extra, parse_response)
 
@@ -190,8 +191,8 @@ class InferenceClient:
     ) -> AbstractAsyncContextManager[StreamedResponse]:
         """Send an interactive request. Return a context manager that yields the response while it arrives.
 
-        Headers that mark requests of batches are not sent: the header of the setting `dispatch_header`, and
-        the backend's `batch_headers`. So a backend that distinguishes them serves the
+        The headers that mark requests of batches are not sent. These are the header of the setting
+        `dispatch_header` and the backend's `batch_headers`. A backend that reads them can then serve the
         interactive request first.
 
         Args:
@@ -280,7 +281,7 @@ class InferenceClient:
         return outcome
 
     def _without_registry_headers(self, extra: Sequence[Header]) -> list[Header]:
-        """Return `extra` without the headers that the client itself sends."""
+        """Return `extra` without the headers that the client sets itself."""
         own = {name for name, _ in self._shared_headers.headers}
         return [header for header in extra if header[0] not in own]
 
@@ -320,8 +321,8 @@ class InferenceClient:
     def _recognize_busy(self, outcome: Outcome) -> Outcome:
         """Change the outcome's verdict to BUSY if the backend refused the request because of other clients.
 
-        Such clients call the backend directly. With BATCHWRIGHT_ADAPTIVE_LIMITS=false, the verdict stays
-        UNAVAILABLE.
+        These clients send requests to the backend directly, not through this product. With
+        BATCHWRIGHT_ADAPTIVE_LIMITS=false, the verdict stays UNAVAILABLE.
         """
         if not self._recognizes_busy or outcome.verdict is not retry_policy.UNAVAILABLE:
             return outcome
@@ -380,9 +381,9 @@ def _registry_headers(settings: Settings, backend: BackendConfig | None, *, of_b
     """Return the headers that the registry sets for the backend, with names in lower case.
 
     Args:
-        of_batches: True for requests of batches. The result then includes the backend's `batch_headers`, and
-            if the backend has `send_dispatch_header`, the header that the setting `dispatch_header` names.
-            False for interactive calls, which get none of these.
+        of_batches: True for requests of batches. The result then includes the backend's `batch_headers`. If
+            the backend has `send_dispatch_header`, it also includes the header that the setting
+            `dispatch_header` names. False for interactive calls, which get none of these.
     """
     if backend is None:
         return []

@@ -74,7 +74,7 @@ class CurrentModels(Protocol):
         ...
 
     def accepts_unlisted(self, model: str) -> bool:
-        """Return True if requests for this model may be sent, although no backend lists the model."""
+        """Return True if requests for this model may be sent although no backend lists the model."""
         ...
 
 
@@ -357,9 +357,8 @@ class BackendRegistry:
     async def _list_models(self, backend: Backend) -> list[str] | None:
         """Request the model list of a backend. Return the names of its models; None if that fails.
 
-        Also record in `backend` whether the backend was reachable, and how long its response took. If the
-        previous request failed and this one succeeds, allow trial requests through the backend's open
-        circuits.
+        Also record in `backend` if the backend was reachable, and how long its response took. If this request
+        succeeds after a failed one, allow a trial request through each open circuit breaker of the backend.
         """
         began = time.monotonic()
         try:
@@ -392,7 +391,7 @@ class BackendRegistry:
     def _allow_trials(self, backend: Backend) -> None:
         """Allow one trial request through each open circuit breaker of the backend.
 
-        Call this when the backend responds again.
+        Call this when the backend responds again. A trial shows if the backend has recovered.
         """
         for router in self._routers.values():
             for upstream in router.upstreams:

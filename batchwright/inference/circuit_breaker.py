@@ -47,10 +47,10 @@ class CircuitAttempt(Struct, eq=False):
 class CircuitBreaker:
     """Stops the requests of one model to one backend while the backend fails.
 
-    While the circuit is open, only trial requests are sent. The circuit opens after at least
-    `failures_to_open` failures in a row, if they are at least half as many as the requests in flight. If only
-    lines of one tenant fail, the circuit may first wait some seconds for the result of another tenant's line.
-    All times are seconds of `clock`.
+    While the circuit is open, only trial requests are sent. The circuit opens after `failures_to_open`
+    failures in a row. If many requests are in flight, it opens only after failures of half as many. If all
+    failed lines belong to one tenant, the circuit may first wait some seconds for the result of another
+    tenant's line. All times are seconds of `clock`.
     """
 
     failures_to_open: int
@@ -87,9 +87,9 @@ class CircuitBreaker:
     def wait_seconds(self, tenant: str = "") -> float:
         """Return the seconds until a line of the tenant may be sent; 0 if a line may be sent now.
 
-        If the circuit is open, the call also records that the tenant waits. A tenant waits longer if its line
-        was the last failed trial, or one that showed nothing, and other tenants wait. So the other tenants
-        send first.
+        If the circuit is open, the call also records that the tenant waits. The tenant of the last trial
+        waits longer if this trial did not succeed and other tenants wait. The other tenants can then send the
+        next trial.
         """
         if not self._pause:
             return 0.0
@@ -128,16 +128,15 @@ class CircuitBreaker:
         return attempt
 
     def _between_trials(self) -> float:
-        """Return the seconds between the starts of two trials, while the first one has no response yet.
+        """Return the seconds between the starts of two trials while the first trial has no response yet.
 
-        This is for a backend that has refused requests quickly. If it does not refuse a trial quickly, it is
-        probably processing the trial. So the result becomes smaller with every trial that takes longer than a
-        quick refusal.
+        Used for a backend that refused its last request quickly. If a trial takes longer than a quick
+        refusal, the backend is probably processing it. With each such trial the result becomes smaller.
         """
         return max(_SOON / 2.0 ** min(self._outlived, 10), _MIN_BETWEEN_TRIALS)
 
     def record_abort(self, attempt: CircuitAttempt) -> None:
-        """Record that a request ended without showing anything about the backend.
+        """Record that a request ended without a result that says anything about the backend.
 
         An example is a cancelled request.
         """
@@ -169,10 +168,9 @@ class CircuitBreaker:
     def record_refusal(self) -> bool:
         """Record that the backend refused a request with 401 or 403. Return True if the request is at fault.
 
-        The request is at fault if the backend has sent a normal response to a probe, or to a request that was
-        sent since the last refusal: then it accepts the API key. A request that was sent earlier shows
-        nothing, because its response may take minutes. If nothing shows that the key is accepted, the result
-        is False.
+        The request is at fault if the backend has accepted the API key since its last refusal. A normal
+        response to a probe shows this, and a normal response to a request that was sent after the refusal. A
+        normal response to an earlier request does not show it. If nothing shows it, return False.
         """
         accepts_key, self._accepts_key = self._accepts_key, False
         self._refused_at = self.clock()
@@ -224,12 +222,12 @@ class CircuitBreaker:
     def record_busy(self, attempt: CircuitAttempt, reason: str, *, pause: float) -> None:
         """Record that the backend refused a request, because other clients use its slots.
 
-        If the backend processes other requests of this process, the circuit stays as it is. If it does not,
-        the refusal counts as a failure. The pauses between trials then stay short, because a slot may become
-        free at any time.
+        If the circuit is closed and the backend is processing other requests of this process, the circuit
+        stays closed. In all other cases, the refusal counts as a failure. The pauses between trials then stay
+        short, because a slot may become free at any time.
 
-        Requests in flight may hang. So they count only if one was sent recently, or if there was a recent
-        response.
+        Requests in flight may never get a response. For this reason they count as processed only if one of
+        them was sent recently, or if the backend has responded recently.
 
         Args:
             attempt: the request that was refused.
@@ -276,11 +274,10 @@ class CircuitBreaker:
         return self._last_success_at is not None and self._last_success_at >= since
 
     def needs_evidence(self, attempt: CircuitAttempt, request_id: str, *, since: float, proved: bool) -> bool:
-        """Return True if a probe is needed to decide whether the backend or the line caused a failure.
+        """Return True if a probe is needed to decide if the backend or the line is at fault for a failure.
 
-        A probe is a small test request. If the circuit is closed, the line is also counted as failed. The
-        line is counted now, and not after the probe, because other lines may fail meanwhile and need the
-        count.
+        A probe is a small test request. If the circuit is closed, the call also counts the line as failed. It
+        does not wait for the probe, because other lines may fail in the meantime and need the count.
 
         Args:
             attempt: the failed request. Its response was an error such as 500.
@@ -299,7 +296,8 @@ class CircuitBreaker:
     def attribute_to_backend(
         self, request_id: str, *, since: float, proved: bool, vouched: bool | None = None
     ) -> bool:
-        """Decide whether the backend or the line caused a failure. Return True if the backend is at fault.
+        """Decide if the backend or the line is at fault for a failure. Return True if the backend is at
+        fault.
 
         These rules are applied in order:
 
@@ -313,10 +311,10 @@ class CircuitBreaker:
             since: when the line was last sent.
             proved: True if an earlier attempt has shown that the line is at fault. The line is then not
                 counted as failed.
-            vouched: result of a check of the backend that was made just before a request without a response.
-                If True, the check reached the backend, so the line is at fault. If False, the check failed,
-                so the backend is at fault. None if the request got a response: the backend is then at fault
-                if the circuit is open.
+            vouched: for a request without a response, the result of a check of the backend just before the
+                request. True means that the check reached the backend, so the line is at fault. False means
+                that the backend is at fault. None means that the request got a response: the backend is then
+                at fault if the circuit is open.
         """
         if self.succeeded_since(since):
             return False
@@ -341,8 +339,8 @@ class CircuitBreaker:
     def _should_open(self, others_wait: bool, now: float) -> bool:
         """Return True if there are enough failures in a row to open the circuit.
 
-        If only lines of one tenant have failed, a line of another tenant may show that the backend works. If
-        such a line was just sent or is waiting, the result is False for some seconds.
+        If all failed lines belong to one tenant, a line of another tenant may show that the backend works.
+        While such a line was just sent or is waiting, the result is False, but only for some seconds.
 
         Args:
             others_wait: True if a line of another tenant is waiting.

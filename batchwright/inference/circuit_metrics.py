@@ -9,7 +9,7 @@ from batchwright.telemetry.metrics import Metrics
 def update_backend_circuits(routers: Iterable[ModelRouter], metrics: Metrics) -> None:
     """Set the gauge of each model at each backend. Remove the gauges of all others.
 
-    If a backend has several circuits under one label, for example of models that share a label, its gauge is
+    Several circuits of a backend may have the same label, for example if models share a label. Their gauge is
     1 only if all of them are open.
     """
     is_open: dict[tuple[str, ...], bool] = {}
@@ -24,7 +24,7 @@ def update_backend_circuits(routers: Iterable[ModelRouter], metrics: Metrics) ->
 def update_model_circuits(routers: Iterable[ModelRouter], metrics: Metrics) -> None:
     """Set the gauge of each model. Remove the gauges of all others.
 
-    Models that share a label have no gauge, because it would show only one of them.
+    Models that share a label have no gauge, because one gauge cannot show the state of several models.
     """
     metrics.circuit_open.replace(
         {

@@ -31,7 +31,7 @@ def report_failure(
     Args:
         dispatch: the request that failed.
         outcome: the outcome of the request.
-        tenant: the tenant of the request. Only it may see the backend's error message.
+        tenant: the tenant of the request. Only this tenant may see the backend's error message.
         others_wait: True if a request of another tenant is waiting.
         steady: True if the backend answers probes but not requests. An open circuit then allows the next
             trial request sooner.

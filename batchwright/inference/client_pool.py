@@ -107,8 +107,7 @@ class ClientPool:
     def client_for(self, backend: BackendConfig) -> InferenceClient:
         """Return the client of a backend. Create the client if it does not exist yet.
 
-        Backends share a client if they differ only in settings that do not concern the client, such as the
-        weight or the priority.
+        Backends with equal connection settings share a client. Their weights and priorities may differ.
         """
         key = client_key(backend)
         found = self._clients.get(key)
@@ -215,9 +214,9 @@ class ClientPool:
 
 
 def client_key(backend: BackendConfig) -> str:
-    """Return a key for the settings that the client of a backend needs.
+    """Return a text that is the same for all backends that can share a client.
 
-    Backends with the same key share a client.
+    It is made from the settings that the client of a backend needs.
     """
     settings = backend.model_dump_json(
         exclude={"weight", "model", "in_flight", "priority", "retries", "limits", "prices", "any_model"}

@@ -112,7 +112,7 @@ async def list_models(
 async def read_slots(
     transport: Transport, url: str, headers: Sequence[Header], *, most_bytes: int
 ) -> int | None:
-    """Return how many requests the backend at `url` processes at once, as llama.cpp reports it at `/props`.
+    """Return how many requests the backend at `url` processes at once, as llama.cpp reports at `/props`.
 
     Return None if the backend does not report a number. Most backends have no `/props`.
 

@@ -93,8 +93,8 @@ class PreCallHooks:
     async def _run_bounded(self, hook: Hook, call: HookCall) -> "HookCall | _Refusal | BaseException":
         """Run one hook. Return the request to send, a refusal, or the exception with which the hook failed.
 
-        If the hook takes longer than its time limit, return a `_TimedOut`. The hook runs in its own task. So
-        a hook that ignores its cancellation does not delay the line.
+        If the hook takes longer than its time limit, return a `_TimedOut`. The hook runs in a task of its
+        own. Even if the hook ignores its cancellation, the line continues in time.
         """
         task = asyncio.create_task(self._call_hook(hook, call))
         self._running.add(task)
@@ -194,7 +194,7 @@ class _Threads:
 
 
 def _is_special(error: BaseException) -> bool:
-    """Return True if a future cannot hold the exception, for example StopIteration or CancelledError."""
+    """Return True if a future cannot store the exception, for example StopIteration or CancelledError."""
     return isinstance(error, StopIteration) or not isinstance(error, Exception)
 
 

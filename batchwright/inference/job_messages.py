@@ -27,8 +27,8 @@ def from_submit(outcome: Outcome, config: JobConfig, *, calls_back: bool) -> Job
     Args:
         outcome: the outcome of the submission.
         config: job settings of the model, which name the fields of the response.
-        calls_back: True if the backend reports the job's end by a callback. If False, the response must have
-            an id to poll.
+        calls_back: True if the backend reports the end of the job by a callback. If False, a response without
+            the id of the job is invalid, because the id is needed to poll the job.
     """
     if calls_back and not is_json(outcome.body):
         return JOB_RUNNING

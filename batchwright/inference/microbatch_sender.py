@@ -2,7 +2,7 @@
 
 If the backend fails to process such a request, its lines are sent again: first once more together, then in
 halves, and at last one by one. If the backend refuses the request as invalid, the lines are sent one by one
-at once. A failure costs a line one of its attempts only if the line was sent alone.
+at once. A failure uses one of a line's attempts only if the line was sent alone.
 """
 
 import asyncio
@@ -87,7 +87,8 @@ class MicrobatchSenders:
         )
 
     def is_enabled(self, model: str, endpoint: Endpoint, registered: LimitConfig = _NOT_REGISTERED) -> bool:
-        """Return True if lines of the model share requests at this endpoint; False if each is sent alone.
+        """Return True if lines of the model share requests at this endpoint; False if each line is sent
+        alone.
 
         Args:
             registered: the model's limits in the registry, which override the settings.
@@ -204,7 +205,7 @@ class _Microbatch:
 
 
 class MicrobatchSender:
-    """Joins lines of one model into shared requests, and sends these to one backend.
+    """Joins lines of one model into shared requests, and sends these requests to one backend.
 
     All slices of the process use the same object.
     """
@@ -366,8 +367,8 @@ class MicrobatchSender:
         """Send each line in a request of its own, because the lines cannot share a request.
 
         Args:
-            label: the reason, as a label of the metric.
-            reason: the reason, in words for the log.
+            label: the reason why they cannot share one, as a label of the metric.
+            reason: the same reason, in words for the log.
         """
         self._size.record_failure()
         self._count_chat_fallbacks(label, len(members))

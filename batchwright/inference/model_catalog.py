@@ -189,7 +189,7 @@ class ResolvedModel(NamedTuple):
 class ChangeResolver:
     """Applies the changes that were made to models at run time.
 
-    If the registry file or the settings forbid a part of a change, this part is left out.
+    A part of a change that the registry file or the settings forbid is left out.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -228,7 +228,7 @@ def discovered_models(
 ) -> dict[str, ModelConfig]:
     """Return the settings of every model that a gateway lists, by name of the model.
 
-    A gateway is a backend. Its own model list says which models it serves. If several gateways list a model,
+    A gateway is a backend whose own model list says which models it serves. If several gateways list a model,
     all of them are backends of the model.
 
     Args:

@@ -44,8 +44,8 @@ class UpstreamProber:
     If several lines need a probe at the same time, they share its result.
 
     Attributes:
-        answered: endpoints at which the model has answered a probe successfully. Callers add the endpoints at
-            which it has answered requests.
+        answered: endpoints at which the model has answered a probe successfully. Callers also add endpoints
+            at which the model has answered requests.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -62,7 +62,7 @@ class UpstreamProber:
         endpoint: Endpoint | None,
         priority: int | None = None,
     ) -> ProbeResult:
-        """Send a test request to the backend, to see how much of it works. Return the result.
+        """Send a test request to the backend, and return how much of the backend works.
 
         If the last result is less than 1 s old, send nothing and return the last result.
 
@@ -115,10 +115,11 @@ class UpstreamProber:
 
 
 async def _is_alive(client: InferenceClient, url: str) -> bool:
-    """Return True if the backend answers a health check: its path `/health` succeeds.
+    """Return True if the backend answers a health check.
 
-    If the backend does not have this path, it must return its model list. The health path is requested first,
-    because some servers still return their model list when they no longer answer other requests.
+    A response of its path `/health` must be a success. If the backend does not have this path, it must return
+    its model list instead. The health path is requested first, because some servers still return their model
+    list when they no longer answer other requests.
     """
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):

@@ -30,7 +30,8 @@ class Outcome(Struct, frozen=True):
 
     Attributes:
         verdict: what happens to the line, for example that it is sent again.
-        status: HTTP status. 0 if there is no usable response; `code` and `message` then give the reason.
+        status: HTTP status; 0 if there is no usable response. In this case, `code` and `message` give the
+            reason.
         message: error message for the tenant. It contains no address, path or exception of the operator's
             systems.
         cause: error details for the operator, which may contain addresses, paths and exceptions.

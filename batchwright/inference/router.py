@@ -1,4 +1,6 @@
-"""Choose the backend for each request: a backend of the model itself, otherwise one of a fallback model."""
+"""Choose the backend of each request: one of the model's own backends, or one of a fallback model's
+backends.
+"""
 
 import asyncio
 import math
@@ -99,7 +101,7 @@ class ModelRouter:
     def is_open(self) -> bool:
         """True if the circuit breakers of all the model's own backends are open.
 
-        These backends then get no requests except trials, which show if the backend has recovered.
+        These backends then get only trials. A trial is a request that shows if the backend has recovered.
         """
         for upstream in self.upstreams:  # faster than `all` over a generator
             if not upstream.circuit.is_open:
@@ -137,8 +139,8 @@ class ModelRouter:
     def urls(self) -> Sequence[str]:
         """URLs of the backends that may get a request now.
 
-        If no backend may get a request, these are the URLs of all own backends. While the circuits of all own
-        backends are open, backends of fallback models may get requests too.
+        While the circuits of all own backends are open, backends of fallback models may get requests, too. If
+        no backend may get a request, these are the URLs of all own backends.
         """
         for upstream in self.upstreams:
             if upstream.circuit.is_open:
@@ -165,16 +167,16 @@ class ModelRouter:
 
         Args:
             prefix_hash: hash of the beginning of the prompt. If the load balancing is `prefix-affine`,
-                requests with the same hash get the same upstream. The exception is an upstream that is far
-                busier than the others.
+                requests with the same hash get the same upstream, unless this upstream is far busier than the
+                others.
             tenant: the tenant of the line.
             exclude: upstreams that must not be chosen.
             avoid: the upstream at which the line failed last. It is chosen only if no other upstream can be
                 chosen.
             is_full: returns True if the backend with this URL is at its limit of requests in flight. A full
                 backend is chosen only if all backends are full.
-            is_used_up: returns True if the fleet-wide limit of the backend with this URL is used up. This
-                backend is then never chosen.
+            is_used_up: returns True if the fleet-wide limit of the backend with this URL is used up. Such a
+                backend is never chosen.
         """
         only = self.upstreams[0] if len(self.upstreams) == 1 and not exclude else None
         if only is not None and not only.circuit.is_open and not is_used_up(only.backend.url):
@@ -195,10 +197,10 @@ class ModelRouter:
         return Dispatch(upstream, upstream.circuit.begin(tenant))
 
     def resume(self, key: str, tenant: str = "") -> Dispatch | None:
-        """Count a job that is already running as a request in flight.
+        """Count a job that is already running as a request in flight, and return a Dispatch to its upstream.
 
-        Return a Dispatch to the upstream that runs it. Return None if no upstream (a model at a backend) has
-        this key, or if the upstream does not run jobs.
+        An upstream is a model at a backend. Return None if no upstream has this key, or if it does not run
+        jobs.
 
         Args:
             key: `key` of the upstream that runs the job.
@@ -225,17 +227,18 @@ class ModelRouter:
         request_id: str,
         extra: Sequence[Header] = (),
     ) -> Outcome:
-        """Send a request to the chosen backend. Return the outcome in the form that the output line shows.
+        """Send a request to the chosen backend. Return the outcome in the form in which the output line shows
+        it.
 
-        The body is changed in two cases. If the backend has its own name for the model, this name is set. If
-        a priority is configured for the backend, the priority is set.
+        The body is changed in two cases. If the backend has its own name for the model, the body gets this
+        name. If a priority is configured for the backend, the body gets this priority.
 
         Args:
             dispatch: the result of `select`.
             sender: the client or the microbatch sender of the chosen backend.
             path: path of the endpoint.
             request_id: id of the line, the same at each attempt.
-            extra: headers of the batch that are forwarded.
+            extra: headers of the batch that are forwarded to the backend.
         """
         upstream = dispatch.upstream
         body = await self._body_for(upstream, body)

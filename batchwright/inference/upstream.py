@@ -39,10 +39,7 @@ class Backend:
 
     @property
     def is_healthy(self) -> bool:
-        """True if the last request for the backend's list of models reached the backend.
-
-        False before the first request.
-        """
+        """True if the last request for the model list reached the backend. False before the first request."""
         return self.probe_seconds is not None and not self.is_unreachable
 
     async def is_reachable(self) -> bool:

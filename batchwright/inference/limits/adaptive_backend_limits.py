@@ -68,8 +68,8 @@ class PlacedRequest(Struct, eq=False):
 class BackendLimits:
     """Counts the requests in flight at each backend, and adapts each backend's limit to its responses.
 
-    A permit is the right to have one request in flight. It is granted before a backend is chosen for the
-    request. Until then, the permit counts at each backend that may be chosen.
+    A permit (the right to have one request in flight) is granted before a backend is chosen for the request.
+    Until then, the permit counts at each backend that may be chosen.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class BackendLimits:
     def has_room(self, urls: Collection[str]) -> bool:
         """Return True if at least one of the backends `urls` may get another request, or if `urls` is empty.
 
-        Permits whose backend is not chosen yet count at these backends, too.
+        Permits for which no backend is chosen yet count at these backends, too.
         """
         if not urls:
             return True
@@ -135,7 +135,10 @@ class BackendLimits:
         return self._usage_of(url).most
 
     def limit_of_model(self, model: str) -> int | None:
-        """Return the sum of the limits of the model's backends in this process; None without a backend."""
+        """Return the sum of the limits of the model's backends; None if the model has no backend.
+
+        The limits are those of this process.
+        """
         urls = self.backends_of(model)
         return sum(self.limit_of(url) for url in urls) if urls else None
 
@@ -180,9 +183,10 @@ class BackendLimits:
             self._metrics.backend_limit_changes.labels(use.url, change).inc()
 
     def search_free_slots(self, urls: Collection[str]) -> None:
-        """Raise the limit of full backends that may have a free slot, to find out whether they accept more.
+        """Raise the limits of full backends that may have a free slot. Further requests then show if there is
+        one.
 
-        Call this regularly while requests wait. It concerns only backends that serve other clients first.
+        Call this regularly while requests wait. Only backends that serve other clients first are changed.
         """
         for url in urls:
             use = self._usage_of(url)
@@ -209,7 +213,7 @@ class BackendLimits:
         """Set which backends also serve interactive clients. `urls` has the URLs of these backends.
 
         The limits of these backends are lowered sooner if responses get slower. If `policy.shared` is True,
-        this applies to all backends.
+        the limits of all backends are lowered sooner.
         """
         self.shared = frozenset(urls)
         for url, use in self._uses.items():
@@ -244,7 +248,7 @@ class BackendLimits:
 
 
 def load_signal(outcome: Outcome) -> LoadSignal:
-    """Convert the outcome of a request to a sign of its backend's load.
+    """Convert the outcome of a request to a signal about the load of its backend.
 
     NEUTRAL means that the outcome shows nothing, for example because the backend has not answered.
     """

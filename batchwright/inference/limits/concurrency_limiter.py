@@ -1,8 +1,8 @@
 """Concurrency limits of one process: first per model, then over all models, shared fairly between tenants.
 
-A slice (a part of a batch's lines) enqueues a `PermitRequest` for each line. Its callback gets a `Permit`,
-the right to have one request in flight, as soon as one is free. Tenants share permits by the time for which
-their requests are in flight.
+A slice (a part of a batch's lines) enqueues a `PermitRequest` for each line. As soon as one is free, its
+callback gets a `Permit`, the right to have one request in flight. Tenants share the permits by weight and by
+the time for which their requests are in flight.
 """
 
 import math
@@ -31,7 +31,7 @@ class PermitRequest:
     Attributes:
         number: number of the slice among the slices of its model and batch.
         weight: weight of the tenant relative to other tenants; `TenantShares` may override it.
-        key_id: id of the API key that created the batch; empty if there was none.
+        key_id: id of the API key that created the batch; empty if the batch was created without a key.
         on_granted: called once with the permit. It must not raise.
         must_yield: returns True if another waiting slice of the batch should get the next permit instead.
     """
@@ -47,7 +47,7 @@ class PermitRequest:
     must_yield: Callable[[], bool] | None = None
 
     def detach(self) -> None:
-        """Drop the references to the callbacks. They would keep a finished slice in memory."""
+        """Drop the references to the callbacks, because they would keep a finished slice in memory."""
         self.on_granted, self.must_yield = _already_detached, None
 
 
@@ -141,8 +141,8 @@ class ConcurrencyLimiter:
             model_limit: returns the limit of a model, which may change at any time.
             backends: adaptive limits of the backends.
             has_room: returns False while there is no memory for another request. No permit is granted then.
-                Memory is checked here for all slices. If each slice checked it itself, a slice that frees
-                memory would always take it again, and the other slices would get none.
+                The limiter checks this for all slices, because a slice that frees memory must not be the only
+                one that gets it again.
             limits: caps and rates of tenants, API keys and models; None for no limits.
         """
         self.clock, self._has_room = backends.clock, has_room
@@ -162,7 +162,7 @@ class ConcurrencyLimiter:
         return self._permits_of(model).used
 
     def limit_of(self, model: str) -> int:
-        """Return how many requests to the model may be in flight if there are none to other models."""
+        """Return how many requests to the model may be in flight if no other model has requests in flight."""
         own, backends = self._limit(model), self.backends.limit_of_model(model)
         return own if backends is None else min(own, backends)
 
@@ -194,8 +194,8 @@ class ConcurrencyLimiter:
     def others_wait(self, name: str, tenant: str) -> bool:
         """Return True if a slice of another tenant waits for a permit to send a request to the model.
 
-        A slice that waits because of a cap or a rate is not counted, because it would not get the next
-        permit.
+        A slice that waits because its tenant is at a cap or a rate does not count, because it would not get
+        the next permit.
         """
         model = self._waiting.get(name)
         return model is not None and model.others_wait(self.limits, tenant, self.clock())
@@ -209,11 +209,13 @@ class ConcurrencyLimiter:
         return model is not None and tenant in model.capped
 
     def is_at_rate(self, name: str) -> bool:
-        """Return True if no line of the model may be sent now, because the model has reached its rate."""
+        """Return True if no line of the model may be sent now, because of the model's rate or a hold by an
+        operator.
+        """
         return self.limits.model_limit(name, self.clock()) is not None
 
     def limit_reached(self, name: str, tenant: str, key_id: str) -> Limit | None:
-        """Return the limit because of which lines of the tenant or the API key have to wait.
+        """Return the limit that makes lines of the tenant or the API key wait.
 
         Return None if they have reached no limit, or if they only wait for a free permit.
         """
@@ -224,7 +226,7 @@ class ConcurrencyLimiter:
         """Read the limit and the backends of the model again.
 
         If more requests may be in flight now, grant permits. Every waiting slice calls this from time to
-        time, because the limiter is not notified of changes.
+        time, because limits change without a notification to the limiter.
         """
         model = self._models.get(name)
         if model is not None and (model.waiting or model.capped):
@@ -318,11 +320,11 @@ class ConcurrencyLimiter:
             self._is_granting = False
 
     def _next_model(self, now: float) -> _Model | None:
-        """Return the model to which the next request may be sent; None if no waiting model may get one.
+        """Return the model that gets the next permit; None if no waiting model may get a permit.
 
-        The model with the fewest permits in use gets the next permit. If several models have equally few, the
-        model whose last permit is the oldest gets it. So no model waits forever, even if there are fewer
-        permits than models.
+        The model with the fewest permits in use gets the next permit. If several models have the same number,
+        the model that got its last permit first is chosen. As a result, no model waits forever, even if there
+        are fewer permits than models.
         """
         found = full = free = None  # best model so far; backends that are full; backends that have room
         first, rates, held = (0, 0, ""), self.limits.model_rates, self._shares.held_models
@@ -346,9 +348,9 @@ class ConcurrencyLimiter:
         return found
 
     def _grant_one(self, model: _Model, now: float) -> None:
-        """Let the tenant that is next for this model send one request, by granting it a permit.
+        """Grant one permit for this model to the tenant that is next.
 
-        If this tenant is at a limit, move it to `capped` instead.
+        If this tenant is at a limit, move its queue to `capped` instead.
         """
         tenant = model.shares.next_tenant(model.waiting, now)
         queue = model.waiting[tenant]
@@ -404,8 +406,8 @@ class ConcurrencyLimiter:
     def _retry_capped(self, model: _Model, tenant: str) -> None:
         """Move a tenant from `capped` to `waiting` if it is no longer at its limit.
 
-        It can then get permits again, like any tenant that begins to wait. It gets no advantage for the time
-        at the limit.
+        The tenant is then treated like one that has just begun to wait. It gets no advantage for the time at
+        the limit.
         """
         queue, now = model.capped[tenant], self.clock()
         if (weight := model.next_weight(self.limits, tenant, now)) is not None:

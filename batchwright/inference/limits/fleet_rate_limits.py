@@ -39,8 +39,8 @@ class EffectiveRates(Protocol):
     """The rate limits in effect now, which may change at any time.
 
     `allocation` says how fast one turn may send lines of each model. A turn is one attempt to send lines of a
-    slice, and is limited in time. When the limits change, `allocation` is replaced by another object.
-    Therefore read it again for each line.
+    slice, and is limited in time. A change of the limits replaces the object `allocation`. Callers must
+    therefore read the attribute again for each line.
     """
 
     allocation: RateAllocation
@@ -112,7 +112,7 @@ class FleetRates(EffectiveRates):
 
         The pacing says how many requests one turn may send, and how many turns may start per second. A turn
         is one attempt to send lines of a slice. All models without a rate of their own share one rate and one
-        task queue. They are one entry with the model name `ALL_MODELS`.
+        task queue, and have one entry together, with the model name `ALL_MODELS`.
         """
         rates, models = self.allocation, self._models
         own = [(model, rates.of(model)) for model in sorted(models & rates.own.keys())]
@@ -122,8 +122,8 @@ class FleetRates(EffectiveRates):
     async def other_queue(self, model: str, queue: str) -> str:
         """Return the task queue to which the model's slices must move; empty if they can stay in `queue`.
 
-        This first reads the rates again, because workers with different rates would move a slice back and
-        forth. If the rates cannot be read, it returns an empty string.
+        The rates are read from the table first. If workers had different rates, they would move a slice back
+        and forth. If the rates cannot be read, return an empty string.
         """
         if not self._rates.target_queue(model, queue) or not await self.try_refresh():
             return ""

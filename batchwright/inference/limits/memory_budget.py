@@ -25,10 +25,10 @@ class Reservation:
 class MemoryBudget:
     """Limits the memory of one process. Half of it is for shards, the other half for requests and responses.
 
-    A shard is a stored object with input lines. Only sending frees memory, so there must always be memory for
-    requests. Therefore shards cannot use the half for requests. Shards get memory in the order of their
-    reservations, so that small shards cannot delay a large shard forever. The size of a response that has not
-    arrived yet is estimated from recent responses.
+    A shard is a stored object with input lines. Memory for requests is separate, because only sent requests
+    make memory free again. Shards get memory in the order of their reservations, so that small shards cannot
+    delay a large shard forever. The size of a response is estimated from recent responses until the response
+    arrives.
     """
 
     def __init__(self, total: int) -> None:
@@ -50,16 +50,16 @@ class MemoryBudget:
     def has_room(self) -> bool:
         """Return True if there is memory for another request.
 
-        It is also True if no request holds memory, so that one request can always be sent.
+        The result is also True if no request uses memory now. One request can therefore always be sent.
         """
         return not self.response_bytes or self.response_bytes + self._estimate < self._half
 
     def reserve(self, size: int) -> Reservation:
         """Request `size` bytes of memory for a slice's lines. Return the reservation, which may have to wait.
 
-        When there is memory for it, its `granted` becomes True, possibly before this method returns. Always
-        call `release` at the end, even if the reservation was never granted. A reservation that is larger
-        than the whole memory for lines is granted when no other one holds memory.
+        When there is enough memory, `granted` of the reservation becomes True, possibly before this method
+        returns. Always call `release` at the end, even if the reservation was never granted. A reservation
+        that is larger than the whole memory for lines is granted when there is no other granted reservation.
         """
         room = Reservation(size)
         self._wanted.append(room)
@@ -83,8 +83,8 @@ class MemoryBudget:
     def reserve_response(self, request_bytes: int) -> int:
         """Reserve memory for a request and its estimated response. Return the number of reserved bytes.
 
-        The method adds them to `response_bytes`. When the memory is no longer used, the caller must subtract
-        them from `response_bytes`.
+        The number is added to `response_bytes`. When the memory is no longer used, the caller must subtract
+        the number from `response_bytes`.
 
         Args:
             request_bytes: size of the request.

@@ -26,10 +26,10 @@ class ModelPermits(Generic[Request]):
         urls: URLs of the model's backends.
         ranks: the order of each tenant's batches.
         refreshed_at: when `most`, `urls` and `ranks` were last looked up.
-        weighed_at: when the weights of its tenants were last looked up.
+        weighed_at: when the weights of the tenants were last looked up.
         waiting: queues of the tenants that may get a permit.
-        capped: queues of the tenants that may send nothing now, because they have reached a cap on requests
-            in flight or a rate. `capped_by` names the limit that each has reached.
+        capped: queues of the tenants that may send nothing now, because they have reached a limit.
+            `capped_by` names the limit of each tenant.
         full_since: when the model's backends became full; infinity if they are not full.
         sampled_at: time of the last call of `record_waits`.
     """
@@ -55,9 +55,9 @@ class ModelPermits(Generic[Request]):
         return any(waiting != tenant and not limits.tenant_limit(waiting, now) for waiting in self.waiting)
 
     def next_weight(self, limits: TenantAndModelLimits, tenant: str, now: float) -> float | None:
-        """Check if a tenant in `capped` is still at a limit. If it is not, return the tenant's weight.
+        """Return the weight of a tenant in `capped` if the tenant is no longer at a limit.
 
-        If it is, store the limit in `capped_by` and return None.
+        If the tenant is still at a limit, store this limit in `capped_by` and return None.
         """
         limit = limits.tenant_limit(tenant, now)
         weight = None if limit is not None else self.capped[tenant].next_weight(limits.is_key_capped)
@@ -68,9 +68,9 @@ class ModelPermits(Generic[Request]):
     def is_starved(self, backends: BackendLimits, now: float) -> bool:
         """Return True if the model may send one request although its backends are full.
 
-        Call this for a model that uses no permit. Its backends may be full of requests of another model that
-        never get a response. Two conditions must be met. The backends have been full for ten seconds. And for
-        at least one of them, this process has not used up its part of the fleet-wide limit.
+        Call this only if the model uses no permit. Its backends may be full of requests of another model that
+        never get a response. The result is True if the backends have been full for ten seconds, and this
+        process has not used up its part of the fleet-wide limit of at least one of them.
         """
         is_long = now - self.full_since >= _STARVED_SECONDS
         return is_long and not all(map(backends.has_used_share, self.urls))
@@ -90,7 +90,8 @@ class ModelPermits(Generic[Request]):
     def record_waits(self, limits: TenantAndModelLimits, now: float) -> None:
         """Record in the metrics for how long limits have made lines of the model wait since the last call.
 
-        If the last call was more than a second ago, record nothing.
+        If the last call was more than a second ago, record nothing, because it is not known if lines have
+        waited since then.
         """
         seconds, self.sampled_at = now - self.sampled_at, now
         if seconds > _MAX_SAMPLE_SECONDS:

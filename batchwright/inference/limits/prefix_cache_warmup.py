@@ -1,8 +1,8 @@
 """Prefix groups of one model: lines with the same system prompt, which backends keep in their prefix caches.
 
-If a backend gets several lines of a group before the first has a response, it computes the system prompt
-again for each of them. Therefore the first line of a group is sent alone. Until it has a response, the
-permits go to lines of other groups.
+A backend computes a system prompt again for each line that it gets before its first response to the group.
+Therefore the first line of a group is sent alone. Until it has a response, the permits go to lines of other
+groups.
 """
 
 import math
@@ -40,7 +40,7 @@ class PrefixGroups:
         """Set `width` from the number of requests that each backend of the model processes at once.
 
         If one of the numbers is None, `width` becomes infinity. A backend without a number may queue requests
-        itself, and in its queue the lines of one group should follow each other.
+        itself. In its queue, the lines of one group should follow each other.
 
         Args:
             in_flight: for each backend, the number that an operator has configured; None if no number is
@@ -91,7 +91,7 @@ class PrefixGroups:
     def end(self, group: int) -> None:
         """Record that a line of the group is no longer in flight.
 
-        If the group is cold and the line failed, the next line of the group may be sent.
+        If the group is cold and this line has failed, the next line of the group may be sent.
         """
         if group:
             in_flight = self._in_flight[group] - 1

@@ -49,7 +49,7 @@ class Limit(StrEnum):
 
 
 class FleetRate(NamedTuple):
-    """A rate per minute that all workers share. `part` is the part that this process may use."""
+    """A rate per minute that all workers share. `part` is the part of `total` that this process may use."""
 
     total: int
     part: float
@@ -68,8 +68,8 @@ NO_RATES = Rates()
 class TenantShares(Protocol):
     """Weights, caps and rates of tenants, and the order of their batches. All may change at any time.
 
-    When one of the mappings changes, it is replaced by another object. Therefore read it again for each
-    permit. A tenant or API key that is not in a mapping has no such setting.
+    A change replaces a whole mapping by another object. Callers must therefore read the attribute again for
+    each permit. A tenant or API key that is not in a mapping has no such setting.
 
     Attributes:
         weights: the weight of each tenant relative to other tenants. A missing tenant has the weight of its
@@ -102,7 +102,7 @@ class TenantShares(Protocol):
 
 
 class BatchWeights(TenantShares):
-    """Default for TenantShares if nothing is configured: no limits and no order of batches.
+    """TenantShares without settings: no limits, and no order of batches.
 
     Each tenant has the weight of its batches.
     """
@@ -120,7 +120,9 @@ class BatchWeights(TenantShares):
 
 @dataclass(slots=True, eq=False)
 class _Buckets:
-    """How many more requests and tokens one tenant or model may send now, because of its rates per minute."""
+    """Numbers of requests and tokens that one tenant or model may still send now under its rates per
+    minute.
+    """
 
     rates: Rates
     requests: PerMinuteLimit | None
@@ -133,14 +135,14 @@ class _Buckets:
 
 
 class Charge(NamedTuple):
-    """The requests and tokens by which one request has reduced the rates of its tenant and model.
+    """The requests and tokens that one request has taken from the rates of its tenant and its model.
 
     `TenantAndModelLimits.correct` corrects the tokens.
 
     Attributes:
         line_bytes: length of the request's line.
-        of_tenant: the rates of the tenant; None if it has none.
-        of_model: the rates of the model; None if it has none.
+        of_tenant: the counters of the tenant; None if the tenant has no rate.
+        of_model: the counters of the model; None if the model has no rate.
         tokens: estimated tokens that were charged to the tenant.
         model_tokens: estimated tokens that were charged to the model.
     """
@@ -183,8 +185,8 @@ class TenantAndModelLimits:
 
         Args:
             shares: weights, caps and rates of tenants; None for the weights of the batches and no limits.
-            record_wait: called with a limit, a model, a tenant, and the seconds for which the tenant's lines
-                waited because of the limit. If it is a limit of the model, the tenant is empty.
+            record_wait: called with a limit, a model, a tenant, and the seconds for which lines waited
+                because of the limit. For a limit of the model, the tenant is empty.
         """
         self.shares: TenantShares = shares or BatchWeights()
         self.record_wait = record_wait
@@ -207,7 +209,7 @@ class TenantAndModelLimits:
     def tenant_limit(self, tenant: str, now: float) -> Limit | None:
         """Return the limit of the tenant that forbids a request now: a cap, a hold or a rate.
 
-        Return None if no limit of the tenant forbids it. In a hold, an operator has stopped the sending.
+        A hold means that an operator has stopped the sending. Return None if no limit forbids the request.
         """
         most = self.shares.max_in_flight.get(tenant)
         if most is not None and self.of_tenants[tenant] >= most:
@@ -215,9 +217,10 @@ class TenantAndModelLimits:
         return self.tenant_rate(tenant, now)
 
     def tenant_rate(self, tenant: str, now: float) -> Limit | None:
-        """Return the hold or rate of the tenant that forbids a request now; None if none does.
+        """Return the hold or the rate of the tenant that forbids a request now; None if the tenant may send.
 
-        In a hold, an operator has stopped the sending. The tenant's cap on requests in flight is not checked.
+        A hold means that an operator has stopped the sending. The tenant's cap on requests in flight is not
+        checked.
         """
         if tenant in self.shares.held_tenants:
             return Limit.TENANT_HOLD
@@ -225,9 +228,10 @@ class TenantAndModelLimits:
         return buckets and _used_up(buckets, now, Limit.TENANT_REQUESTS, Limit.TENANT_TOKENS)
 
     def model_limit(self, model: str, now: float) -> Limit | None:
-        """Return the hold or rate of the model that forbids a request now; None if none does.
+        """Return the hold or the rate of the model that forbids a request now; None if the model may get
+        requests.
 
-        In a hold, an operator has stopped the sending.
+        A hold means that an operator has stopped the sending.
         """
         if model in self.shares.held_models:
             return Limit.MODEL_HOLD
@@ -247,11 +251,11 @@ class TenantAndModelLimits:
         return most is not None and self.of_keys[key_id] >= most
 
     def reason(self, limit: Limit, model: str, tenant: str) -> str:
-        """Return words that say why lines wait. They continue a sentence that begins with the model.
+        """Return the reason why lines wait, in words. They continue a sentence that begins with the model.
 
         Args:
-            limit: the cap or rate that makes the lines wait. It must not be a hold: control workers report
-                holds, because holds also apply to slices that no worker runs.
+            limit: the cap or rate that makes the lines wait. It must not be a hold, because control workers
+                report holds.
         """
         match limit:
             case Limit.TENANT_IN_FLIGHT:
@@ -295,17 +299,17 @@ class TenantAndModelLimits:
         _take(charge, -1, -charge.tokens, -charge.model_tokens)
 
     def correct(self, charge: Charge, used: int, most_of_model: float | None = None) -> None:
-        """Replace the estimated tokens of a charge by `used`, the number of tokens that were used.
+        """Replace the estimated tokens of a charge by `used`.
 
-        This also improves later estimates for the same model and tenant. An estimate is one token per four
-        bytes of the line, plus an average: by how much earlier requests exceeded this. If `used` is 0, the
-        average does not change.
+        The call also improves later estimates for the same model and tenant. An estimate is one token per
+        four bytes of the line, plus the average number of tokens by which earlier requests exceeded this. If
+        `used` is 0, the average does not change.
 
         Args:
             charge: the result of `charge`.
-            used: number of tokens.
-            most_of_model: None if `used` was reported. If it is another estimate, this is the most tokens
-                that it may take from the rate of the model, and the average does not change.
+            used: number of tokens that the request has used, or another estimate of it.
+            most_of_model: None if the backend reported `used`. If `used` is an estimate, the most tokens of
+                it that are taken from the rate of the model; the average then does not change.
         """
         of_model = used if most_of_model is None else min(used, most_of_model)
         _take(charge, 0, used - charge.tokens, of_model - charge.model_tokens)
@@ -330,10 +334,10 @@ def _take(charge: Charge, requests: int, tokens: float, model_tokens: float) -> 
 def _current(known: dict[str, _Buckets], name: str, rates: Rates, now: float) -> _Buckets | None:
     """Return the rate counters of a tenant or model, adapted to its present rates.
 
-    If they are missing in `known`, add them. If `rates` has no limit, remove them and return None.
+    If `known` has no counters, add them. If `rates` has no limit, remove the counters and return None.
 
     Args:
-        known: by name of the tenant or model, how much may still be sent.
+        known: the counters by name of the tenant or model.
         name: the tenant or the model.
         rates: the present rates of this tenant or model.
         now: the current time in seconds.

@@ -101,7 +101,10 @@ class ResponseTooLarge(Exception):
 
 
 class Exchange(Protocol):
-    """A request in flight, which can be cancelled. When it ends, a callback gets its response or error."""
+    """A request in flight. When it ends, a callback gets its response or error.
+
+    The request can be cancelled.
+    """
 
     def cancel(self) -> None:
         """Cancel the request and close its connection. The callback is not called.
@@ -139,8 +142,8 @@ class Transport(Protocol):
     ) -> Exchange | None:
         """Send a request if that is possible without awaiting, and return the exchange.
 
-        `ended` is called once when the exchange ends. Its argument is the response or the exception that
-        `exchange` would return or raise. If nothing was sent, return None, and `ended` is not called.
+        `ended` is called once when the exchange ends. Its argument is the response or exception with which
+        `exchange` would have ended. If nothing was sent, return None; `ended` is then not called.
         """
         return None
 
@@ -150,8 +153,8 @@ class Transport(Protocol):
     ) -> AsyncGenerator[StreamedResponse]:
         """Context manager that sends a request once and yields its response, before the body has arrived.
 
-        At the end of the `with` block, an incomplete response is cancelled. The block may end in another task
-        than the task that began it. A transport that cannot stream yields a response with a single piece.
+        At the end of the `with` block, an incomplete response is cancelled. The block may end in a task other
+        than the one that began it. A transport that cannot stream yields a response with a single piece.
 
         Args:
             most_bytes: maximum size of the body, for a transport that cannot stream.

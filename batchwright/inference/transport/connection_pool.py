@@ -1,6 +1,6 @@
 """Transport with a connection pool, and the timeouts of its requests.
 
-For each origin (scheme, host and port), it reuses the connection that was used last.
+For each origin (scheme, host and port), the pool reuses the idle connection that was used last.
 """
 
 import asyncio
@@ -200,7 +200,7 @@ class PooledTransport(Transport):
 
 
 class Timeout(Struct, eq=False):
-    """Timeout of one request. If `cancel` is not called in time, `on_timeout` is called once.
+    """Timeout of one request. `on_timeout` is called once, unless `cancel` is called in time.
 
     The timeout may also expire while the caller awaits something else. Therefore, after each await, check
     that `expired` is False before you set `on_timeout`.
@@ -216,7 +216,7 @@ class Timeout(Struct, eq=False):
 
 
 class TimeoutWheel:
-    """Starts timeouts for requests, at low cost: timeouts with the same duration share one timer."""
+    """Starts timeouts for requests. Timeouts with the same duration share one timer, to save time."""
 
     def __init__(self) -> None:
         self._running: dict[float, dict[Timeout, None]] = {}
@@ -257,7 +257,7 @@ class TimeoutWheel:
 
 
 def _do_nothing() -> None:
-    """Do nothing. A timeout calls this while its request has no connection yet."""
+    """Do nothing. This is the callback of a timeout while its request has no connection yet."""
 
 
 class _PooledExchange(Struct, eq=False):
@@ -279,7 +279,7 @@ class _PooledExchange(Struct, eq=False):
 
 
 def enable_tcp_keepalive(connected: socket.socket) -> None:
-    """Turn on TCP keep-alive for a socket, so that the disappearance of the other host is detected."""
+    """Turn on TCP keep-alive for a socket, to detect that the other host is no longer there."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _TCP_KEEPALIVE_OPTIONS.items():
         option: int | None = getattr(socket, name, None)  # not every operating system has all options
@@ -290,8 +290,8 @@ def enable_tcp_keepalive(connected: socket.socket) -> None:
 async def _open_connection(origin: Origin) -> BackendConnection:
     """Connect to a host, using its first address that responds. Raise OSError if no address responds.
 
-    Addresses of the same IP version are tried in random order. So connections spread over all servers of the
-    host.
+    Addresses of the same IP version are tried in random order, so that connections are spread over all
+    servers of the host.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)

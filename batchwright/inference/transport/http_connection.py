@@ -149,10 +149,10 @@ class BackendConnection(asyncio.Protocol):
         self._check_end()
 
     def eof_received(self) -> None:
-        """Handle the end of the data from the backend.
+        """Handle the end of the data from the backend: end the request in flight, and close the connection.
 
-        The request in flight ends, and the connection is closed. The request succeeds if the end of the
-        connection marks the end of the response. It fails if the response should have been longer.
+        The request succeeds if the response has no length, and so ends with the connection. It fails if the
+        response should have been longer.
         """
         transport = self._transport
         self.connection_lost(None)
@@ -320,7 +320,7 @@ class IdleTimeout:
 
 
 def _ignore(_: Exception) -> None:
-    """Ignore the error. This is the callback of an `IdleTimeout` before its `start` is called."""
+    """Ignore the error. An `IdleTimeout` has this callback before its `start` is called."""
 
 
 def _resolve(response: asyncio.Future[BackendResponse], ended: BackendResponse | Exception) -> None:
