@@ -126,14 +126,16 @@ class ModelRouter:
             self.upstreams, key=lambda upstream: (upstream.circuit.is_open, upstream.circuit.wait_seconds())
         ).circuit
 
-    def wait_seconds(self, tenant: str = "") -> float:
-        """Return the seconds until a line of the tenant may be sent: 0 for now, infinity for never."""
+    def wait_seconds(self, tenant: str = "", *, exclude: Collection[Upstream] = ()) -> float:
+        """Return the seconds until a line of the tenant may be sent: 0 for now, infinity for never.
+
+        Upstreams in `exclude` do not count.
+        """
         for upstream in self.upstreams:
-            if not upstream.circuit.is_open:
+            if not upstream.circuit.is_open and upstream not in exclude:
                 return 0.0
-        return min(
-            (upstream.circuit.wait_seconds(tenant) for upstream in self._reachable()), default=math.inf
-        )
+        usable = (upstream for upstream in self._reachable() if upstream not in exclude)
+        return min((upstream.circuit.wait_seconds(tenant) for upstream in usable), default=math.inf)
 
     @property
     def urls(self) -> Sequence[str]:

@@ -179,7 +179,7 @@ class InteractiveCalls:
         tried = [upstream for upstream in reachable if upstream.jobs is not None]
         following = _selected(router, call.tenant, tried)
         if following is None:
-            raise _NotSent(_unavailable(router, call.tenant))
+            raise _NotSent(_unavailable(router, call.tenant, tried))
         try:
             while True:
                 dispatch, following = following, None
@@ -296,16 +296,21 @@ def _refused(answer: BackendAnswer | Outcome) -> bool:
 
 def _selected(router: ModelRouter, tenant: str, tried: Collection[Upstream]) -> Dispatch | None:
     """Return a dispatch to the next backend; None if there is none, or if another tenant may try first."""
-    if router.only_trials_allowed and router.wait_seconds(tenant):
+    if router.wait_seconds(tenant, exclude=tried):
         return None
     return router.select(tenant=tenant, exclude=tried)
 
 
-def _unavailable(router: ModelRouter, tenant: str) -> Outcome:
-    """Return the outcome of a call that no backend of the model may get now."""
-    if not router.is_open:
+def _unavailable(router: ModelRouter, tenant: str, excluded: Collection[Upstream]) -> Outcome:
+    """Return the outcome of a call that no backend of the model may get now.
+
+    Args:
+        excluded: upstreams that get no interactive calls.
+    """
+    wait = router.wait_seconds(tenant, exclude=excluded)
+    if not router.is_open or wait == math.inf:
         return Outcome(NOT_SENT, message="No backend of the model can be reached.")
-    reason, wait = router.circuit.reason, max(1.0, router.wait_seconds(tenant))
+    reason, wait = router.circuit.reason, max(1.0, wait)
     if reason in _CREDENTIALS:
         reason = "They do not accept the credentials that the operator has configured."
     message = f"The backends of the model '{router.model}' have failed and get no calls for now. {reason}"

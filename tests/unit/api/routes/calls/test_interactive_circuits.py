@@ -221,21 +221,29 @@ async def test_a_fallback_model_answers_while_all_circuits_of_the_model_are_open
     assert await api.used_tokens() == 30 * answers
 
 
-async def test_a_fallback_model_that_runs_jobs_gets_no_calls(api: Fixture) -> None:
+def fall_back_to_jobs(api: Fixture) -> None:
     assert api.router is not None
     jobs = JobConfig(poll_endpoint_template="/status/{id}")
     api.router.fallbacks = [api.router_to("video", BackendConfig(url=B), kind="poll", jobs=jobs)]
-    api.handlers |= {A: unreachable, B: answered}
+
+
+async def test_a_fallback_model_that_runs_jobs_gets_no_calls(api: Fixture) -> None:
+    fall_back_to_jobs(api)
+    api.handlers |= {A: lambda _: httpx.Response(429, headers={"Retry-After": "20"}), B: answered}
     await opened(api, A)
-    assert (await api.http.post(CHAT, json=ASK)).status_code == 503
+    refused = await api.http.post(CHAT, json=ASK)
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "20")
     assert calls_to(api, B) == 0
 
 
-async def test_no_tenant_takes_every_trial(api: Fixture) -> None:
+@pytest.mark.parametrize("has_job_fallback", [False, True])
+async def test_no_tenant_takes_every_trial(api: Fixture, has_job_fallback: bool) -> None:
+    if has_job_fallback:
+        fall_back_to_jobs(api)
     api.handlers[A] = unreachable
     await opened(api, A)
     assert api.router is not None
-    api.clock.now += api.router.wait_seconds()
+    api.clock.now += api.router.upstreams[0].circuit.wait_seconds()
     noisy, quiet = {"X-Tenant": "noisy"}, {"X-Tenant": "quiet"}
     assert (await api.http.post(CHAT, json=ASK, headers=noisy)).status_code == 503
     waits = int((await api.http.post(CHAT, json=ASK, headers=quiet)).headers["retry-after"])
