@@ -1,6 +1,7 @@
 """Filters of the list of batches, and the tags of batches.
 
-The database finds the batches that match a filter by their tags.
+A tag is a hash of one metadata pair, one model or the endpoint of a batch. The database finds the batches
+that match a filter by their tags.
 """
 
 import re

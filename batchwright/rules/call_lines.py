@@ -1,4 +1,4 @@
-"""Turn single calls into lines of a batch."""
+"""Turn calls (single requests that clients send without a file) into lines of a batch."""
 
 from collections.abc import Container
 from json.encoder import encode_basestring_ascii

@@ -1,4 +1,7 @@
-"""Turn lines of results into answers of calls, and calls into the objects that clients get."""
+"""Read the answers of calls from result lines, and make the objects that describe calls to clients.
+
+A call is a single request that a client sends without a file. It runs as a line of a batch.
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -137,7 +140,7 @@ def job_body(call: Call, max_bytes: int | None = None, **more: str | None) -> by
 
     Args:
         max_bytes: the result is left out if it is larger; None for no limit.
-        more: more fields.
+        more: further fields, which are added to the JSON.
     """
     fields: dict[str, object] = {
         "job_id": call.id,

@@ -35,8 +35,8 @@ def check_cron(text: str) -> str:
     Months and days of the week may be names, such as `mon-fri`.
 
     Raises:
-        ValueError: the text is not a cron expression, or it never matches a time. The message is a clause for
-            the client.
+        ValueError: the text is not a cron expression, or it never matches a time. The message is the reason,
+            as a part of a sentence for the client.
     """
     if len(text) > MAX_CRON_CHARACTERS:
         raise ValueError(f"it has over {MAX_CRON_CHARACTERS} characters")

@@ -1,4 +1,7 @@
-"""Limits how often a client or tenant may fail, for example with wrong keys. Each has a leaky bucket."""
+"""Limit how often a client or tenant may fail, for example with wrong keys.
+
+Each client or tenant has a leaky bucket: failures fill it, and it empties at a constant rate.
+"""
 
 import ipaddress
 import math
@@ -21,8 +24,8 @@ class FailureLimiter:
         """Create the limiter.
 
         Args:
-            per_minute: number of failures that a client may have at once, and then per minute; 0 disables the
-                limit.
+            per_minute: number of failures that a client may have per minute. It may have all of them at once.
+                0 disables the limit.
             monotonic: returns the current time in seconds.
         """
         self._per_minute = per_minute

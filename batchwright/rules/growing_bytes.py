@@ -60,15 +60,17 @@ def unpacked_rows(stored: GrowingBytes, row: struct.Struct) -> Iterator[tuple[An
 def sorted_rows(
     stored: GrowingBytes, row_bytes: int, prepared: Callable[[bytes], list[bytes]] | None = None
 ) -> Iterable[bytes]:
-    """Return all rows in ascending order. This changes the stored rows, so do not add rows meanwhile.
+    """Return all rows in ascending order. Add no rows before you have read the whole result.
 
-    Many rows are sorted in groups (runs), which are then merged.
+    The rows are sorted in groups of 65,536 rows (runs). If there are several runs, each sorted run replaces
+    its stored rows, and the runs are merged while you read the result.
 
     Args:
         stored: the rows, one after the other.
         row_bytes: size of a row.
-        prepared: returns the rows of a run, in ascending order. It may change each row, but not its size. If
-            it is None, the rows are sorted as they are, and may be sorted again later.
+        prepared: called with the bytes of a run; returns its rows in ascending order. It may change the
+            content of a row, but not the size. If it is None, the rows are sorted unchanged, so they can be
+            sorted again later.
     """
     if prepared is None:
         row = struct.Struct(f"{row_bytes}s")

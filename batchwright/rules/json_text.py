@@ -172,7 +172,7 @@ def decode_with_margin(decode: Callable[[bytes], T], text: bytes) -> T:
 
 
 def call_deep_down(function: Callable[[S], T], argument: S, frames: int = _SPARE_FRAMES) -> T:
-    """Call `function(argument)` with less free call stack: `frames` fewer frames. Return its result."""
+    """Return `function(argument)`, called `frames` frames deeper in the call stack."""
     return call_deep_down(function, argument, frames - 1) if frames else function(argument)
 
 

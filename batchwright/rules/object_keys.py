@@ -43,7 +43,7 @@ def model_map(prefix: str) -> str:
 
 
 def plan(prefix: str, safe_model: str) -> str:
-    """Return the key of a model's plan, which lists the model's lines in dispatch order, 16 bytes each.
+    """Return the key of a model's plan: a list of the model's lines in dispatch order, 16 bytes per line.
 
     `prefix` is from `ingest_prefix`, `safe_model` from `safe_name`.
     """
@@ -59,7 +59,7 @@ def slice_table(prefix: str, safe_model: str) -> str:
 
 
 def shard(prefix: str, safe_model: str) -> str:
-    """Return the key of a model's shard, which holds its lines in dispatch order, each with a newline.
+    """Return the key of a model's shard: the model's lines in dispatch order, each with a newline.
 
     `prefix` is from `ingest_prefix`, `safe_model` from `safe_name`.
     """

@@ -1,4 +1,7 @@
-"""Objects that clients name by their URL, `s3://bucket/key`, and the prefixes in which they may be."""
+"""Parse URLs of objects (`s3://bucket/key`) and of prefixes, and check if a location is within a prefix.
+
+Clients name objects by their URL. The operator's settings allow certain prefixes.
+"""
 
 import re
 from collections.abc import Iterable

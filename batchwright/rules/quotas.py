@@ -68,11 +68,11 @@ class EnqueuedWork(NamedTuple):
 
 
 class QuotaExcess(NamedTuple):
-    """The quota because of which a batch cannot be enqueued now, and the amounts of work that count.
+    """Reason why a batch cannot be enqueued now: a quota, and the amounts of work that count towards it.
 
     If `before` is 0, the batch would exceed the quota: `used` plus `requested` is more than `limit`. If
-    `before` is greater than 0, so many earlier batches wait for the quota. The batch then waits for them,
-    even if it would not exceed the quota.
+    `before` is greater than 0, it is the number of earlier batches that wait for the quota. This batch then
+    waits behind them, even if it would not exceed the quota.
     """
 
     quota: Quota
@@ -103,8 +103,9 @@ class QuotaExcess(NamedTuple):
 def find_excess(limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork) -> QuotaExcess | None:
     """Return the quota that the `requested` work would exceed; None if this work may be enqueued.
 
-    There are two quotas: of lines and of tokens. If the work would exceed both, the result is usually the
-    quota of lines. It is the quota of tokens if the requested work alone exceeds only this quota.
+    There is a quota of lines and a quota of tokens. If the work would exceed both, the quota of lines is
+    returned. There is one exception: if `requested` alone exceeds only the quota of tokens, this quota is
+    returned.
 
     Args:
         used: work of the tenant that is already enqueued.

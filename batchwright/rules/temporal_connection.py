@@ -27,7 +27,7 @@ def check_address(address: str) -> None:
 
 
 def check_tls_disabled(chosen: Mapping[str, object]) -> None:
-    """Check that TLS may be disabled. It may not if another setting needs TLS.
+    """Check that no other setting needs TLS, so that TLS may be disabled.
 
     Args:
         chosen: values of the other settings, by the settings' names.

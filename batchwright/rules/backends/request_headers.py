@@ -148,7 +148,7 @@ def _dispatch_mark_of(backends: Iterable[BackendConfig], dispatch_header: str) -
 def reserved_for(name: str, dispatch_mark: str = "") -> str:
     """Return words that say what Batchwright itself uses a header for.
 
-    Return an empty string if it does not use it.
+    Return an empty string if Batchwright does not use the header.
 
     Args:
         name: name of the header.

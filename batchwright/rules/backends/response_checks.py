@@ -58,7 +58,7 @@ def find_problem(status: int, body: bytes) -> ResponseProblem | None:
 
 
 def find_embeddings_problem(request: bytes, response: bytes) -> str:
-    """Check the embeddings in a response.
+    """Check the embeddings in a response. `request` and `response` are the bodies.
 
     Return the problem as a sentence; empty if all embeddings are correct. There must be one embedding for
     each input, in any order.

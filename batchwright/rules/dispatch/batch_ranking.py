@@ -112,9 +112,9 @@ class BatchSchedule:
     spare goes first. All other batches follow, the batch with the fewest lines left first. So small batches
     do not wait for large ones.
 
-    A batch is at risk if it would end in the last quarter of its window or later. This is computed as if it
-    got the present rate of its whole priority. If a batch can no longer end in time, it is ranked by its
-    lines, like a batch that is not at risk.
+    A batch is at risk if it would end in the last quarter of its window or later. This is computed as if the
+    batch could send at the present rate of its whole priority. If a batch can no longer end in time, it is
+    ranked by its lines, like a batch that is not at risk.
     """
 
     def __init__(self) -> None:
@@ -157,11 +157,11 @@ class BatchSchedule:
         self._ranks = ranks
 
     def _measure(self, batches: Collection[WaitingBatch], now: float, paused: Collection[str]) -> None:
-        """Add the lines that settled since the last update to the rates of the priorities.
+        """Add the lines that settled (got a result) since the last update to the rates of the priorities.
 
         If a batch is missing in `batches`, its last lines count as settled. This does not apply if the batch
-        is paused or its deadline has passed. The number of such lines is limited, because the batch may have
-        been cancelled.
+        is paused or its deadline has passed. The number of such lines is limited, because the batch may
+        instead have been cancelled.
         """
         seconds = max(0.0, now - self._updated_at)
         listed = {(batch.model, batch.batch_id): batch for batch in batches}

@@ -48,11 +48,10 @@ class _TenantUsage:
         self.since = now
 
     def reweigh(self, share: float, present: float) -> None:
-        """Set `share` after the tenant's weight has changed.
+        """Set `share` after the tenant's weight has changed, and scale the tenant's lead over `present`.
 
-        `present` is the clock of the tenant that got the last permit. The difference between the tenant's
-        clock and `present` is scaled, too. This difference then still stands for the same number of requests
-        in flight.
+        `present` is the clock of the tenant that got the last permit. The lead is the difference between the
+        two clocks. After scaling, it still stands for the same number of requests in flight.
         """
         if share != self.share:
             self.clock = present + (self.clock - present) * share / self.share
@@ -204,11 +203,12 @@ IsCapped = Callable[[str], bool] | None
 
 
 class _Priority(Generic[Request]):
-    """Waiting requests for permits, of one priority, by batch.
+    """Requests of one priority that wait for a permit. A permit is the right to have one request in flight.
 
-    Each list is in descending order of slice numbers. A permit is the right to have one request in flight.
-    The batch that has waited longest since its last permit comes first. `permits` is the number of permits
-    granted so far.
+    Attributes:
+        batches: requests by batch id. The batch that has waited longest since its last permit comes first.
+            The requests of a batch are in descending order of slice numbers.
+        permits: number of permits granted so far.
     """
 
     __slots__ = ("batches", "permits")
@@ -352,7 +352,7 @@ class FairQueue(Generic[Request]):
 
 
 def fresh_fairness_key(tenant: str, stopped: str) -> str:
-    """Return a new Temporal fairness key for a tenant, after its batch `stopped` has ended early.
+    """Return a new Temporal fairness key for a tenant whose batch with the id `stopped` has ended early.
 
     Temporal counts cancelled slices in a task queue as use of their fairness key, as if they had run. So with
     the old key, the tenant's next batches would have to wait.

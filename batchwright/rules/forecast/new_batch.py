@@ -7,8 +7,8 @@ from batchwright.contracts.temporal_payloads.batch import StartFit
 from batchwright.rules.forecast.model_queue import LineWork, ModelSpeed, QueueForecast
 from batchwright.rules.forecast.work_ahead import UnsettledWork
 
-# Nothing is known of the lines of a new batch. A line is expected to be as much work as any of its model, but
-# without much certainty, and it may be only a part of that. Chosen with `python -m bench.forecast`.
+# It is not known how much work the lines of a new batch are. The forecast expects an average line of the
+# model, with little certainty. The best case is a quarter of it. Chosen with `python -m bench.forecast`.
 _NEW_LINES = LineWork(certainty=2.5)
 _LEAST_LINES = LineWork(per_line=0.25)
 

@@ -4,7 +4,7 @@ import math
 
 _RATE_SECONDS = 120.0  # a measurement that is so old counts about a third as much as a new one
 _SHORTEST_SECONDS = 60.0
-_MEAN_DURATIONS = 3.0  # for so many mean durations, the first requests end later than the others would
+_MEAN_DURATIONS = 3.0  # the measurement must last at least so many mean durations of a request
 _PENDING_SECONDS = 3600.0  # for which the greatest number of requests in flight is remembered
 _BUSY_PART = 0.5
 

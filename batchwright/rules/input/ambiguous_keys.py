@@ -63,7 +63,7 @@ class LineTemplates:
 
     If a line passes the full check, the text before and after its prompt is stored as a template. A later
     line with the same text around its prompt needs no full check. Only the text before `"body"` may differ,
-    because it contains the line's id. It must have the same number of quotes.
+    because it contains the line's id. The number of quotes in this text must be the same.
     """
 
     def __init__(self, field: str) -> None:

@@ -2,8 +2,9 @@
 
 With them, the database finds the batches that have a line with a certain `custom_id`.
 
-A fingerprint has 48 bits, and is looked for among about 256 others. So a batch is found for a custom id that
-it does not have with a probability below 1 in 10^11, and nothing has to be verified.
+A fingerprint has 48 bits, and a search compares it with about 256 others. Two different custom ids can have
+the same fingerprint. The probability that a search finds a wrong batch for this reason is below 1 in 10^11,
+so found batches are not verified.
 """
 
 import secrets
@@ -23,9 +24,10 @@ _PLACES = 2**16
 class CustomIdPart(NamedTuple):
     """Fingerprints of up to 262,144 custom ids.
 
-    The hash of a custom id is the SHA-256 of `salt` and the id in UTF-8. Its first two bytes are its place: a
-    number below 65,536, in proportion to which it is in one of the buckets. Its next six bytes are the
-    fingerprint, which is anywhere in this bucket. SQL does the same (`contains_custom_id`).
+    The hash of a custom id is the SHA-256 of `salt` and the id in UTF-8. The first two bytes of the hash are
+    a number, the place. With `n` buckets, the id belongs to the bucket with the index `place * n // 65536`.
+    The next six bytes of the hash are the fingerprint. The fingerprints in a bucket have no order. The SQL
+    function `contains_custom_id` searches in the same way.
 
     Attributes:
         bucket_bytes: size of each bucket. Buckets with fewer fingerprints end with zeros.
@@ -43,7 +45,7 @@ class CustomIdPart(NamedTuple):
 
 
 class CustomIdIndex:
-    """Collects the custom ids of an input, each of which takes 8 bytes.
+    """Collects the custom ids of an input. Each custom id takes 8 bytes.
 
     The salt is new for each index, so that no client can construct custom ids that share a bucket.
     """

@@ -14,8 +14,8 @@ _HASH = struct.Struct(">qI")
 class LineIds:
     """Finds `custom_id`s that occur more than once in an input.
 
-    The first million ids are in a table in memory. For all others, only hashes are stored, and compared at
-    the end. So the memory does not grow further.
+    The first million ids are in a table in memory. For all other ids, only hashes are stored, outside the
+    memory if `new_bytes` makes files. They are compared at the end.
     """
 
     def __init__(self, new_bytes: NewBytes) -> None:

@@ -28,7 +28,10 @@ class DigestSet:
         return self._take(data) >= 0
 
     def hashes(self, data: bytes) -> tuple[int, int]:
-        """Return two hashes of `data`: 64 bits and 32 bits. They have a meaning only in this set."""
+        """Return two hashes of `data`: 64 bits and 32 bits.
+
+        Another set has another key, so its hashes of the same data are different.
+        """
         low = hash(self._key + data) or 1  # 0 means a free slot
         return low, hash(self._other_key + data) & _HIGH
 

@@ -1,7 +1,7 @@
-"""Divide an input that is too large for one batch into parts, each of which becomes a batch of one group.
+"""Divide an input that is too large for one batch into parts. The batches of all parts form a group.
 
-The batches of a group have the group's id and their own number in their metadata, so a group needs no record
-of its own.
+The metadata of each batch contains the id of the group and the number of the part. So a group needs no
+database row of its own.
 """
 
 import hashlib
@@ -57,7 +57,7 @@ def divide(file: IO[bytes], limits: PartLimits, new_bytes: NewBytes = GrowingByt
     only the API expands it. The file is read from its beginning.
 
     Args:
-        new_bytes: makes the place for what is stored of each custom id beyond a million, which is 20 bytes.
+        new_bytes: creates the storage for custom ids beyond the first million. Each of them takes 20 bytes.
 
     Raises:
         DuplicateCustomId: there are several parts, and a custom id occurs twice. The API would not notice
@@ -132,11 +132,11 @@ class FoundBatch(NamedTuple):
 
 
 def whole_input_ids(batches: Sequence[FoundBatch]) -> list[str]:
-    """Return the ids of the batches that run a whole input, in the given order.
+    """Return the ids of those batches of a group that run a whole part, in the given order.
 
-    Some batches of a group may rerun others. A batch that resumes another batch has the results of all lines,
-    so it is included. A batch that retries failed lines has an input with only these lines, so it is left
-    out. A batch that resumes such a retry is left out, too.
+    A batch may rerun another batch of its group. A batch that resumes another batch has the results of all
+    lines, so it is included. A batch that retries failed lines has an input with only these lines, so it is
+    left out. A batch that resumes such a retry is left out, too.
     """
     partial = {batch.input_file_id for batch in batches if batch.is_retry}
     return [batch.id for batch in batches if batch.input_file_id not in partial]

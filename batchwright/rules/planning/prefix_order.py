@@ -3,8 +3,8 @@
 Among lines that have only the prefix in common, the lines with the highest estimated cost go first, so that a
 batch does not end with a few long responses.
 
-A line takes 54 bytes until it is written to the plan, which are on disk if the input is large. Its text stays
-on disk, and is read again only if its sort key (`prompt_sort_keys.py`) is equal to the key of another line.
+Until the plan is written, each line takes 54 bytes, which are on disk if the input is large. The text of a
+line is read again only if its sort key (`prompt_sort_keys.py`) is equal to the key of another line.
 """
 
 import struct
@@ -235,9 +235,9 @@ def _longest_first(rows: Iterable[bytes | bytearray]) -> Iterator[bytes | bytear
     """Reorder packed lines so that, among lines with the same prefix, those with the highest cost go first.
 
     The order of the prefixes does not change. Neighbouring lines form a group if their texts begin unusually
-    alike. This means that they have more leading bytes in common than the texts of all lines with this
-    prefix. The lines of a group stay together and keep their order. The highest cost in the group decides the
-    place of the group.
+    alike: their keys are equal, or they have at least 128 leading bytes more in common than all lines with
+    this prefix. The lines of a group stay together and keep their order. The highest cost in the group
+    decides the place of the group.
 
     Args:
         rows: packed lines, sorted by the rank of their prefix and then by text.

@@ -1,4 +1,4 @@
-"""The result lines that a client has received, to leave them out when they are received again."""
+"""Set of the result lines that a client has received, so that it can skip lines that come again."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -11,9 +11,9 @@ _BLOCK_ROWS = 256
 
 
 class SeenLines:
-    """Ids of result lines. Each takes 16 bytes, which are on the local disk if `new_bytes` says so.
+    """Set of the ids of result lines. Each id takes 16 bytes in the storage that `new_bytes` creates.
 
-    Call `sort` before `is_seen`, which finds only the lines that were added before the last call of `sort`.
+    Call `sort` before `is_seen`: only lines that were added before the last call of `sort` are found.
     """
 
     def __init__(self, new_bytes: NewBytes) -> None:

@@ -51,9 +51,10 @@ class _Usage(msgspec.Struct):
     """Usage in a response, with the field names of all endpoints.
 
     `prompt_tokens` include cached tokens, which were read from a cache or written to it. `input_tokens`
-    include cached tokens only if the usage also has `input_tokens_details`. If it has not, it belongs to
-    Anthropic's Messages API. Some gateways use fields of both forms in one response. SGLang reports
-    `reasoning_tokens` of a chat beside the other counts, and no details.
+    include cached tokens if the usage also has `input_tokens_details`. A usage without this field belongs to
+    Anthropic's Messages API, and its `input_tokens` do not include cached tokens. Some gateways use fields of
+    both forms in one response. SGLang reports `reasoning_tokens` of a chat beside the other counts, and no
+    details.
     """
 
     prompt_tokens: _Count = None

@@ -6,8 +6,8 @@ from datetime import timedelta
 RETRY_PERIOD = timedelta(hours=72)
 # The same for a test event, which a person awaits.
 TEST_RETRY_PERIOD = timedelta(minutes=5)
-# A delivery that is pending this long after its workflow was started has lost the workflow. The last attempt
-# has an hour.
+# If a delivery is still pending so long after its workflow was started, the workflow is lost. The last
+# attempt may take up to an hour.
 LOST_AFTER = RETRY_PERIOD + timedelta(hours=1)
 _FIRST_PAUSE = timedelta(seconds=5)
 _LONGEST_PAUSE = timedelta(hours=8)
