@@ -46,10 +46,10 @@ class Execution(ExecutionActivities):
         Return the slice's counts. A slice is a part of a batch's lines. One attempt of this activity is a
         turn, limited in time. A line with a stored result is never sent again, even if processes are killed.
 
-        In the result, `finished` is True if every line has a stored result. It is False if the slice ends
-        without them: it was cancelled, its deadline has passed, or the batch has reached the cap on its cost.
-        If changed rates require that the slice runs on another task queue, the result has only
-        `target_queue`, the name of that queue.
+        In the result, `finished` is True if every line has a stored result. It is False if the slice ended
+        early, because it was cancelled, its deadline passed, or the batch reached the cap on its cost. If
+        changed rates require that the slice runs on another task queue, the result has only `target_queue`,
+        the name of that queue.
 
         Raises:
             TurnOver, Deferred: not an error; some lines have no result yet. Temporal starts the next turn

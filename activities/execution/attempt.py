@@ -53,7 +53,7 @@ from batchwright.telemetry import tracing
 logger = logging.getLogger(__name__)
 _COMPACT_BETWEEN_TURNS = 8  # number of segments
 _POLL_SECONDS = 0.1
-_HELD_SECONDS = 10.0  # until the next turn of a slice that an operator holds, which could send nothing
+_HELD_SECONDS = 10.0  # pause before the next turn of a slice that an operator holds
 _LAST_REPORT_SECONDS = 3.0  # limit for the last report, in case the database hangs
 _REASONS = {
     HeartbeatReply.CANCEL_REQUESTED: StopReason.CANCELLED,
@@ -285,8 +285,8 @@ class SliceAttempt:
 
         A segment is a stored object with results. If the slice is finished, small segments are merged if this
         at least halves their number. If it is not finished, they are merged if there are at least
-        `_COMPACT_BETWEEN_TURNS`. After a signal to stop, such as a cancel or a shutdown, nothing is merged,
-        because finalization may already be reading the segments.
+        `_COMPACT_BETWEEN_TURNS` of them. After a signal to stop, such as a cancel or a shutdown, nothing is
+        merged, because finalization may already be reading the segments.
 
         Args:
             reason: why the turn ended.

@@ -166,7 +166,8 @@ class SliceDispatcher:
         """Return True if this attempt (turn) has used its time and another slice waits for its place.
 
         The time is counted from the first line that the turn sends. If the turn has sent no line, it is
-        counted from the start of the turn. So a turn also ends if other slices send all the time.
+        counted from the start of the turn. So a turn also ends if it gets no permit because other slices send
+        all the time.
 
         If other slices of this worker can use up the limit for which this slice waits
         (`SliceDemand.is_spare`), the turn has only `MAX_BLOCKED_SECONDS`, counted from its start.

@@ -148,9 +148,9 @@ class LineSender:
     def _yields_permit(self) -> bool:
         """Return True if another slice should send the next line instead of this slice.
 
-        This is so if all lines that are due belong to full prefix groups, and the groups have a `width`. A
-        prefix group consists of the lines with the same system prompt. If it is full, its next line should
-        wait for a response.
+        A prefix group consists of the lines with the same system prompt. If a group is full, its next line
+        should wait for a response. The slice yields if all lines that are due belong to full groups. It never
+        yields if the model's groups have no limit (`width`).
         """
         line = None if self.is_exclusive else self._state.waiting_line
         has_width = self._router.prefixes.width < math.inf
@@ -177,10 +177,9 @@ class LineSender:
     # Lines that may no longer be sent
 
     def reject_waiting_line(self) -> None:
-        """Settle the next line with an error if it is no longer allowed to be sent.
+        """Settle the line that waits for a permit with an error, if it is no longer allowed to be sent.
 
-        This is the line that waits for a permit to be sent. The lines after it are settled in the same way,
-        up to the first line that is allowed to be sent.
+        The lines after it are settled in the same way, up to the first line that is allowed to be sent.
         """
         line = self._state.waiting_line
         if line is None or not self._authorizer.denial_reason(has_job=line.attempt.job is not None):
@@ -287,7 +286,7 @@ class LineSender:
         self._complete(sent)
 
     def _complete(self, sent: InFlightRequest) -> None:
-        """Free the memory and the permit of a request that has ended.
+        """Free the memory and release the permit of a request that has ended.
 
         When its permit is free, the next waiting line is sent.
         """

@@ -75,7 +75,7 @@ class SliceReporter:
     def deferral(self, blocked_seconds: float, unsettled: int) -> ApplicationError:
         """Return the error that ends this attempt, so that the slice is tried again later.
 
-        Also publish why it waits.
+        Also publish why the slice waits.
 
         Args:
             blocked_seconds: seconds until a line may be sent.

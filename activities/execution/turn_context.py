@@ -23,7 +23,7 @@ from batchwright.inference.router import ModelRouter
 
 @dataclass(eq=False, slots=True)
 class TurnState:
-    """Changing state of a running attempt of a slice (turn). Its dispatcher and executor share the state."""
+    """Changing state of one turn (attempt of a slice). All parts of the turn share it."""
 
     in_flight: set[InFlightRequest] = field(default_factory=set[InFlightRequest])
     waiting_line: SliceLine | None = None  # the line that is queued for a permit
@@ -37,7 +37,7 @@ class TurnState:
 
 @dataclass(frozen=True, eq=False)
 class TurnContext:
-    """Objects of one attempt of a slice (turn) that its dispatcher, executor and job runner share."""
+    """Objects of one turn (attempt of a slice). All parts of the turn share them."""
 
     worker: WorkerContext
     request: SliceRequest

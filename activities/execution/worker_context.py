@@ -73,7 +73,7 @@ class WorkerContext:
     demand: SliceDemand = field(init=False)
     deferrals: DeferralMetrics = field(init=False)
     senders: MicrobatchSenders = field(init=False)
-    quarantine_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)  # held to send one
+    quarantine_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)  # held to send a line
     hooks: PreCallHooks = field(init=False)
     traffic: BackendTraffic = field(init=False)
     _shown: dict[str, ModelRouter] = field(default_factory=dict[str, ModelRouter])
