@@ -1,1 +1,1 @@
-"""Phase: create the batches of schedules."""
+"""The activities that create the batches of schedules."""

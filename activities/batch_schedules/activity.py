@@ -1,4 +1,4 @@
-"""Activities of a schedule that is due: admit its batch, record it or why there is none, wait for its end."""
+"""Activities of a schedule that is due: admit its batch, record the run, wait for the end of the batch."""
 
 import contextlib
 import logging
@@ -137,9 +137,9 @@ class BatchScheduling(ScheduleActivities):
             _log.warning("deleted schedule not removed from Temporal", extra=fields)
 
     async def _admit(self, schedule: ScheduleRow, batch_id: str) -> ScheduledBatch:
-        """Check whether a batch of the schedule may be created now.
+        """Check whether a batch of the schedule may be created now. Return its order, or why it is refused.
 
-        If it may, count it for the tenant's quota.
+        If the batch may be created, it is counted for the tenant's quota of live batches.
         """
         tenant, template, now = schedule.tenant, schedule.template, datetime.now(UTC).replace(microsecond=0)
         if refusal := await self._caller_refusal(tenant, template, now):

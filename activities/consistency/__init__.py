@@ -1,1 +1,1 @@
-"""Find differences between rows, workflow runs, files and counts, and repair them if the repair is safe."""
+"""Find differences between the rows, workflow runs, files and counts of batches, and repair some of them."""

@@ -94,7 +94,10 @@ class DuplicateSettler:
             raise PlanDamaged(f"{key!r} has {lines} lines; {share.duplicates} were committed.")
 
     def _add_rows(self, number: int, lines: list[bytes]) -> int:
-        """Store the duplicates of these lines, and write their custom_ids to the local file."""
+        """Store the duplicates of these lines, and write their custom_ids to the local file.
+
+        Return the number of duplicates.
+        """
         duplicates = list(decode_duplicates(lines))
         names = [one.custom_id.encode("utf-8", "surrogatepass") for one in duplicates]
         self._spool.require(sum(map(len, names)))
@@ -163,7 +166,7 @@ class _Originals:
         self._dead_letter = next(self._dead_letters, None)
 
     def find(self, offset: int) -> _Original:
-        """Return the result of the line at `offset` in the input.
+        """Return the result and the dead letter of the line at `offset` in the input.
 
         Raises:
             PlanDamaged: the line has no result.

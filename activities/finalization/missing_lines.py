@@ -62,7 +62,7 @@ class MissingLines:
         return offset + length
 
     def attempts_of(self, line: MissingLine) -> list[RecordRow]:
-        """Return rows of the line's attempts, after which it was sent again."""
+        """Return the index rows of the stored records about the line's attempts."""
         return self._attempts.between(line[4], line[5])
 
     def in_sending_order(self) -> Iterator[MissingLine]:
@@ -122,7 +122,11 @@ class MissingLines:
     def _without_result(
         self, selected: SelectedResults, completed: list[int], failed: list[int]
     ) -> Iterator[tuple[int, int, int, int]]:
-        """Yield the rows of planned lines without a result. Count all others by their model."""
+        """Yield the planned lines without a result. Count all other planned lines by their model.
+
+        Each item is (offset in the input, length, number of the model, place in its plan). `completed` and
+        `failed` are the counts, by number of the model.
+        """
         successes, failures = selected.output.offsets(), selected.error.offsets()
         success, failure = next(successes, _END), next(failures, _END)
         for row in map(_PLANNED.unpack, sorted_rows(self._planned, _PLANNED.size)):

@@ -192,7 +192,10 @@ class Ingestion(IngestionActivities):
             raise
 
     async def _store_custom_ids(self, order: BatchOrder, scanner: Scanner, spool: InputSpool) -> None:
-        """Store by which custom ids the batch is found. Parts that an earlier attempt has stored stay."""
+        """Store the index with which the database finds the batch by its custom ids.
+
+        The index has several parts. Parts that an earlier attempt has stored are kept.
+        """
         if scanner.custom_ids is None:
             return
         parts, number = scanner.custom_ids.parts(), 0

@@ -1,7 +1,7 @@
 """Make the input file of a batch without an upload: copy an object that the batch names, or write its calls.
 
-The result is a file of the tenant in the storage of Batchwright, where uploads are. Everything after it reads
-this file, so the object may change or disappear.
+The result is a file of the tenant in the storage of Batchwright, where uploads are. All later steps read this
+file, so the object may change or disappear afterwards.
 """
 
 from contextlib import aclosing
@@ -82,7 +82,11 @@ class InputCopy:
         return StoredBytes(await quotas.stored(tenant), quota) if quota else StoredBytes()
 
     async def _reserve(self, size: int, stored: StoredBytes) -> None:
-        """Count the bytes of the copy for the tenant's quota of stored bytes, before its file has a row."""
+        """Count the bytes of the copy for the tenant's quota of stored bytes, before the file has a row.
+
+        Raises:
+            InputRefused: the quota would be exceeded.
+        """
         order, quotas = self._order, self._database.quotas
         if stored.quota and not await quotas.admit_bytes(
             order.tenant, order.input_file_id, size, stored.quota

@@ -255,7 +255,8 @@ class Publisher:
     def _error_of(self, id: str, data: bytes) -> tuple[bytes, str]:
         """Create the error result of a line that failed during ingestion.
 
-        Return it, and the model that the line names. If the line names no model, the second item is empty.
+        Return the result line, and the model of the line. The model is empty if the request itself is
+        invalid, or if the line names no model and there is no default model.
         """
         order = self._context.order
         if order.policy.lines_fail_alone:

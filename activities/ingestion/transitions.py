@@ -22,8 +22,8 @@ _log = logging.getLogger(__name__)
 class BatchTransitions:
     """Changes the status of one batch at the end of its ingestion.
 
-    Each method returns the activity's result. An earlier attempt may have ended the batch already. It then
-    keeps its status, and the result says so.
+    Each method returns the activity's result. An earlier attempt may have ended the batch already. The batch
+    then keeps its status, and the result describes this status.
     """
 
     def __init__(self, order: BatchOrder, database: Database, metrics: Metrics) -> None:

@@ -31,7 +31,7 @@ def unpack_row(row: bytes) -> RecordRow:
 
 
 class RecordRows:
-    """A list of rows. Large lists are on the local disk, as far as `stored` is."""
+    """A list of rows about records. The rows are in `stored`, which may be on the local disk."""
 
     def __init__(self, stored: GrowingBytes) -> None:
         self._stored = stored
@@ -60,7 +60,10 @@ class RecordRows:
         self._stored.append(b"".join(rows))
 
     def in_order(self) -> Iterable[bytes]:
-        """Return the packed rows, sorted by key, segment and position. Do not add rows meanwhile."""
+        """Return the packed rows, sorted by key, segment and position.
+
+        Add no rows before you have read the whole result.
+        """
         return sorted_rows(self._stored, ROW_BYTES)
 
     def clear(self) -> None:

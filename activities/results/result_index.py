@@ -189,9 +189,9 @@ class ResultIndex:
     def select(self) -> SelectedResults:
         """Select one result for each line: a success if there is one, an error if there is none.
 
-        If a line has several successes, or only several errors, select the result whose segment (stored
-        object) has the lowest name. If results are added later, call this again. An earlier selection must
-        then not be used any longer, because its rows are deleted.
+        If several successes, or several errors and no success, exist for a line, the result whose segment
+        (stored object) has the lowest name is selected. If results are added later, call this again. An
+        earlier selection must then not be used any longer, because its rows are deleted.
         """
         output, error = self._selected
         output.clear()
@@ -254,7 +254,7 @@ class ResultIndex:
         """Yield the dead letters of failed lines, sorted by offset in the input.
 
         Each item is (offset of the line in the input, dead letter). A dead letter records why the line
-        failed. It is returned only if it is in the same segment as the line's selected result.
+        failed. It is yielded only if it is in the same segment as the line's selected result.
         """
         if not self._dead_letters:
             return
@@ -270,7 +270,7 @@ class ResultIndex:
                 yield offset_of(key), self._read(length, position)
 
     def attempts(self) -> RecordRows:
-        """Return rows of the attempts after which lines were sent again, sorted by offset in the input."""
+        """Return the rows of all records of attempts except dead letters, sorted by offset in the input."""
         ordered = RecordRows(self._spool.new_bytes())
         rows = iter(self._attempts.in_order())
         while some := list(islice(rows, _RECORDS_AT_ONCE)):

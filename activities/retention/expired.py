@@ -153,9 +153,12 @@ async def _remove_rows(
 ) -> SweepPosition | None:
     """Remove database rows that refer to no objects, page by page, until none is left or the turn ends.
 
+    Return `position` if rows are left for the next turn; None if none is left.
+
     Args:
         count: returns how many rows would be removed, for a dry run.
-        remove: removes at most so many rows, and returns how many it has removed.
+        remove: called with a maximum number of rows; removes at most so many, and returns how many it has
+            removed.
     """
     if turn.dry_run:
         turn.count_deleted(await count())

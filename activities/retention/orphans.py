@@ -33,7 +33,7 @@ async def unfinished_objects(turn: RetentionTurn, position: SweepPosition) -> Sw
     """Delete the remains of writes to storage that were abandoned at least `MAX_WRITE_TIME` ago.
 
     Return None, because one turn deletes all remains and no further turn is needed. A dry run does nothing,
-    because the storage cannot count them.
+    because the storage cannot count the remains without deleting them.
     """
     if not turn.dry_run:
         turn.count_deleted(await turn.storage.sweep(MAX_WRITE_TIME))
@@ -134,8 +134,8 @@ def _tenant_done(turn: RetentionTurn, tenant: str) -> SweepPosition:
 async def _tenants(turn: RetentionTurn, position: SweepPosition) -> AsyncGenerator[str]:
     """Yield the names of the tenants that are left, beginning at `position`.
 
-    If `position.at` is None, the first one is the tenant in `position`. If it is set, this tenant is done,
-    and the first one is the next tenant.
+    If `position.at` is None, the first name is the tenant in `position`. If `position.at` is set, this tenant
+    is done, and the first name is the next tenant.
     """
     after = position.tenant
     if after and position.at is None:

@@ -77,18 +77,19 @@ class JobCanceller:
     """Cancels the jobs of ended batches at their backends.
 
     A turn is one attempt to send lines of a slice. If a batch ends early during a turn, the turn itself
-    cancels its jobs. If it ends between two turns, the jobs continue. The worker that writes the files of the
-    batch then cancels them.
+    cancels its jobs. If the batch ends between two turns, the jobs continue until the worker that writes the
+    batch's files cancels them.
     """
 
     def __init__(self, routers: RouterLookup, metrics: Metrics) -> None:
         self._routers, self._metrics = routers, metrics
 
     async def cancel(self, order: BatchOrder, models: Iterable[str], jobs: Sequence[RunningJob]) -> None:
-        """Cancel jobs of a batch at their backends, within a few seconds. All other jobs end by themselves.
+        """Cancel jobs of a batch at their backends. After 5 s, stop and leave the other jobs running.
 
         Args:
             models: models of the batch.
+            jobs: the jobs to cancel.
         """
         if not jobs:
             return

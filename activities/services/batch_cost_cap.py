@@ -4,9 +4,9 @@ A process knows the cost of its own slices at once. It knows the cost of slices 
 refresh. So a batch may cost a little more than its cap, for two reasons: some requests are in flight when the
 cap is reached, and other workers notice this only about three seconds later.
 
-A process that finds the cap reached sends nothing more of the batch. At its next refresh, it records in the
-database that the cap is reached, unless the cap was raised before that. Only then do the slices end. So a
-change of a cap that the API has accepted always takes effect.
+When a process finds that the cap is reached, it sends no more lines of the batch. At its next refresh, it
+records in the database that the cap is reached, unless the cap was raised before that. The slices end only
+after this record. So a change of a cap that the API has accepted always takes effect.
 """
 
 import time

@@ -30,9 +30,9 @@ class StoredShares(TenantShares):
     worker learns of other workers from their heartbeats. So when another worker begins its first such slice,
     the parts together may exceed the cap for a few seconds.
 
-    The rates of a tenant are divided in the same way, but the new worker sends nothing until the other
-    workers know of it. What interactive calls use of a rate is subtracted before, but a tenth of the rate is
-    always left to batches.
+    The rates of a tenant are divided in the same way. But a new worker sends nothing until the other workers
+    know of it. The part of a rate that interactive calls use is subtracted before the rate is divided. At
+    least a tenth of the rate is always left to batches.
     """
 
     def __init__(self, database: Database, worker_id: str) -> None:

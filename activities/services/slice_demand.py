@@ -272,9 +272,9 @@ class SliceDemand:
     def _seeks_tenant(self, name: str, queue: TaskQueueSlices) -> bool:
         """Return True if the worker should take another slice, to search for a slice of a tenant.
 
-        The tenant has a waiting batch without a slice with lines on this worker. If the tenant has no lines
-        on this worker at all, the search starts at once. If it has some, there is a search every
-        `_SEEK_SECONDS`. `_end_search` decides what happens to the slice that is found.
+        The search is for a tenant that has more waiting batches than batches with lines on this worker. If
+        the tenant has no lines on this worker at all, the search starts at once. If it has some, there is a
+        search every `_SEEK_SECONDS`. `_end_search` decides what happens to the slice that is found.
         """
         now = self._clock()
         if queue.is_checked or now < queue.seek_after:
