@@ -206,7 +206,7 @@ class BatchWorkflow:
         self._end_early(BatchStatus.EXPIRED)
 
     async def _wait_for_start(self) -> bool:
-        """Wait until the batch's `start_at`, and return True. Return False if the batch is cancelled before.
+        """Wait until the batch's `start_at`. Return False if the batch is cancelled before that time.
 
         A timer is used, and not Temporal's start delay, because each signal would end that delay.
         """
@@ -370,16 +370,14 @@ class BatchWorkflow:
         )
 
     async def _end_in_time(self, status: BatchStatus, step: workflow.ActivityHandle[T]) -> None:
-        """Wait for an activity.
+        """Wait for an activity, but at most FILES_TIMEOUT.
 
-        If it takes too long, set the batch's final status before the files are written. Also do this if the
-        activity fails because storage is unavailable. If an operator abandons the files, return at once and
-        set no status.
+        If the activity takes longer, or fails because storage is unavailable, set the batch's final status
+        now. The files are written later. If an operator abandons the files, return at once and set no status.
 
         Args:
             status: the final status.
-            step: the running ingestion or finalization. If it takes longer than FILES_TIMEOUT, it is not
-                cancelled.
+            step: the running ingestion or finalization. It is not cancelled.
         """
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(

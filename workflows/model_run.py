@@ -1,4 +1,7 @@
-"""The model run workflow, which runs one model's part of a batch. With a long history it continues as new."""
+"""The model run workflow, which runs one model's part of a batch.
+
+If its history is long, the workflow continues as new.
+"""
 
 from temporalio import workflow
 
@@ -12,7 +15,7 @@ with workflow.unsafe.imports_passed_through():
 class ModelRunWorkflow:
     """Runs all slices of one model of a batch. A slice is a part of the model's lines.
 
-    Signals pause, resume or stop it.
+    Signals pause, resume or stop the run.
     """
 
     @workflow.init

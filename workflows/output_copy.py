@@ -20,7 +20,7 @@ class OutputCopyWorkflow:
     async def run(self, order: BatchOrder) -> OutputCopyState:
         """Copy the files, and return the final state.
 
-        If that takes longer than 72 h, or an operator cancels the workflow, the state becomes `failed`.
+        If the copy takes longer than 72 h, or an operator cancels the workflow, the state becomes `failed`.
         """
         try:
             return await workflow.execute_activity_method(

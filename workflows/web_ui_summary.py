@@ -24,7 +24,7 @@ _MAX_MODELS = 20
 def ensure_search_attributes(order: BatchOrder) -> None:
     """Set missing search attributes of the workflow.
 
-    They are missing if it was started by hand, for example.
+    For example, they are missing if the workflow was started by hand.
     """
     known = workflow.info().typed_search_attributes
     missing = [

@@ -28,8 +28,8 @@ class WebhookDeliveryWorkflow:
     async def run(self, order: DeliveryOrder) -> DeliveryResult:
         """Send a webhook, with retries, until it succeeds or the retry period of 72 h is over.
 
-        It also ends if the endpoint is deleted or disabled. A test event is attempted for only 5 min. Return
-        the number of attempts and the outcome of the last attempt.
+        The workflow also ends if the endpoint is deleted or disabled. A test event is attempted for only 5
+        min. Return the number of attempts and the outcome of the last attempt.
         """
         period = TEST_RETRY_PERIOD if order.is_test else RETRY_PERIOD
         began, attempt = workflow.now(), 0
