@@ -15,7 +15,7 @@ from batchwright.telemetry.metrics import Metrics
 
 
 def register_backend_metrics(registry: BackendRegistry, metrics: Metrics) -> None:
-    """From now on, record the latency of health probes, and update the backend gauges before each scrape."""
+    """Make the registry report the latency of health probes, and each scrape update the backend gauges."""
 
     def on_probe(url: str, seconds: float) -> None:
         metrics.backend_latency.labels(url).observe(seconds)
@@ -67,7 +67,10 @@ def outstanding_requests(registry: BackendRegistry) -> dict[tuple[str, str], int
 
 
 def open_circuits(registry: BackendRegistry) -> frozenset[tuple[str, str]]:
-    """Return each (model, backend URL) whose circuit breaker is open in this worker."""
+    """Return each (model, backend URL) whose circuit breaker is open in this worker.
+
+    If a model has several upstreams with the same URL, all of their circuit breakers must be open.
+    """
     found: dict[tuple[str, str], bool] = {}
     for router in registry.routers:
         for upstream in router.upstreams:

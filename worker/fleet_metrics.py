@@ -254,10 +254,9 @@ class TemporalEndedRuns(EndedRunLookup):
 
 
 class LostRunCollector:
-    """Counts lost batches. A lost batch has not ended, but its workflow run has failed, timed out or was
-    stopped.
+    """Counts lost batches: live batches whose workflow run has failed, timed out or was stopped.
 
-    No process works on it any longer.
+    No process works on a lost batch any longer.
     """
 
     def __init__(self, runs: EndedRunLookup, live: LiveBatchCollector, metrics: Metrics) -> None:
@@ -286,7 +285,8 @@ class MaintenanceCollector:
         """Read the last results of retention and consistency checks, and set their gauges.
 
         Raises:
-            DatabaseUnavailable: the database does not respond. Gauges that are not set yet keep their values.
+            DatabaseUnavailable: the database does not respond. Gauges that this call has not set before the
+                error keep their values.
         """
         metrics = self._metrics
         for kind, at in (await self._retention.successes()).items():

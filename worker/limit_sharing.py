@@ -37,7 +37,7 @@ class Heartbeats(Protocol):
 class Backends(Protocol):
     @property
     def gateways(self) -> Sequence[BackendConfig]:
-        """Backends whose models are those in the backends' own lists of models."""
+        """Gateways: backends that serve all models in their own model lists."""
         ...
 
     @property
@@ -187,8 +187,8 @@ class LimitSharing:
 
         The number of interactive requests varies around its mean by about the square root of the mean. So the
         mean and half of this root are kept free. Half is enough, because a request without a free place only
-        waits for the next line to end. If many more are in flight now, their number has grown. Then this
-        number less the root is used.
+        waits for the next line to end. If the present number of interactive requests, less the root, is
+        higher, this number is kept free instead, because the traffic has grown.
 
         If a backend serves direct callers first, nothing is kept free, because it refuses lines of batches
         itself.

@@ -94,7 +94,8 @@ class PollerSupervisor:
 
     Args:
         pollers: starts the pollers, and stops them after their current work.
-        create: returns, for a set of models, a function for each task queue that creates its poller.
+        create: called with the required models; returns for each task queue a function that creates the
+            poller of the queue.
         required: the models that live batches need.
         limiter: sets the rate limit of a queue before the queue is polled.
         registry: deletes models that no live batch needs and no backend offers.

@@ -108,7 +108,7 @@ class WaitingReasonMonitor:
     async def _file_reasons(self, now: datetime) -> dict[_BatchModel, str]:
         """Return a waiting reason for each live batch whose next activity reads or writes files.
 
-        The reason is that no worker polls the queue of these activities. Call this only if that is so.
+        The reason says that no worker polls the queue of these activities. Call this only if this is true.
         """
         reason = unpolled_reason(IO_QUEUE)
         return {
@@ -124,7 +124,7 @@ class WaitingReasonMonitor:
 
         There are three possible reasons:
 
-        - An operator has stopped the tenant or the model.
+        - An operator holds the tenant or the model.
         - No worker polls the model's queue.
         - Activities wait in the queue, and no line got a result for some seconds.
 

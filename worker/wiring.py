@@ -92,7 +92,7 @@ WORKFLOWS = (
     ScheduledBatchWorkflow,
     OutputCopyWorkflow,
 )
-_WEBHOOK_SLOTS = 50  # they mostly wait for endpoints
+_WEBHOOK_SLOTS = 50  # deliveries mostly wait for endpoints
 _OUTPUT_COPY_SLOTS = 4  # each holds up to three parts of a file, of 8 MiB or more
 
 
