@@ -12,7 +12,7 @@ DATABASE_MARK = "database-mark"
 
 
 def tenant_root(tenant: str) -> str:
-    """Return the prefix with which the keys of all objects of a tenant begin."""
+    """Return the key prefix of all objects of a tenant."""
     return f"{tenant_hash(tenant)}/"
 
 
@@ -21,7 +21,7 @@ def upload_key(tenant: str, file_id: str, nonce: str) -> str:
 
 
 def parts_root(tenant: str, upload_id: str) -> str:
-    """Return the prefix with which the keys of all parts of an upload begin."""
+    """Return the key prefix of all parts of an upload."""
     return f"{tenant_hash(tenant)}/uploads/{upload_id}/"
 
 
@@ -30,7 +30,7 @@ def part_key(tenant: str, upload_id: str, part_id: str) -> str:
 
 
 def batch_root(tenant: str, batch_id: str) -> str:
-    """Return the prefix with which the keys of a batch's objects begin, except output and error files."""
+    """Return the key prefix of all objects of a batch, except output and error files."""
     return f"{tenant_hash(tenant)}/batches/{batch_id}"
 
 
@@ -100,7 +100,7 @@ def resumed_segment(prefix: str, number: int) -> str:
 
 
 def ingest_root(tenant: str, batch_id: str) -> str:
-    """Return the prefix with which the keys of everything that ingestion writes for a batch begin.
+    """Return the key prefix of all objects that ingestion writes for a batch.
 
     Each attempt of ingestion has its own, longer prefix.
     """

@@ -102,7 +102,7 @@ class KnownObjects:
 
 
 def orphaned_keys(objects: Iterable[WrittenObject], known: KnownObjects, before: datetime) -> list[str]:
-    """Return the keys of those `objects` that may be deleted because no database row refers to them.
+    """Return the keys of the objects that may be deleted, because no database row refers to them.
 
     Three kinds of objects are left out: objects that have changed since `before`, objects that a live batch
     may still be writing, and objects whose key has an unknown form.

@@ -22,12 +22,12 @@ _UNPOLLED = "no worker polls its queue"
 
 
 def polled_queue_stats(queues: Iterable[str]) -> dict[str, float]:
-    """Return the statistics with which a worker reports the queues that it polls, for its heartbeat."""
+    """Return the heartbeat statistics of a worker about the queues that the worker polls."""
     return {f"{_POLLS}{queue}": 1.0 for queue in queues}
 
 
 def running_slice_stats(slices: Mapping[tuple[str, str], int]) -> dict[str, float]:
-    """Return the statistics with which a worker reports its running slices, for its heartbeat.
+    """Return the heartbeat statistics of a worker about its running slices.
 
     Args:
         slices: number of running slices by (batch id, model).

@@ -54,7 +54,7 @@ class ChatExecutor(Protocol):
         ...
 
     def split(self, response: bytes, count: int) -> Sequence[ChatResult]:
-        """Return the results of the chats in a response, in the order in which the chats were joined.
+        """Return the results of the chats in a response, in the order of the `conversations` in `join`.
 
         `count` is the number of chats. The returned list must have one item for each chat.
         """
@@ -107,7 +107,7 @@ def _check_types(result: ChatResult) -> ChatResult:
     """Check the types in a result of the operator's executor. Return the result, with its body as bytes.
 
     Raises:
-        ValueError: the result is not a pair, or its status is not None and not from 200 to 599.
+        ValueError: the result is not a pair, or its status is a number outside 200 to 599.
         TypeError: status or body has a wrong type.
     """
     status, body = result

@@ -48,8 +48,7 @@ class JobReport(NamedTuple):
 class InvalidJobReport(ValueError):
     """Raised if a backend's report on a job cannot be used.
 
-    The message continues a sentence that begins with the backend's name, such as "sent a body that is not
-    JSON".
+    The message is a sentence without its subject, the backend. Example: "sent a body that is not JSON".
     """
 
 
@@ -102,7 +101,7 @@ def job_path(template: str, job_id: str) -> str:
 def _id_of(fields: _Fields, config: JobConfig) -> str:
     """Return the job's id from a report.
 
-    Return an empty string if there is no id, or if it is not safe in a path.
+    Return an empty string if the id is missing or unsafe in a path.
     """
     names = [config.id_field] if config.id_field else ["job_id", "id"]
     for name in names:

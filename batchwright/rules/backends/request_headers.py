@@ -20,7 +20,7 @@ _BODY_HEADERS = frozenset({"content-encoding", "content-language", "content-rang
 
 
 class HeaderConflict(NamedTuple):
-    """A configured header that a model cannot use. It occurs twice, or Batchwright itself sends this header.
+    """A configured header that a model cannot use: it occurs twice, or Batchwright sends it itself.
 
     Attributes:
         backend: index of the header's backend in the model; None for the model's `jobs.callback_header`.

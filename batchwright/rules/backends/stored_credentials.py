@@ -1,4 +1,4 @@
-"""Check which stored keys and certificates may be used by a model that was changed at run time.
+"""Check which stored keys and certificates a model may use after a change at run time.
 
 Only the registry file decides which host receives a stored key or client certificate. A change at run time
 can change where requests go, and must not be able to send a key to another host.
@@ -19,7 +19,7 @@ _SHOWN_CHARACTERS = 80  # maximum characters of a value in a message
 
 
 class CredentialMisuse(NamedTuple):
-    """A backend's setting that uses a key or certificate which this backend must not use.
+    """A setting of a backend that names a key or certificate that is forbidden for this backend.
 
     Attributes:
         backend: index of the backend in its model.

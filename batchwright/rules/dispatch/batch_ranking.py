@@ -87,7 +87,8 @@ _NEW = Rank(is_safe=True, value=0.0)
 class BatchRanks(dict[str, Rank]):
     """Ranks of the batches of one model, by batch id.
 
-    If a batch is not known yet, it comes before all batches that are not at risk of missing their deadline.
+    A batch that is not known yet comes after the batches at risk of missing their deadline, and before all
+    others.
 
     Attributes:
         first: for each tenant and priority, the batch with the lowest rank, as (tenant, batch id). Tenants
@@ -113,8 +114,8 @@ class BatchSchedule:
     do not wait for large ones.
 
     A batch is at risk if it would end in the last quarter of its window or later. This is computed as if the
-    batch could send at the present rate of its whole priority. If a batch can no longer end in time, it is
-    ranked by its lines, like a batch that is not at risk.
+    batch could send at the present rate of its whole priority. A batch that can no longer end in time is not
+    at risk, and is ranked by its lines.
     """
 
     def __init__(self) -> None:

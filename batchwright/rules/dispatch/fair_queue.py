@@ -71,9 +71,10 @@ class FairShare:
     that got the last permit. A lead of 5 s counts as one more request in flight. A longer lead counts as
     more, but always as less than two. A negative lead counts in the same way as fewer requests.
 
-    A tenant that begins to wait starts at the lowest clock among the waiting tenants and the tenant that got
-    the last permit. So it gets no advantage for the time when it sent less than its share, and after a pause
-    it has no debt.
+    When a tenant begins to wait, its clock is raised to the lowest clock among the waiting tenants and the
+    tenant that got the last permit. A clock that is higher stays. So a tenant gets no advantage for the time
+    when it sent less than its share. After a pause, a higher clock is lowered to this value, so the tenant
+    has no debt.
     """
 
     def __init__(self) -> None:

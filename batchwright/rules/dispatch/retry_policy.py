@@ -206,7 +206,7 @@ _BODY = msgspec.json.Decoder(_GatewayErrorBody)
 
 
 def _beginning(body: bytes) -> str:
-    """Return an error's type, code and beginning of its message, in lower case and joined by spaces.
+    """Return the type, the code and the beginning of the message of an error, in lower case and joined.
 
     If the body is not JSON, return the beginning of the body. If the body starts like a JSON object but
     cannot be parsed, return an empty string.
@@ -255,7 +255,7 @@ def backoff(
 
 
 def within_deadline(wait: float, remaining: float) -> float:
-    """Shorten a wait, so that it takes at most half of the time that remains until the deadline.
+    """Shorten a wait to at most half of the time until the deadline. Return the shortened wait.
 
     The other half is left for the request itself, so that its response can still arrive in time. Both values
     are seconds.

@@ -1,7 +1,8 @@
 """Forecast when live batches will be done, from the remaining lines and the rate at which lines settle.
 
-The forecast assumes that tenants share a model by weight, that the batches of a tenant divide the tenant's
-share, and that nothing is idle. It does not consider batches that will be created later.
+The forecast assumes that tenants share a model by weight, and that the batches of a tenant divide the
+tenant's share. It also assumes that no backend is idle. It does not consider batches that will be created
+later.
 """
 
 import math

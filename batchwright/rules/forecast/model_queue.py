@@ -64,8 +64,8 @@ class RemainingTime(NamedTuple):
 class QueueForecast:
     """Forecasts when the batches in the queue of one model will be done.
 
-    The forecast assumes that tenants share the model by weight, that the batches of a tenant divide the
-    tenant's share, and that nothing is idle.
+    The forecast assumes that tenants share the model by weight, and that the batches of a tenant divide the
+    tenant's share. It also assumes that no backend is idle.
     """
 
     def __init__(

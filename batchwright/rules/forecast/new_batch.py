@@ -19,8 +19,9 @@ class StartTime(NamedTuple):
     Attributes:
         p50: the batch is done within this number of seconds with a probability of 50 %.
         p90: the batch is done within this number of seconds with a probability of 90 %.
-        soonest: the best case in seconds: the batch goes before all others of its priority, and its lines are
-            much less work than average lines. It is very unlikely that the batch is done earlier.
+        soonest: number of seconds in the best case. It is very unlikely that the batch is done earlier. In
+            the best case, the batch goes before all others of its priority, and its lines are much less work
+            than average lines.
     """
 
     p50: float

@@ -12,8 +12,8 @@ _BUSY_PART = 0.5
 class SteadyRate:
     """Measures how fast a model settles lines, for forecasts of batches that begin later.
 
-    Some periods say nothing about later batches: no backend is available, only tenants with caps have lines
-    left, or most lines wait for a retry. After such a period, the measurement starts again.
+    After three kinds of periods, the measurement starts again, because they show nothing about later batches:
+    no backend was available, only tenants with caps had lines left, or most lines waited for a retry.
     """
 
     def __init__(self) -> None:

@@ -47,7 +47,7 @@ class CustomIdPart(NamedTuple):
 class CustomIdIndex:
     """Collects the custom ids of an input. Each custom id takes 8 bytes.
 
-    The salt is new for each index, so that no client can construct custom ids that share a bucket.
+    The salt is new for each index. So no client can construct custom ids with the same bucket.
     """
 
     def __init__(self, new_bytes: NewBytes) -> None:
@@ -63,8 +63,8 @@ class CustomIdIndex:
     def parts(self) -> Iterator[CustomIdPart]:
         """Yield the parts of the index.
 
-        Part N is always about the same lines of an input. So an index that a later attempt makes can be
-        combined with parts that an earlier attempt has stored.
+        Part N is always about the same lines of an input. So parts from different attempts of an activity can
+        be combined.
         """
         return (_part(self._salt, rows) for rows in self._rows.pieces(_PART_LINES * _ROW.size))
 

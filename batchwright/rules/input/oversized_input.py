@@ -60,8 +60,8 @@ def divide(file: IO[bytes], limits: PartLimits, new_bytes: NewBytes = GrowingByt
         new_bytes: creates the storage for custom ids beyond the first million. Each of them takes 20 bytes.
 
     Raises:
-        DuplicateCustomId: there are several parts, and a custom id occurs twice. The API would not notice
-            this, because it compares only the ids of one batch.
+        DuplicateCustomId: there are several parts, and a custom id occurs twice. The API would accept this,
+            because it compares only the ids of one batch.
     """
     parts, ids = list[InputPart](), LineIds(new_bytes)
     start, end, count = 0, 0, 0

@@ -118,10 +118,10 @@ def estimate_object(
     """Return the estimate of an input's tokens and cost, as clients see it.
 
     Args:
-        read: it must have read the whole input.
+        read: the estimator, after it has read the whole input.
         prices: prices by model.
         history: earlier requests by model, for the expected number of output tokens.
-        refused: models whose lines would fail without being sent, with the error code of these lines.
+        refused: error codes by model, for models whose lines would fail without being sent.
     """
     models: list[ModelEstimateObject] = []
     totals = list[tuple[int | None, int | None]]()

@@ -2,8 +2,8 @@
 
 Prompts from the same template begin with the same bytes, so a key made of these bytes could not sort them.
 Therefore the key of a prompt is relative to another text: the first prompt with the same prefix (system
-messages and tools). It encodes how many bytes the two prompts have in common, which of the two sorts first,
-and the bytes that follow.
+messages and tools). The key encodes three things: how many leading bytes the two prompts have in common,
+which prompt sorts first, and the bytes that follow in this prompt.
 """
 
 import struct

@@ -1,4 +1,4 @@
-"""Set of the result lines that a client has received, so that it can skip lines that come again."""
+"""Set of the result lines that a client has received. With it, the client skips repeated lines."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ class SeenLines:
         self._rows.append(b"".join(map(_row, ids)))
 
     def sort(self) -> None:
-        """Sort the ids. If none was added since the last call, nothing happens."""
+        """Sort the ids. If no id was added since the last call, do nothing."""
         if len(self._rows) == self._sorted:
             return
         ordered, block = self._new_bytes(), list[bytes]()

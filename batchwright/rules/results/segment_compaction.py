@@ -38,7 +38,7 @@ def compact_segments(segments: Iterable[bytes]) -> bytes:
 def _dead_letter_records(
     finals: dict[int, _SegmentRecord], kept: dict[int, _SegmentRecord]
 ) -> Iterable[_SegmentRecord]:
-    """Yield the dead letters that are kept: those of lines that have an error as their merged result.
+    """Yield the dead letters of the lines whose merged result is an error. Only these dead letters are kept.
 
     A dead letter is the record of a line's final failure. If another attempt of the line succeeded, the dead
     letter is dropped.
