@@ -12,7 +12,7 @@ SUSPEND_AWARE_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 def suspend_aware_clock() -> float:
     """Return the seconds of a monotonic clock that does not stop while the machine is suspended.
 
-    On Linux, `time.monotonic` stops during a suspension, so a worker would not notice the suspension. It
-    would then send lines that Temporal has given to another worker meanwhile.
+    On Linux, `time.monotonic` stops during a suspension, so a worker would not notice the suspension. The
+    worker would then send lines that Temporal has meanwhile given to another worker.
     """
     return time.clock_gettime(SUSPEND_AWARE_CLOCK)

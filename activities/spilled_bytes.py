@@ -137,7 +137,7 @@ class _SpilledBytes(GrowingBytes):
         self._release()
 
     def _release(self) -> None:
-        """Return the memory that was reserved."""
+        """Give the reserved memory back to `SpillSpace`."""
         self._space.give_back(self._reserved)
         self._reserved, self._most = 0, _CHUNK_BYTES
 

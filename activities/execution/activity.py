@@ -119,9 +119,9 @@ def require_share(worker: WorkerContext, request: SliceRequest) -> None:
 def require_need(held: HeldSlice, request: SliceRequest) -> None:
     """Check that the worker still needs the slice. If it does not, return the slice to its queue.
 
-    A worker sometimes searches for a slice of a certain tenant or batch. It then takes the next slice of the
-    queue, which may belong to another tenant or batch. The worker may not need such a slice
-    (`HeldSlice.is_surplus`).
+    A worker sometimes searches for a slice of a certain tenant or batch. But it always gets the next slice of
+    the queue, possibly of another tenant or batch. If the worker does not need such a slice, the slice is
+    surplus (`HeldSlice.is_surplus`).
 
     The slice still runs in two cases: if its deadline has passed, and if its last attempt crashed. In the
     second case, a new attempt that ends early would hide the crash.

@@ -134,8 +134,8 @@ class SliceAttempt:
     def cancelled(self) -> None:
         """Stop the attempt, because Temporal's SDK has cancelled the activity.
 
-        The SDK also reports the cause: a cancel of the batch, a shutdown of the worker, an operator who
-        paused or reset the activity, or the loss of the lease.
+        The cause decides the reason of the stop. The SDK reports one of four causes: the batch was cancelled,
+        the worker shuts down, an operator paused or reset the activity, or the lease was lost.
         """
         details = activity.cancellation_details()
         if details is not None and details.cancel_requested:
@@ -284,7 +284,7 @@ class SliceAttempt:
         """Merge the small segments of the slice into one if there are too many of them.
 
         A segment is a stored object with results. If the slice is finished, small segments are merged if this
-        at least halves their number. If it is not finished, they are merged if there are at least
+        at least halves their number. In an unfinished slice, they are merged if there are at least
         `_COMPACT_BETWEEN_TURNS` of them. After a signal to stop, such as a cancel or a shutdown, nothing is
         merged, because finalization may already be reading the segments.
 

@@ -57,7 +57,7 @@ class SliceDispatcher:
         return reason
 
     def wake(self) -> None:
-        """Make the send loop check at once if it has to stop, and not only at its next tick."""
+        """Make the send loop check now, instead of at its next tick, if it has to stop."""
         if not self._sender.may_send_now():
             self._sender.leave_queue()
         self._state.wake.set()
@@ -137,7 +137,7 @@ class SliceDispatcher:
     async def _rest(self, seconds: float) -> None:
         """Wait until the send loop has something to do (`TurnState.wake` is set), but at most `seconds`.
 
-        If it was set since the last call, return at once.
+        If the event was set since the last call, return at once.
         """
         timer = asyncio.get_running_loop().call_later(seconds, self._state.wake.set)
         try:
@@ -222,7 +222,7 @@ class SliceDispatcher:
     # Lines that may crash a worker
 
     async def _track_next_lines(self) -> None:
-        """Store which lines will be sent next, so that a crash can be traced to them.
+        """Record in storage which lines will be sent next.
 
         If the worker crashes, one of these lines may be the cause. The next attempt therefore quarantines
         them.

@@ -87,11 +87,11 @@ class SliceLease:
 def is_fresh_attempt(info: activity.Info, now: datetime) -> bool:
     """Return True if the slice's first heartbeat can wait, because its first attempt has just started.
 
-    Return False if a heartbeat must be sent at once. This is so in two cases:
+    Return False if a heartbeat must be sent at once, in two cases:
 
     - This is a later attempt. Its heartbeat must report the crashes of earlier attempts.
-    - This is a first attempt that started long ago, in a process that was frozen. It must check that it still
-      owns the slice.
+    - This is a first attempt that started long ago, in a process that was frozen. Its heartbeat shows if it
+      still owns the slice.
 
     If the worker's clock is wrong, the result may be False by mistake, which only costs one heartbeat.
     """

@@ -231,10 +231,10 @@ class LineQueue:
         return self._ready.pop()
 
     def reselect(self, line: SliceLine) -> SliceLine:
-        """Choose again which line to send, in place of a line that `next` returned earlier.
+        """Choose again which line to send. `line` is a line that `next` has returned.
 
-        The result is usually `line` itself. It is another line if lines with the same system prompt should
-        now wait for a response.
+        Usually return `line` itself. Return another line if lines with the same system prompt should now wait
+        for a response.
         """
         if not line.prefix_group or line.attempt.job is not None or line.attempt.crashes:
             return line

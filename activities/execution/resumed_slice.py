@@ -64,8 +64,8 @@ class StoredResults:
 async def read_stored_results(storage: Storage, folder: str) -> StoredResults:
     """Read the results of the slice's earlier turns from all segments (stored objects) in `folder`.
 
-    If a segment disappears meanwhile, the folder is listed again. This can happen because an attempt that no
-    longer owns the slice may still be merging segments, and merging deletes the old ones.
+    If a segment disappears meanwhile, the folder is listed again. An attempt that has lost the slice may
+    still be merging segments, and deletes the merged ones.
 
     Raises:
         SegmentDamaged: a segment is not readable.

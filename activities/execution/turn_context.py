@@ -1,4 +1,4 @@
-"""Objects and state that the parts of one turn of a slice share, and the error that precedes another turn."""
+"""Objects and state that the parts of one turn of a slice share, and the error that ends a turn early."""
 
 import asyncio
 from dataclasses import dataclass, field

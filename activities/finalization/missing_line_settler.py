@@ -141,7 +141,7 @@ class _PlacedLines:
         """Return those of `lines` that have no result.
 
         Args:
-            number: number of the model to whose shard the lines belong.
+            number: number of the model. The lines are from its shard.
             place: number of lines that come before them in the shard.
         """
         found: list[tuple[MissingLine, bytes]] = []

@@ -55,7 +55,7 @@ class MissingLines:
 
     @property
     def end(self) -> int:
-        """End of the last of these lines in the input, in bytes. There must be at least one line."""
+        """Position in the input after the last of these lines, in bytes. There must be at least one line."""
         offset, length, *_ = _MISSING.unpack(
             self._rows.read(len(self._rows) - _MISSING.size, len(self._rows))
         )

@@ -23,7 +23,7 @@ async def answer_calls(
     """Record an answer for each call of the batch that has no answer yet.
 
     A call is a single request that runs as a line of a batch. Workers record the answers of most calls when
-    they store results. A call has no answer if this failed, or if the call was never sent.
+    they store results. A call has no answer if the recording failed, or if the call was never sent.
 
     Raises:
         DatabaseUnavailable: the database does not respond.

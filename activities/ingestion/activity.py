@@ -83,7 +83,7 @@ class Ingestion(IngestionActivities):
 
     @activity.defn
     async def ingest(self, order: BatchOrder) -> IngestResult:
-        """Validate the input of a batch, and plan in which order and slices its lines are sent.
+        """Validate the input of a batch, put its lines in the order of sending, and divide them into slices.
 
         Return the plan's key prefix and counts. The batch's status becomes `in_progress` or `failed`. If the
         deadline has passed, no line will be sent. The plan is still written, because finalization needs it to

@@ -209,7 +209,7 @@ class SourceBatchGone(Exception):
 async def resumed_results(
     order: BatchOrder, database: Database, storage: Storage, settings: Settings
 ) -> AsyncGenerator[ResumedResults | None]:
-    """Context manager that yields an object which copies the results of the batch that is resumed.
+    """Context manager that yields a copier for the results of the source batch, which is resumed.
 
     If the batch does not resume another batch, it yields None. The local disk needs space for twice the size
     of the results.

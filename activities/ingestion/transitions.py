@@ -1,4 +1,4 @@
-"""End the ingestion of a batch in its row: start the batch, fail it or cancel it."""
+"""Record in the database how a batch's ingestion ended: the batch is started, failed or cancelled."""
 
 import logging
 from collections.abc import Mapping
@@ -133,7 +133,8 @@ def _now() -> datetime:
 def _began_at() -> datetime:
     """Return when the first attempt of this activity began.
 
-    Later attempts do not know this time. They return the time when the first attempt was scheduled.
+    In later attempts, this time is not known. The result is then the time when the first attempt was
+    scheduled.
     """
     info = activity.info()
     return info.started_time if info.attempt == 1 else info.scheduled_time

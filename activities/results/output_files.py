@@ -44,7 +44,7 @@ class OutputFiles:
     ) -> list[FileRow | None]:
         """Write the output file and the error file. Return the database row of each, in this order.
 
-        If a file would have no lines, it is not written, and None takes the place of its row.
+        A file without lines is not written, and None takes the place of its row.
 
         Args:
             spool: the local file with the results.

@@ -189,9 +189,9 @@ class ResultIndex:
     def select(self) -> SelectedResults:
         """Select one result for each line: a success if there is one, an error if there is none.
 
-        If several successes, or several errors and no success, exist for a line, the result whose segment
-        (stored object) has the lowest name is selected. If results are added later, call this again. An
-        earlier selection must then not be used any longer, because its rows are deleted.
+        If a line still has several candidates, select the one whose segment (stored object) has the lowest
+        name. If results are added later, call this again. An earlier selection must then not be used any
+        longer, because its rows are deleted.
         """
         output, error = self._selected
         output.clear()

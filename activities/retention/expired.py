@@ -89,8 +89,8 @@ async def _delete_lost_attempts(turn: RetentionTurn, batch: EndedItem) -> None:
 async def metadata(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
     """Delete old database rows: of batches that ended long ago, of uploads, and records of deleted batches.
 
-    They are deleted in this order. Return the position at which the next turn continues; None after the last
-    row. A position with the id of an upload means that all rows of batches are done.
+    The rows are deleted in this order. Return the position at which the next turn continues; None after the
+    last row. A position with the id of an upload means that all rows of batches are done.
     """
     table, before = turn.database.retention, turn.cutoffs.metadata
 

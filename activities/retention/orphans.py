@@ -124,7 +124,7 @@ async def _check_mark(turn: RetentionTurn) -> None:
 
 
 def _tenant_done(turn: RetentionTurn, tenant: str) -> SweepPosition:
-    """Return the position from which the turns continue after all data of this tenant was processed.
+    """Return the position at which turns continue after all data of this tenant was processed.
 
     In this position, `at` is set.
     """

@@ -1,7 +1,7 @@
 """Daily budgets of tenants, API keys and budget groups: of tokens, and of cost.
 
 A process knows the usage of its own lines at once, and the usage of other processes from its last refresh.
-Therefore the usage may exceed a budget a little: lines are in flight when the budget runs out, and other
+Therefore the usage may exceed a budget a little. Lines are in flight when the budget runs out, and other
 workers may send more lines until their next refresh.
 """
 

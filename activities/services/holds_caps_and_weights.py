@@ -39,8 +39,8 @@ class StoredShares(TenantShares):
         """Create the reader. It knows no limits before the first `refresh`.
 
         Args:
-            worker_id: id with which this process stores its heartbeats. Each cap is divided among the workers
-                that store heartbeats.
+            worker_id: id of this process in its heartbeats. A cap is divided between the workers by their
+                ids.
         """
         self._table, self._fleet, self._holds = database.quotas, database.fleet, database.holds
         self._workers = database.workers
@@ -133,8 +133,8 @@ class StoredShares(TenantShares):
 def part_of_cap(cap: int, workers: Sequence[str], worker_id: str) -> int:
     """Return the part of a tenant's or an API key's cap that one worker may use.
 
-    The parts of all workers add up to the cap. But if the cap is lower than the number of workers, each
-    worker gets 1, because the slices of a worker without a part would never end.
+    The parts of all workers add up to the cap. If the cap is lower than the number of workers, each worker
+    gets 1. With a part of 0, the slices of a worker would never end.
 
     Args:
         cap: number of requests that may be in flight in the whole fleet.

@@ -32,7 +32,9 @@ WaitingBatches = Mapping[str, Mapping[str, int]]
 
 
 class SliceDemand:
-    """Decides whether a worker process should take another slice from a task queue. It knows all its slices.
+    """Decides whether a worker process should take another slice from a task queue.
+
+    For this, the object knows all slices that the process holds.
 
     In all methods, a task queue is named by its model. The name `ALL_MODELS` means the queue that several
     models share.

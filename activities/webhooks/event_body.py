@@ -14,7 +14,7 @@ _MAX_RESULT_BYTES = 1024 * 1024  # of a job, in its callback
 
 
 async def body_of(database: Database, delivery: WebhookDelivery, endpoint: WebhookEndpoint) -> bytes:
-    """Return the body of a webhook: an event, or the job for which the endpoint is the callback.
+    """Return the body of a webhook: an event, or a job if the endpoint is the callback of this job.
 
     Raises:
         DatabaseUnavailable: the database does not answer.
