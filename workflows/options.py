@@ -192,7 +192,7 @@ def output_copy_workflow_options(order: BatchOrder) -> ChildWorkflowConfig:
 def output_copy_options(order: BatchOrder) -> ActivityConfig:
     """Return the options of the activity that copies the files of a batch. It is retried for 72 h.
 
-    The activity has its own queue, so that buckets that do not respond delay no other work.
+    The activity has its own queue. So slow buckets delay no other work.
     """
     return ActivityConfig(
         task_queue=OUTPUT_QUEUE,

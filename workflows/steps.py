@@ -14,8 +14,8 @@ async def run_until(
 ) -> T | None:
     """Wait for an activity and return its result, unless it has to be stopped before.
 
-    If `stopped()` becomes True first, cancel the activity and return None. If it succeeds although it was
-    cancelled, its result is returned.
+    If `stopped()` becomes True first, cancel the activity and return None. If the activity succeeds although
+    it was cancelled, return its result.
 
     Args:
         step: a running activity.
