@@ -113,8 +113,8 @@ class FleetMetricsCollector:
 class LiveBatchCollector:
     """Sets the metrics of live batches: number, age, lines, slack, and demand.
 
-    The slack is the time between the forecast end of a batch and its deadline. The demand of a model is the
-    number of its lines that are due soon, and the rate at which they must get their results. Each refresh
+    The slack is the time between the forecast end of a batch and its deadline. The demand of a model consists
+    of the number of its lines that are due soon, and the rate at which they must get results. Each refresh
     replaces all series of a metric. So no series of ended batches remain.
     """
 

@@ -2,8 +2,8 @@
 
 A step is an activity, such as the ingestion of a batch or the execution of a slice. If a dependency such as
 the database is unavailable, the step is retried until its timeout. An unknown exception would probably occur
-in every attempt. So after MAX_UNEXPECTED_FAILURES attempts with an unknown exception, the step fails
-permanently, and its batch fails as well.
+in every attempt. So after MAX_UNEXPECTED_FAILURES attempts with an unknown exception, the step and its batch
+fail permanently.
 """
 
 import asyncio

@@ -49,10 +49,10 @@ class Backends(Protocol):
 class LimitSharing:
     """Divides limits of the whole fleet between the live workers, and sets this worker's parts.
 
-    A backend's limit on requests in flight, less the room for interactive calls, is divided between the
-    workers that can send requests to this backend. A model's rates per minute, less what interactive calls
-    use of them, are divided between the workers that run slices of the model. A tenth of each limit and rate
-    is always left to batches.
+    Workers that can send requests to a backend divide the backend's limit on requests in flight, after room
+    for interactive calls was subtracted. Workers that run slices of a model divide the model's rates per
+    minute, after the use by interactive calls was subtracted. A tenth of each limit and rate is always left
+    to batches.
 
     A worker is live if its last heartbeat is at most `FRESH_AGE` old. Until this worker has read its own
     heartbeat, its parts are 0. While the database is unavailable, the last known workers count as live.

@@ -42,7 +42,7 @@ class QueueLimiter(Protocol):
 
 
 class UnlistedModels(Protocol):
-    """The part of the registry that deletes models which no backend offers and no batch needs."""
+    """The part of the registry that deletes the models that no backend offers and no batch needs."""
 
     def retain_unlisted(self, awaited: Collection[str]) -> None: ...
 
@@ -90,7 +90,7 @@ class RequiredModels:
 
 
 class PollerSupervisor:
-    """Starts and stops pollers, so that exactly the queues of the models that live batches need are polled.
+    """Starts and stops pollers, so that only the queues of models that live batches need are polled.
 
     Args:
         pollers: starts the pollers, and stops them after their current work.
