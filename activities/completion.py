@@ -10,7 +10,7 @@ from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.files import FilesTable
-from batchwright.rules import object_keys
+from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import Storage, StorageError
 from batchwright.telemetry import tracing
 from batchwright.telemetry.labels import OTHER

@@ -8,7 +8,7 @@ from batchwright.contracts.terms import GroupKind, Quota
 from batchwright.database.tables.tenants.budget_groups import BudgetGroupsTable
 from batchwright.database.tables.tenants.daily_usage import UsageOfDay
 from batchwright.database.tables.tenants.quotas import QuotasTable
-from batchwright.rules.quotas import BUDGETS, DailyAmounts, QuotaLimits
+from batchwright.rules.tenants.quotas import BUDGETS, DailyAmounts, QuotaLimits
 from batchwright.rules.token_costs import AMOUNT_PER_UNIT
 from batchwright.telemetry.labels import top_names
 from batchwright.telemetry.metrics import Metrics

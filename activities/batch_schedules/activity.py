@@ -22,10 +22,10 @@ from batchwright.contracts.terms import BatchStatus, Quota
 from batchwright.database.database import Database
 from batchwright.database.errors import UnknownBatch
 from batchwright.database.tables.schedules import ScheduleRow, ScheduleRunRow
-from batchwright.rules.api_keys import is_usable
 from batchwright.rules.backends.request_headers import currently_passed
 from batchwright.rules.ids import batch_id_of_run, derived_file_id
-from batchwright.rules.object_locations import parse_object, parse_output_location
+from batchwright.rules.stored_objects.object_locations import parse_object, parse_output_location
+from batchwright.rules.tenants.api_keys import is_usable
 from batchwright.settings import Settings
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal.batch_order import PriorityNotAllowed, build_order

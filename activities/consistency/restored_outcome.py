@@ -6,8 +6,8 @@ from typing import Literal
 from batchwright.activities.results.output_files import file_lifetime
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchResult
 from batchwright.database.records import BatchOutcome, FileRow
-from batchwright.rules import object_keys
 from batchwright.rules.ids import derived_file_id
+from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage
 

@@ -44,9 +44,9 @@ from batchwright.background import BackgroundTasks
 from batchwright.contracts.errors import LINE_MESSAGES, Failure, LineCode
 from batchwright.contracts.temporal_payloads.execution import SliceRequest, SliceResult
 from batchwright.inference.router import ModelRouter
-from batchwright.rules import object_keys
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.planning.plan_format import SliceRecord
+from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import ObjectMissing, StorageUnavailable
 from batchwright.telemetry import tracing
 

@@ -15,11 +15,11 @@ from batchwright.activities.execution.resumed_slice import StoredResults
 from batchwright.activities.services.call_answers import CallAnswers
 from batchwright.contracts.terms import Usage
 from batchwright.inference.limits.memory_budget import MemoryBudget
-from batchwright.rules import object_keys
 from batchwright.rules.results.error_tally import ErrorTally, line_error
 from batchwright.rules.results.segment_compaction import compact_segments
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter
 from batchwright.rules.results.token_usage import total_usage
+from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import ObjectInfo, Storage, StorageUnavailable
 from batchwright.telemetry.metrics import Metrics
 from batchwright.telemetry.outage_log import OutageLog

@@ -7,7 +7,7 @@ from batchwright.contracts.temporal_payloads.batch import ErrorCount
 from batchwright.contracts.temporal_payloads.execution import SliceRequest
 from batchwright.contracts.terms import Usage
 from batchwright.inference.limits.prefix_cache_warmup import PrefixGroups
-from batchwright.rules import ids, object_keys
+from batchwright.rules import ids
 from batchwright.rules.planning.plan_format import (
     ENTRY_BYTES,
     SLICE_BYTES,
@@ -18,6 +18,7 @@ from batchwright.rules.planning.plan_format import (
 )
 from batchwright.rules.results.error_tally import line_error
 from batchwright.rules.results.segment_format import RecordKind, RecordLocation, locate_records
+from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage, StorageUnavailable
 
 _MAX_LISTINGS = 3

@@ -42,13 +42,13 @@ from batchwright.contracts.temporal_payloads.finalization import (
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.records import BatchOutcome, BatchRow
-from batchwright.rules import object_keys
 from batchwright.rules.ids import request_id
 from batchwright.rules.planning.plan_format import PlanDamaged
 from batchwright.rules.results.dead_letters import DeadLetter, parse_dead_letter
 from batchwright.rules.results.error_tally import ErrorTally, line_error
 from batchwright.rules.results.segment_format import SegmentDamaged
 from batchwright.rules.results.token_usage import total_usage
+from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage, StorageError
 from batchwright.telemetry.metrics import Metrics

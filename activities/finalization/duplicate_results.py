@@ -10,7 +10,6 @@ from batchwright.activities.results.result_index import ResultIndex, SelectedRes
 from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
-from batchwright.rules import object_keys
 from batchwright.rules.growing_bytes import sorted_rows
 from batchwright.rules.ids import request_id
 from batchwright.rules.json_text import storable
@@ -19,6 +18,7 @@ from batchwright.rules.planning.plan_format import PlanDamaged
 from batchwright.rules.results.dead_letters import FinalAttempt
 from batchwright.rules.results.error_tally import ErrorTally, line_error
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
+from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import Storage
 
 _BATCH_BYTES = 4 * 1024 * 1024

@@ -11,12 +11,12 @@ from batchwright.activities.services.backend_jobs import RunningJob
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
 from batchwright.contracts.temporal_payloads.batch import ErrorCount
 from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
-from batchwright.rules import object_keys
 from batchwright.rules.ids import request_id
 from batchwright.rules.input.line_parser import DECODE_ERRORS, read_fields, read_text
 from batchwright.rules.planning.plan_format import PlanDamaged
 from batchwright.rules.results.error_tally import line_error
 from batchwright.rules.results.output_lines import error_line
+from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import ObjectMissing, Storage
 
 

@@ -11,9 +11,9 @@ from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
 from batchwright.contracts.temporal_payloads.ingestion import ModelShare
-from batchwright.rules import object_keys
 from batchwright.rules.growing_bytes import sorted_rows, unpacked_rows
 from batchwright.rules.planning.plan_format import ENTRY_BYTES, PlanDamaged, walk_entries
+from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import Storage
 
 _PLANNED = struct.Struct(">QIII")  # offset and length in the input, number of the model, place in its plan

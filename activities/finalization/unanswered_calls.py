@@ -8,7 +8,7 @@ from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.contracts.calls import CallAnswer
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.database.tables.calls import CallsTable
-from batchwright.rules.call_results import answers_of
+from batchwright.rules.calls.call_results import answers_of
 
 _ANSWERS_AT_ONCE = 100
 

@@ -39,7 +39,6 @@ from batchwright.contracts.terms import OverQuota, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BatchRow, FileRow
-from batchwright.rules import object_keys
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.input.validation_errors import (
     file_not_found,
@@ -48,8 +47,9 @@ from batchwright.rules.input.validation_errors import (
     quota_exceeded,
 )
 from batchwright.rules.planning.plan_format import ENTRY_BYTES
-from batchwright.rules.quotas import EnqueuedWork, QuotaExcess
 from batchwright.rules.results.error_tally import ErrorTally
+from batchwright.rules.stored_objects import object_keys
+from batchwright.rules.tenants.quotas import EnqueuedWork, QuotaExcess
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectMissing, Storage, StorageError
 from batchwright.storage.referenced_input import InputRefused

@@ -13,11 +13,11 @@ from batchwright.contracts.calls import ANSWER_LIFETIME
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.database.database import Database
 from batchwright.database.records import FileRow
-from batchwright.rules import object_keys
-from batchwright.rules.call_lines import CALLS_PURPOSE, call_line
+from batchwright.rules.calls.call_lines import CALLS_PURPOSE, call_line
 from batchwright.rules.input.validation_errors import ValidationCode
-from batchwright.rules.object_locations import parse_object
-from batchwright.rules.retention import INPUT_FILE_LIFETIME
+from batchwright.rules.stored_objects import object_keys
+from batchwright.rules.stored_objects.object_locations import parse_object
+from batchwright.rules.stored_objects.retention import INPUT_FILE_LIFETIME
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage
 from batchwright.storage.referenced_input import InputObjects, InputRefused, ReferencedInput, StoredBytes

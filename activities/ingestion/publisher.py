@@ -28,7 +28,6 @@ from batchwright.contracts.errors import LineCode
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.temporal_payloads.ingestion import ModelShare
 from batchwright.inference.limits.fleet_rate_limits import EffectiveRates
-from batchwright.rules import object_keys
 from batchwright.rules.growing_bytes import GrowingBytes
 from batchwright.rules.ids import request_id, safe_name
 from batchwright.rules.input.line_parser import parse_line, read_fields, read_text
@@ -45,6 +44,7 @@ from batchwright.rules.planning.slicing import (
 from batchwright.rules.results.error_tally import ErrorTally, line_error
 from batchwright.rules.results.output_lines import error_line
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter
+from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import Storage
 
 _PIECE_BYTES = 1024 * 1024

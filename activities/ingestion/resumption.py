@@ -20,7 +20,6 @@ from batchwright.contracts.temporal_payloads.batch import BatchOrder, ModelCount
 from batchwright.contracts.terms import Usage
 from batchwright.database.database import Database
 from batchwright.database.records import BatchRow
-from batchwright.rules import object_keys
 from batchwright.rules.ids import request_id
 from batchwright.rules.results.error_tally import ErrorTally, line_error
 from batchwright.rules.results.output_lines import (
@@ -31,6 +30,7 @@ from batchwright.rules.results.output_lines import (
     with_id,
 )
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter
+from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectMissing, Storage
 

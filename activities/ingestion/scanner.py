@@ -22,7 +22,7 @@ from batchwright.rules.planning.prefix_order import ModelLines, PlanOrder, Promp
 from batchwright.rules.planning.prompt_sort_keys import NEEDED_TEXT_BYTES
 from batchwright.rules.planning.request_work import estimate_tokens, prompt_bytes, work_units
 from batchwright.rules.planning.shared_prefix import prompt_of
-from batchwright.rules.quotas import EnqueuedWork
+from batchwright.rules.tenants.quotas import EnqueuedWork
 from batchwright.settings import Settings
 
 _MAX_NAMED_MODELS = 100  # models that are counted by name; the others are counted together

@@ -16,7 +16,7 @@ from batchwright.contracts.temporal_payloads.output_copies import (
 )
 from batchwright.database.database import Database
 from batchwright.database.records import BatchRow
-from batchwright.rules.object_locations import parse_output_location
+from batchwright.rules.stored_objects.object_locations import parse_output_location
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectMissing, ObjectRefused, Storage, StorageUnavailable
 from batchwright.telemetry.metrics import Metrics

@@ -14,9 +14,9 @@ from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import FileRow
 from batchwright.database.tables.files import FilesTable
-from batchwright.rules import object_keys
-from batchwright.rules.call_lines import CALLS_PURPOSE
+from batchwright.rules.calls.call_lines import CALLS_PURPOSE
 from batchwright.rules.ids import derived_file_id
+from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage, StorageError
 

@@ -18,7 +18,7 @@ from batchwright.contracts.temporal_payloads.retention import (
     SweepResult,
 )
 from batchwright.database.database import Database
-from batchwright.rules.retention import retention_cutoffs
+from batchwright.rules.stored_objects.retention import retention_cutoffs
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage
 from batchwright.telemetry.metrics import Metrics

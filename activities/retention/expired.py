@@ -12,9 +12,9 @@ from batchwright.activities.retention.sweep_turn import PAGE, RetentionTurn, swe
 from batchwright.contracts.temporal_payloads.retention import SweepPosition
 from batchwright.database.records import FileRow, UploadRow
 from batchwright.database.tables.operations.retention import EndedItem
-from batchwright.rules import object_keys
 from batchwright.rules.ids import derived_file_id
-from batchwright.rules.retention import OUTPUT_KINDS
+from batchwright.rules.stored_objects import object_keys
+from batchwright.rules.stored_objects.retention import OUTPUT_KINDS
 
 _ROWS_AT_ONCE = 5_000
 

@@ -12,8 +12,8 @@ from batchwright.activities.retention.storage_mark import check_storage_mark
 from batchwright.activities.retention.sweep_turn import PAGE, RetentionTurn
 from batchwright.contracts.temporal_payloads.retention import SweepPosition
 from batchwright.database.records import FileRow
-from batchwright.rules import object_keys
-from batchwright.rules.retention import (
+from batchwright.rules.stored_objects import object_keys
+from batchwright.rules.stored_objects.retention import (
     MAX_WRITE_TIME,
     KnownObjects,
     TenantFolder,

@@ -5,7 +5,7 @@ from datetime import datetime
 from batchwright.activities.errors import failure
 from batchwright.contracts.errors import Failure
 from batchwright.database.database import Database
-from batchwright.rules import object_keys
+from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import ObjectMissing, Storage
 
 

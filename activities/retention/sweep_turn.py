@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from batchwright.contracts.temporal_payloads.retention import DeletionCount, RetentionKind, SweepPosition
 from batchwright.database.database import Database
-from batchwright.rules.retention import RetentionCutoffs
+from batchwright.rules.stored_objects.retention import RetentionCutoffs
 from batchwright.storage.base import Storage, StorageError, StorageUnavailable
 from batchwright.telemetry.metrics import Metrics
 

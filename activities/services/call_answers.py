@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.calls import CallsTable
-from batchwright.rules.call_results import answers_of
+from batchwright.rules.calls.call_results import answers_of
 from batchwright.telemetry.outage_log import OutageLog
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from batchwright.database.records import BudgetGroupRow
 from batchwright.database.tables.tenants.budget_groups import BudgetGroupsTable
 from batchwright.database.tables.tenants.quota_records import DailyUsage, TenantQuotas
 from batchwright.database.tables.tenants.quotas import QuotasTable
-from batchwright.rules.quotas import BUDGETS, BudgetGroup, DailyAmounts, QuotaLimits
+from batchwright.rules.tenants.quotas import BUDGETS, BudgetGroup, DailyAmounts, QuotaLimits
 from batchwright.rules.token_costs import amount_text
 
 _NOTHING = DailyAmounts()

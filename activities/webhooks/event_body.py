@@ -6,7 +6,7 @@ from batchwright.database.database import Database
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.webhooks.webhook_deliveries import WebhookDelivery
 from batchwright.database.tables.webhooks.webhook_endpoints import WebhookEndpoint
-from batchwright.rules.call_results import job_body
+from batchwright.rules.calls.call_results import job_body
 from batchwright.rules.ids import is_call_id
 from batchwright.rules.token_costs import batch_cost
 

@@ -26,9 +26,9 @@ from batchwright.database.errors import UnknownBatch
 from batchwright.database.recorded_action import recorded
 from batchwright.database.tables.operations.audit_log import AuditActor, AuditEntry, AuditResult, AuditTarget
 from batchwright.rules.batch_states import LIVE_STATES
-from batchwright.rules.failure_limiter import FailureLimiter
 from batchwright.rules.json_text import storable
 from batchwright.rules.pagination import BadParameter
+from batchwright.rules.tenants.failure_limiter import FailureLimiter
 from batchwright.telemetry.context import current_fields
 from batchwright.telemetry.redaction import REDACTED, redactor_for
 

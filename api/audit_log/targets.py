@@ -18,7 +18,6 @@ from batchwright.contracts.api_objects.audit_log import AuditTargetType
 from batchwright.contracts.terms import GroupKind, HoldKind
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.operations.audit_log import AuditTarget
-from batchwright.rules.api_keys import new_key_id
 from batchwright.rules.batch_states import visible_status
 from batchwright.rules.ids import (
     batch_id_of,
@@ -32,6 +31,7 @@ from batchwright.rules.ids import (
 )
 from batchwright.rules.json_text import storable
 from batchwright.rules.limits.rate_allocation import ALL_MODELS
+from batchwright.rules.tenants.api_keys import new_key_id
 
 _MAX_ID_CHARACTERS = 256
 State = dict[str, JsonValue]

@@ -27,9 +27,9 @@ from batchwright.database.records import ApiKeyRow
 from batchwright.database.tables.tenants.tenants import TenantsTable
 from batchwright.oidc.issuer import IssuerUnavailable
 from batchwright.oidc.tokens import InvalidToken, TokenIdentity, TokenVerifier, UnusableClaim
-from batchwright.rules.api_keys import ApiKey, is_granted, parse_key, required_scope
-from batchwright.rules.api_keys import Scope as ApiScope
-from batchwright.rules.failure_limiter import FailureLimiter
+from batchwright.rules.tenants.api_keys import ApiKey, is_granted, parse_key, required_scope
+from batchwright.rules.tenants.api_keys import Scope as ApiScope
+from batchwright.rules.tenants.failure_limiter import FailureLimiter
 from batchwright.settings import Settings
 from batchwright.telemetry.context import add_fields
 

@@ -12,7 +12,7 @@ from batchwright.background import log_failure
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ApiKeyRow, StoredApiKey
 from batchwright.database.tables.tenants.api_keys import ApiKeysTable
-from batchwright.rules.api_keys import ApiKey, secret_matches
+from batchwright.rules.tenants.api_keys import ApiKey, secret_matches
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from batchwright.api.openapi import error_responses
 from batchwright.api.schemas.openai_objects import json_response
 from batchwright.contracts.api_objects.operator import GroupLimit, LimitObject, LimitsObject
 from batchwright.contracts.terms import AdmissionPolicy, OverQuota, Quota
-from batchwright.rules.quotas import BUDGETS, DailyAmounts
+from batchwright.rules.tenants.quotas import BUDGETS, DailyAmounts
 from batchwright.rules.token_costs import amount_text
 
 

@@ -37,8 +37,8 @@ from batchwright.contracts.api_objects.audit_log import AuditAction
 from batchwright.contracts.api_objects.openai import PartObject, UploadObject
 from batchwright.database.errors import UnknownUpload, UploadClosed, UploadFull
 from batchwright.database.records import UploadRow
-from batchwright.rules import object_keys
 from batchwright.rules.ids import is_upload_id
+from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import ObjectMissing, StorageError
 
 logger = logging.getLogger(__name__)

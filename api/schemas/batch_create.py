@@ -29,7 +29,11 @@ from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.batch_filters import MAX_METADATA_PAIRS
 from batchwright.rules.deadline import DEFAULT_WINDOW, window_seconds
 from batchwright.rules.ids import new_file_id
-from batchwright.rules.object_locations import MAX_URL_CHARACTERS, SCHEME, parse_output_location
+from batchwright.rules.stored_objects.object_locations import (
+    MAX_URL_CHARACTERS,
+    SCHEME,
+    parse_output_location,
+)
 from batchwright.settings import Settings
 
 BATCH_FIELDS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")

@@ -9,7 +9,7 @@ from batchwright.api.errors import invalid_value
 from batchwright.api.schemas.json_body import check_text, required_integer, wrong_type
 from batchwright.contracts.model_registry.price_config import parse_decimal
 from batchwright.rules.ids import is_tenant
-from batchwright.rules.quotas import MAX_QUOTA
+from batchwright.rules.tenants.quotas import MAX_QUOTA
 
 MAX_MEMBERS = 1_000
 NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"

@@ -16,7 +16,7 @@ from batchwright.api.schemas.json_body import (
     wrong_type,
 )
 from batchwright.database.records import Purpose
-from batchwright.rules.retention import INPUT_FILE_LIFETIME
+from batchwright.rules.stored_objects.retention import INPUT_FILE_LIFETIME
 from batchwright.settings import Settings
 
 # Gets the content of a file that is uploaded, expanded and in pieces. The pages at `/ui` pass it in the ASGI

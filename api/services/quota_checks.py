@@ -18,7 +18,7 @@ from batchwright.contracts.terms import Quota
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.tenants.quota_records import TenantQuotas
 from batchwright.database.tables.webhooks.webhook_endpoints import WebhookEndpoint
-from batchwright.rules.quotas import QuotaLimits
+from batchwright.rules.tenants.quotas import QuotaLimits
 
 
 class StorageQuota(NamedTuple):

@@ -7,7 +7,7 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.api.services.read_cache import CoalescingCache
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.rules.quotas import QuotaLimits
+from batchwright.rules.tenants.quotas import QuotaLimits
 
 
 class RequestRateLimit:

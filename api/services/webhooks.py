@@ -20,7 +20,6 @@ from batchwright.contracts.api_objects.webhook_events import TEST_BATCH, EventTy
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.database.tables.webhooks.webhook_deliveries import ListedDelivery, WebhookDelivery
 from batchwright.database.tables.webhooks.webhook_endpoints import EndpointChanges, WebhookEndpoint
-from batchwright.rules.failure_limiter import FailureLimiter
 from batchwright.rules.ids import (
     is_delivery_id,
     is_webhook_id,
@@ -30,6 +29,7 @@ from batchwright.rules.ids import (
     webhook_id_of_batch,
     webhook_id_of_call,
 )
+from batchwright.rules.tenants.failure_limiter import FailureLimiter
 from batchwright.rules.webhooks.signatures import new_secret
 from batchwright.rules.webhooks.webhook_retries import LOST_AFTER
 from batchwright.temporal.codec import load_keys

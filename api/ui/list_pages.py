@@ -17,7 +17,7 @@ from batchwright.contracts.api_objects.audit_log import AuditLogPage
 from batchwright.contracts.api_objects.keys import CreatedKey, KeyList
 from batchwright.contracts.api_objects.openai import FilePage
 from batchwright.contracts.api_objects.workers import WorkerList
-from batchwright.rules.api_keys import Scope
+from batchwright.rules.tenants.api_keys import Scope
 
 _PER_PAGE = "50"
 Form = Mapping[str, str]

@@ -8,7 +8,7 @@ from batchwright.api.auth.authenticators import AccessDenied, ApiKeyAuthenticato
 from batchwright.api.auth.sessions import SESSION_LIFETIME, Sessions
 from batchwright.api.errors import ApiError
 from batchwright.api.ui.visit import COOKIE, PREFIX, Page, Visit, see_other, set_cookie
-from batchwright.rules.api_keys import parse_key
+from batchwright.rules.tenants.api_keys import parse_key
 from batchwright.telemetry.context import add_fields
 from batchwright.telemetry.metrics import Metrics
 

@@ -20,7 +20,7 @@ DatabaseError
   VersionConflict       another request changed the model after the caller had read it
 """
 
-from batchwright.rules.quotas import BudgetGroup
+from batchwright.rules.tenants.quotas import BudgetGroup
 
 
 class DatabaseError(Exception):

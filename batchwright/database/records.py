@@ -26,9 +26,9 @@ from batchwright.contracts.terms import (
     Usage,
     ValidationError,
 )
-from batchwright.rules.api_keys import Scope, SecretHash, is_usable
-from batchwright.rules.quotas import BudgetGroup, DailyAmounts
 from batchwright.rules.results.dead_letters import DeadLetter
+from batchwright.rules.tenants.api_keys import Scope, SecretHash, is_usable
+from batchwright.rules.tenants.quotas import BudgetGroup, DailyAmounts
 from batchwright.rules.token_costs import amount_of
 
 Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals", "batch_output"]

@@ -5,7 +5,7 @@ from pydantic_settings import BaseSettings
 
 from batchwright.contracts.model_registry.price_config import DecimalText
 from batchwright.contracts.terms import Profile
-from batchwright.rules.quotas import MAX_QUOTA, QuotaLimits
+from batchwright.rules.tenants.quotas import MAX_QUOTA, QuotaLimits
 from batchwright.rules.token_costs import amount_of
 from batchwright.settings.setting_levels import TUNING
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings
 
-from batchwright.rules.object_keys import parse_location
-from batchwright.rules.object_locations import SCHEME, ObjectLocation, is_within, parse_prefix
+from batchwright.rules.stored_objects.object_keys import parse_location
+from batchwright.rules.stored_objects.object_locations import SCHEME, ObjectLocation, is_within, parse_prefix
 from batchwright.settings.setting_levels import START, TUNING
 from batchwright.settings.value_formats import check_tenant, http_urls, postgres_url
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-from batchwright.rules.object_keys import LocalDirectory, parse_location
+from batchwright.rules.stored_objects.object_keys import LocalDirectory, parse_location
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage
 from batchwright.storage.local import LocalStorage

@@ -10,8 +10,8 @@ from batchwright.contracts.terms import ValidationError
 from batchwright.rules.input.compression import DamagedArchive, expanded_name
 from batchwright.rules.input.expanded_content import ExpandedContent
 from batchwright.rules.input.validation_errors import ValidationCode
-from batchwright.rules.object_keys import Bucket
-from batchwright.rules.object_locations import ObjectLocation, parse_object
+from batchwright.rules.stored_objects.object_keys import Bucket
+from batchwright.rules.stored_objects.object_locations import ObjectLocation, parse_object
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectChanged, ObjectMissing, ObjectRefused
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from batchwright.rules.failure_limiter import FailureLimiter
+from batchwright.rules.tenants.failure_limiter import FailureLimiter
 from batchwright.rules.webhooks.ssrf_rules import Network, check_url
 from batchwright.webhooks.dns_lookup import DnsLookup
 

@@ -36,7 +36,7 @@ from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.limits.fleet_rate_limits import FleetRates
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.upstream import Backend
-from batchwright.rules import object_keys
+from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import Settings, load
 from batchwright.storage.local import LocalStorage
 from batchwright.telemetry.metrics import Metrics

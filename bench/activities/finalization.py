@@ -21,11 +21,11 @@ from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest, FinalizeResult
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus, Usage
-from batchwright.rules import object_keys
 from batchwright.rules.ids import request_id
 from batchwright.rules.planning.plan_format import unpack_entries
 from batchwright.rules.results.output_lines import result_line
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter
+from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import load
 from batchwright.storage.local import LocalStorage
 from batchwright.telemetry.metrics import Metrics

@@ -11,7 +11,7 @@ import typer
 
 from batchwright.contracts.api_objects.schedules import ScheduleObject, ScheduleRunObject
 from batchwright.rules.ids import is_file_id
-from batchwright.rules.object_locations import SCHEME
+from batchwright.rules.stored_objects.object_locations import SCHEME
 from batchwright.starter.commands.batches.submit import (
     Deduplicate,
     Endpoint,

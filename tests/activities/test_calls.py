@@ -8,8 +8,8 @@ from batchwright.contracts.calls import CallStatus, NewCall, RollingBatch
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.temporal_payloads.batch import BatchPolicy
 from batchwright.contracts.terms import BatchStatus, Endpoint
-from batchwright.rules.call_lines import CALLS_PURPOSE
-from batchwright.rules.call_results import answers_of, error_of
+from batchwright.rules.calls.call_lines import CALLS_PURPOSE
+from batchwright.rules.calls.call_results import answers_of, error_of
 from batchwright.rules.results.output_lines import result_line
 from tests.activities.finalization.finalized import finalized
 from tests.activities.ingestion.fresh_batch import TENANT, FreshBatch

@@ -20,8 +20,8 @@ from batchwright.activities.ingestion.served_models import ServedModels
 from batchwright.activities.services.progress_writer import ProgressReporter
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.terms import BatchStatus
-from batchwright.rules import object_keys
 from batchwright.rules.results.segment_format import SegmentWriter, read_records
+from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import load
 from batchwright.storage.base import StorageUnavailable
 from batchwright.telemetry.metrics import Metrics

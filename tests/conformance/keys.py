@@ -5,7 +5,7 @@ from secrets import token_hex
 import pytest
 from openai import AsyncOpenAI, AuthenticationError, NotFoundError, PermissionDeniedError
 
-from batchwright.rules.api_keys import new_key
+from batchwright.rules.tenants.api_keys import new_key
 from tests.clients import http_client
 from tests.conformance.contract import Api, Table
 from tests.conformance.places import ISSUER_PORT

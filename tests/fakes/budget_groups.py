@@ -1,7 +1,7 @@
 """Short constructors for the three kinds of budget groups."""
 
 from batchwright.contracts.terms import GroupKind
-from batchwright.rules.quotas import BudgetGroup
+from batchwright.rules.tenants.quotas import BudgetGroup
 
 
 def organization(name: str) -> BudgetGroup:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 
 from batchwright.contracts.errors import LineCode
-from batchwright.rules.call_results import answers_of
+from batchwright.rules.calls.call_results import answers_of
 from batchwright.rules.results.output_lines import error_line, result_line
 from tests.fakes.api import ApiFixture
 

@@ -24,13 +24,13 @@ from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.database.database import Database
 from batchwright.database.postgres import open_database
 from batchwright.database.records import BatchRow, FileRow
-from batchwright.rules import object_keys
 from batchwright.rules.ids import new_batch_id, request_id
 from batchwright.rules.input.line_parser import read_request
 from batchwright.rules.planning.plan_format import unpack_entries
 from batchwright.rules.results.dead_letters import FinalAttempt
 from batchwright.rules.results.output_lines import result_line
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter
+from batchwright.rules.stored_objects import object_keys
 from batchwright.telemetry.metrics import Metrics
 from tests.activities.execution.fixture import ExecutionFixture, status
 from tests.activities.ingestion.fresh_batch import FakeModels

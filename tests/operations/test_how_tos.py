@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.rules.api_keys import parse_key
+from batchwright.rules.tenants.api_keys import parse_key
 from tests.e2e.stack import Stack, dev
 from tests.integration.starter.commands import batchwright
 from tests.operations.guide import Block, environment, run

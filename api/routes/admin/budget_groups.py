@@ -30,7 +30,7 @@ from batchwright.contracts.model_registry.price_config import DecimalText
 from batchwright.contracts.terms import GroupKind
 from batchwright.database.errors import InOtherOrganization, UnknownBudgetGroup, UnknownTenant
 from batchwright.database.tables.tenants.daily_usage import UsageOfDay
-from batchwright.rules.quotas import BudgetGroup
+from batchwright.rules.tenants.quotas import BudgetGroup
 from batchwright.rules.token_costs import amount_text
 
 logger = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from batchwright.contracts.model_registry.price_config import DecimalText
 from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY, MIN_PRIORITY
 from batchwright.contracts.terms import AdmissionPolicy, OverQuota, Quota
 from batchwright.rules.dispatch.fair_queue import MAX_WEIGHT, MIN_WEIGHT
-from batchwright.rules.quotas import MAX_QUOTA
+from batchwright.rules.tenants.quotas import MAX_QUOTA
 
 logger = logging.getLogger(__name__)
 

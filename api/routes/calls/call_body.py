@@ -12,7 +12,7 @@ from batchwright.api.schemas.json_body import read_raw_object
 from batchwright.api.services.calls.acceptance import SentKey
 from batchwright.api.services.idempotency import fingerprint, idempotency_key_of
 from batchwright.contracts.terms import Endpoint
-from batchwright.rules.call_lines import LONGEST_LINE_START
+from batchwright.rules.calls.call_lines import LONGEST_LINE_START
 from batchwright.rules.ids import is_model_name
 from batchwright.rules.input.body_checks import kind_of
 from batchwright.rules.input.line_parser import read_text

@@ -37,8 +37,8 @@ from batchwright.contracts.calls import Call
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.terms import Endpoint
 from batchwright.database.tables.calls import CallKey
-from batchwright.rules.call_lines import edit_body
-from batchwright.rules.call_results import error_of, read_result, success_of
+from batchwright.rules.calls.call_lines import edit_body
+from batchwright.rules.calls.call_results import error_of, read_result, success_of
 
 FLEX = "flex"
 _STATUSES: dict[str, int] = {

@@ -32,7 +32,7 @@ from batchwright.contracts.terms import Endpoint
 from batchwright.inference.request_outcome import Outcome, invalid_response
 from batchwright.inference.transport.base import BackendResponse, ResponseTooLarge
 from batchwright.inference.transport.decoding import decode_content
-from batchwright.rules.call_lines import edit_body
+from batchwright.rules.calls.call_lines import edit_body
 from batchwright.rules.dispatch.retry_policy import SUCCESS, Budget
 from batchwright.rules.results.event_stream import EventStream
 from batchwright.rules.results.token_usage import NO_TOKENS, tokens_of

@@ -25,8 +25,8 @@ from batchwright.api.services.webhooks import Webhooks
 from batchwright.contracts.api_objects.calls import JobObject, NewJobObject
 from batchwright.contracts.api_objects.webhook_events import CALL_EVENTS
 from batchwright.contracts.terms import Endpoint
-from batchwright.rules.call_lines import edit_body
-from batchwright.rules.call_results import job_body
+from batchwright.rules.calls.call_lines import edit_body
+from batchwright.rules.calls.call_results import job_body
 from batchwright.rules.ids import is_call_id
 from batchwright.rules.webhooks.ssrf_rules import MAX_URL_CHARACTERS
 

@@ -7,7 +7,7 @@ import orjson
 
 from batchwright.contracts.calls import Call, CallStatus
 from batchwright.contracts.terms import Profile
-from batchwright.rules.call_results import error_of, success_of
+from batchwright.rules.calls.call_results import error_of, success_of
 
 # Fields that OpenAI's responses always have, and what they are if neither request nor backend says more.
 _DEFAULTS: Mapping[str, object] = {

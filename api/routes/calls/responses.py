@@ -35,8 +35,8 @@ from batchwright.contracts.api_objects.audit_log import AuditAction
 from batchwright.contracts.api_objects.calls import ResponseObject
 from batchwright.contracts.calls import Call
 from batchwright.contracts.terms import Endpoint
-from batchwright.rules.call_lines import edit_body
-from batchwright.rules.call_results import success_of
+from batchwright.rules.calls.call_lines import edit_body
+from batchwright.rules.calls.call_results import success_of
 from batchwright.rules.ids import is_call_id
 
 _PREFIX = "resp_"

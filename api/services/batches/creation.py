@@ -17,7 +17,7 @@ from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BatchRow
 from batchwright.rules.ids import is_file_id, new_batch_id
-from batchwright.rules.object_locations import parse_object, parse_output_location
+from batchwright.rules.stored_objects.object_locations import parse_object, parse_output_location
 from batchwright.settings import Settings
 from batchwright.temporal.batch_order import PriorityNotAllowed, build_order
 from batchwright.temporal.errors import TemporalUnavailable

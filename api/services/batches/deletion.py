@@ -10,9 +10,9 @@ from batchwright.contracts.temporal_names import output_copy_id
 from batchwright.contracts.temporal_payloads.output_copies import OutputCopy, OutputCopyState
 from batchwright.database.errors import ResultsInUse
 from batchwright.database.records import BatchRow
-from batchwright.rules import object_keys
 from batchwright.rules.ids import derived_file_id, is_batch_id
-from batchwright.rules.retention import OUTPUT_KINDS
+from batchwright.rules.stored_objects import object_keys
+from batchwright.rules.stored_objects.retention import OUTPUT_KINDS
 
 logger = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from secrets import token_hex
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.schemas.file_create import file_expiry
 from batchwright.database.records import BatchRow, FileRow
-from batchwright.rules import object_keys
 from batchwright.rules.ids import new_file_id, request_id
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter
 from batchwright.rules.results.error_tally import line_error
 from batchwright.rules.results.output_lines import HEAD_BYTES, id_digest, request_digest
+from batchwright.rules.stored_objects import object_keys
 
 DIGEST_BYTES = 16
 _MAX_LINE_BYTES = 2**31  # the configured limit may have been higher when the input was accepted

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
-from batchwright.rules import object_keys
 from batchwright.rules.ids import RequestIds
 from batchwright.rules.planning.duplicate_lines import copy_result, decode_duplicates
 from batchwright.rules.planning.plan_format import walk_entries
@@ -27,6 +26,7 @@ from batchwright.rules.results.segment_format import (
     record_payload,
     tail_bytes,
 )
+from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage
 
 _TAIL_BYTES = 8 * 1024  # the footer of a segment with 300 records

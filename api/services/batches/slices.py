@@ -19,7 +19,7 @@ from batchwright.contracts.temporal_names import model_run_id
 from batchwright.contracts.temporal_payloads.ingestion import ModelShare
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.batches.progress import SettledLines
-from batchwright.rules import object_keys
+from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import StorageError
 from batchwright.temporal.pending_activities import PendingActivity
 

@@ -38,12 +38,12 @@ from batchwright.api.services.quota_checks import QuotaChecks, StorageQuota
 from batchwright.contracts.terms import Profile
 from batchwright.database.errors import OutcomeUnknown
 from batchwright.database.records import FileRow, Purpose
-from batchwright.rules import object_keys
 from batchwright.rules.ids import new_file_id
 from batchwright.rules.input.compression import DamagedArchive, expanded_name
 from batchwright.rules.input.expanded_content import ExpandedContent
 from batchwright.rules.input.line_parser import has_json_syntax
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter
+from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectWriter, StorageError
 

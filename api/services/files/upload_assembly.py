@@ -26,10 +26,10 @@ from batchwright.api.services.quota_checks import QuotaChecks, StorageQuota
 from batchwright.contracts.terms import Profile
 from batchwright.database.errors import OutcomeUnknown
 from batchwright.database.records import FileRow, PartRow, UploadRow
-from batchwright.rules import object_keys
 from batchwright.rules.ids import new_file_id, new_part_id
 from batchwright.rules.input.compression import expanded_name
 from batchwright.rules.input.expanded_content import ExpandedContent
+from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectWriter
 

@@ -11,7 +11,7 @@ from batchwright.contracts.temporal_payloads.batch import BatchOrder, StartForec
 from batchwright.contracts.terms import Quota, ValidationError
 from batchwright.rules.duration_text import duration_text
 from batchwright.rules.json_text import storable
-from batchwright.rules.quotas import QuotaExcess
+from batchwright.rules.tenants.quotas import QuotaExcess
 
 MAX_LISTED = 1_000
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from batchwright.rules.object_keys import Bucket
+from batchwright.rules.stored_objects.object_keys import Bucket
 from batchwright.storage.retries import OperationRetries, StorageOperation
 from batchwright.storage.s3.errors import S3_ERRORS, to_storage_error
 

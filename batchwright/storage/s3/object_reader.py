@@ -3,8 +3,8 @@
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING
 
-from batchwright.rules.object_keys import Bucket
-from batchwright.rules.object_locations import SCHEME, ObjectLocation
+from batchwright.rules.stored_objects.object_keys import Bucket
+from batchwright.rules.stored_objects.object_locations import SCHEME, ObjectLocation
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectRefused, StorageUnavailable
 from batchwright.storage.retries import StorageOperation

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 
-from batchwright.rules.object_keys import Bucket
-from batchwright.rules.object_locations import SCHEME, ObjectLocation
+from batchwright.rules.stored_objects.object_keys import Bucket
+from batchwright.rules.stored_objects.object_locations import SCHEME, ObjectLocation
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectRefused, ObjectWriter, StorageError, StorageUnavailable
 from batchwright.storage.retries import StorageOperation

@@ -14,7 +14,7 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 from botocore.exceptions import BotoCoreError
 
-from batchwright.rules.object_keys import Bucket
+from batchwright.rules.stored_objects.object_keys import Bucket
 from batchwright.settings import Settings
 from batchwright.storage.base import (
     DatedObject,

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from batchwright.contracts.api_objects.openai import BatchObject, FileObject
 from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY, MIN_PRIORITY
 from batchwright.rules.input.oversized_input import group_id
-from batchwright.rules.object_locations import SCHEME
+from batchwright.rules.stored_objects.object_locations import SCHEME
 from batchwright.starter.batch_groups import batches_exit_code, print_batches
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.commands.batches.submit_group import (

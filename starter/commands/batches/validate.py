@@ -16,8 +16,8 @@ from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.input.input_validator import InputValidator, ValidationReport
 from batchwright.rules.input.input_validator import validate as validate_pieces
 from batchwright.rules.input.line_validator import InputLimits
-from batchwright.rules.object_locations import SCHEME, parse_object
 from batchwright.rules.planning.cost_estimate import InputEstimator, estimate_object
+from batchwright.rules.stored_objects.object_locations import SCHEME, parse_object
 from batchwright.settings import Settings, load_registry
 from batchwright.starter.input_format import format_problem
 from batchwright.starter.options import settings_or_stop

@@ -14,7 +14,7 @@ from batchwright.database.errors import UnknownBudgetGroup
 from batchwright.database.records import ApiKeyRow, BudgetGroupRow
 from batchwright.database.tables.operations.audit_log import AuditTarget
 from batchwright.database.tables.tenants.daily_usage import UsageOfDay
-from batchwright.rules.quotas import BudgetGroup, DailyAmounts
+from batchwright.rules.tenants.quotas import BudgetGroup, DailyAmounts
 from batchwright.rules.token_costs import amount_of, amount_text
 from batchwright.starter.commands.tenants.budget_output import (
     FirstBudget,

@@ -6,7 +6,7 @@ import typer
 
 from batchwright.contracts.model_registry.price_config import parse_decimal
 from batchwright.rules.ids import is_tenant
-from batchwright.rules.quotas import MAX_QUOTA, DailyAmounts
+from batchwright.rules.tenants.quotas import MAX_QUOTA, DailyAmounts
 from batchwright.rules.token_costs import amount_text
 from batchwright.starter.output import stop
 

@@ -8,7 +8,7 @@ import typer
 from batchwright.contracts.api_objects.operator import DefaultQuotas, QuotaList, QuotaObject
 from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY, MIN_PRIORITY
 from batchwright.contracts.terms import AdmissionPolicy, OverQuota
-from batchwright.rules.quotas import MAX_QUOTA
+from batchwright.rules.tenants.quotas import MAX_QUOTA
 from batchwright.starter.commands.tenants.budget_output import checked_cost
 from batchwright.starter.operator_client import operator_client
 from batchwright.starter.options import Json, Tenant, Url

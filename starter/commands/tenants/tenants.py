@@ -15,7 +15,7 @@ from batchwright.database.database import Database
 from batchwright.database.errors import UnknownTenant
 from batchwright.database.records import TenantRow
 from batchwright.database.tables.operations.audit_log import AuditTarget
-from batchwright.rules.api_keys import is_usable
+from batchwright.rules.tenants.api_keys import is_usable
 from batchwright.starter.commands.tenants.budget_output import check_name
 from batchwright.starter.diagnostics.connections import query_database
 from batchwright.starter.options import JsonLine

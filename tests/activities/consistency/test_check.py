@@ -11,8 +11,8 @@ from batchwright.activities.consistency.workflow_runs import BatchRun, BatchRunS
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchResult
 from batchwright.contracts.terms import BatchStatus, Endpoint, Usage
 from batchwright.database.records import BatchOutcome, BatchRow, FileRow
-from batchwright.rules import object_keys
 from batchwright.rules.ids import derived_file_id
+from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import load
 from tests.fakes.memory_database import MemoryDatabase
 from tests.fakes.storage import MemoryStorage

@@ -44,9 +44,9 @@ from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.limits.tenant_and_model_limits import BatchWeights
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.upstream import Backend
-from batchwright.rules import object_keys
 from batchwright.rules.planning.plan_format import PlanEntry, SliceRecord, pack_entry, pack_slice
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter, read_records
+from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import Settings
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.memory_database import MemoryDatabase

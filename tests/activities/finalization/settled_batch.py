@@ -17,13 +17,13 @@ from batchwright.contracts.temporal_payloads.ingestion import ModelShare
 from batchwright.contracts.terms import BatchStatus, Endpoint, Usage, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.records import FileRow
-from batchwright.rules import object_keys
 from batchwright.rules.ids import derived_file_id, request_id
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter
 from batchwright.rules.planning.plan_format import PlanEntry, pack_entry
 from batchwright.rules.results.dead_letters import FinalAttempt
 from batchwright.rules.results.output_lines import error_line, result_line
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter
+from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import Storage
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.memory_database import MemoryDatabase

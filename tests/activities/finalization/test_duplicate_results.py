@@ -12,13 +12,13 @@ from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.temporal_payloads.finalization import FinalizeResult
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus, Usage
-from batchwright.rules import object_keys
 from batchwright.rules.ids import derived_file_id, request_id
 from batchwright.rules.input.line_parser import read_request
 from batchwright.rules.input.line_splitter import LineSplitter
 from batchwright.rules.results.dead_letters import FinalAttempt
 from batchwright.rules.results.output_lines import error_line, result_line
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter
+from batchwright.rules.stored_objects import object_keys
 from tests.activities.finalization.finalized import finalized
 from tests.activities.ingestion.fresh_batch import BATCH_ID, INPUT_KEY, TENANT, FreshBatch, a_line
 

@@ -12,8 +12,8 @@ from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest, FinalizeResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.rules import object_keys
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
+from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import StorageUnavailable
 from tests.activities.finalization.settled_batch import (
     BATCH_ID,

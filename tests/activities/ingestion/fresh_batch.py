@@ -19,7 +19,6 @@ from batchwright.contracts.temporal_payloads.ingestion import IngestResult, Mode
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.inference.limits.fleet_rate_limits import NoRates
-from batchwright.rules import object_keys
 from batchwright.rules.ids import is_model_name
 from batchwright.rules.planning.plan_format import (
     SLICE_BYTES,
@@ -29,6 +28,7 @@ from batchwright.rules.planning.plan_format import (
     unpack_slice,
 )
 from batchwright.rules.results.segment_format import SegmentRecord, read_records
+from batchwright.rules.stored_objects import object_keys
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.memory_database import MemoryDatabase
 from tests.fakes.rates import FixedRates

@@ -12,10 +12,10 @@ from batchwright.activities.ingestion import publisher
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus, Endpoint
-from batchwright.rules import object_keys
 from batchwright.rules.deadline import Deadline
 from batchwright.rules.ids import derived_file_id
 from batchwright.rules.planning.plan_format import ENTRY_BYTES, pack_entry
+from batchwright.rules.stored_objects import object_keys
 from tests.activities.finalization.finalized import finalized
 from tests.activities.ingestion.fresh_batch import BATCH_ID, TENANT, FreshBatch, a_batch, a_line
 from tests.fakes.storage import MemoryStorage, MemoryWriter

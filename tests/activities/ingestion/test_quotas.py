@@ -8,8 +8,8 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.terms import BatchStatus, Endpoint, OverQuota
-from batchwright.rules.quotas import EnqueuedWork, QuotaExcess, QuotaLimits
 from batchwright.rules.results.segment_format import SegmentRecord
+from batchwright.rules.tenants.quotas import EnqueuedWork, QuotaExcess, QuotaLimits
 from batchwright.storage.base import StorageUnavailable
 from tests.activities.ingestion.fresh_batch import BATCH_ID, INPUT_KEY, TENANT, FreshBatch, a_batch, a_line
 from tests.integration.database.rows import START, an_order

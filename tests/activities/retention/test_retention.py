@@ -16,8 +16,8 @@ from batchwright.database.records import FileRow
 from batchwright.database.tables.operations.audit_log import AuditActor, AuditEntry, AuditTarget
 from batchwright.database.tables.webhooks.webhook_deliveries import WebhookDelivery
 from batchwright.database.tables.webhooks.webhook_endpoints import WebhookEndpoint
-from batchwright.rules import object_keys
 from batchwright.rules.ids import derived_file_id
+from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import StorageError, StorageUnavailable
 from tests.activities.retention.runner import RetentionRunner
 from tests.fakes.memory_database import MemoryDatabase

@@ -6,7 +6,7 @@ from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.activities.services.send_authorization import CachedPermissions
 from batchwright.contracts.temporal_payloads.execution import SliceRequest
-from batchwright.rules.quotas import DailyAmounts
+from batchwright.rules.tenants.quotas import DailyAmounts
 from batchwright.rules.token_costs import amount_of
 from tests.activities.execution.fixture import ExecutionFixture, line_of, ok, plan_slice
 from tests.fakes.budget_groups import organization

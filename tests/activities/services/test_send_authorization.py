@@ -17,7 +17,7 @@ from batchwright.activities.services.send_authorization import MAX_AGE_SECONDS, 
 from batchwright.contracts.temporal_payloads.batch import Caller
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ApiKeyRow
-from batchwright.rules.api_keys import SecretHash
+from batchwright.rules.tenants.api_keys import SecretHash
 from tests.activities.execution.fixture import (
     MODEL,
     TENANT,

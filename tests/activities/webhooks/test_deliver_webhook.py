@@ -19,7 +19,7 @@ from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.webhooks.webhook_deliveries import ListedDelivery
 from batchwright.database.tables.webhooks.webhook_endpoints import WebhookEndpoint
-from batchwright.rules.call_results import answers_of
+from batchwright.rules.calls.call_results import answers_of
 from batchwright.rules.results.output_lines import result_line
 from batchwright.rules.webhooks.signatures import new_secret
 from batchwright.telemetry.metrics import Metrics

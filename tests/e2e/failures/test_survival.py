@@ -7,8 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from batchwright.rules import ids, object_keys
+from batchwright.rules import ids
 from batchwright.rules.results.segment_format import RecordKind, read_index
+from batchwright.rules.stored_objects import object_keys
 from tests.e2e.batches import chat_lines, check_conservation, ended, lines_of, settled, submit, until
 from tests.e2e.stack import MODELS, Part, Stack
 

@@ -6,8 +6,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from batchwright.rules import ids, object_keys
+from batchwright.rules import ids
 from batchwright.rules.results.segment_format import RecordKind, read_index
+from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import load
 from batchwright.starter.embedded_stack.service_commands import is_reachable
 from batchwright.storage.base import Storage

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from openai import AsyncOpenAI
 
-from batchwright.rules.api_keys import ApiKey, parse_key
+from batchwright.rules.tenants.api_keys import ApiKey, parse_key
 from tests.e2e.batches import chat_lines, check_conservation, ended, lines_of, settled, submit, until
 from tests.e2e.fleet import workers
 from tests.e2e.stack import MODELS, Stack, dev

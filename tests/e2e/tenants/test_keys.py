@@ -8,7 +8,7 @@ import pytest
 from openai import AsyncOpenAI, AuthenticationError, NotFoundError, PermissionDeniedError
 from temporalio.client import Client
 
-from batchwright.rules.api_keys import ApiKey, new_key, parse_key
+from batchwright.rules.tenants.api_keys import ApiKey, new_key, parse_key
 from tests.clients import http_client
 from tests.e2e.batches import chat_lines, check_conservation, ended, submit, until
 from tests.e2e.stack import MODELS, Stack, dev

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from batchwright.database.errors import FileInUse
 from batchwright.database.records import FileRow
 from batchwright.database.tables.files import FilesTable
-from batchwright.rules.call_lines import CALLS_PURPOSE
+from batchwright.rules.calls.call_lines import CALLS_PURPOSE
 from tests.fakes.tables.rows import Rows, position
 
 

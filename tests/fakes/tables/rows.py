@@ -37,8 +37,8 @@ from batchwright.database.tables.webhooks.webhook_endpoints import WebhookEndpoi
 from batchwright.rules.batch_states import LIVE_STATES
 from batchwright.rules.forecast.model_queue import ModelSpeed
 from batchwright.rules.input.custom_id_search import CustomIdPart
-from batchwright.rules.quotas import BudgetGroup, DailyAmounts, EnqueuedWork
 from batchwright.rules.results.token_usage import total_usage
+from batchwright.rules.tenants.quotas import BudgetGroup, DailyAmounts, EnqueuedWork
 from batchwright.rules.worker_stats import UpstreamTraffic
 
 if TYPE_CHECKING:

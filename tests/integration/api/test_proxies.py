@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from batchwright.rules.api_keys import new_key
+from batchwright.rules.tenants.api_keys import new_key
 from tests.integration.api.test_process import running
 
 pytestmark = pytest.mark.integration

@@ -7,7 +7,7 @@ import pytest
 
 from batchwright.contracts.temporal_payloads.retention import RetentionKind
 from batchwright.database.database import Database
-from batchwright.rules.object_keys import DATABASE_MARK
+from batchwright.rules.stored_objects.object_keys import DATABASE_MARK
 from batchwright.starter.embedded_stack.ports import free_port
 from tests.integration.starter.commands import batchwright
 

@@ -26,9 +26,9 @@ from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import RateChange
 from batchwright.inference.limits.fleet_rate_limits import FleetRates
-from batchwright.rules import object_keys
 from batchwright.rules.limits.rate_allocation import Pacing
 from batchwright.rules.planning.plan_format import PlanEntry, SliceRecord, pack_entry, pack_slice
+from batchwright.rules.stored_objects import object_keys
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal import DATA_CONVERTER
 from batchwright.worker.task_queue_rate_limits import QueueRateLimit, RateLimitSync, TemporalRateLimits

@@ -18,7 +18,6 @@ from batchwright.contracts.api_objects.anthropic import MessageErrorObject, Rela
 from batchwright.contracts.api_objects.calls import NewJobObject
 from batchwright.contracts.api_objects.schedules import ScheduleObject
 from batchwright.contracts.api_objects.webhooks import DeliveryObject, WebhookObject
-from batchwright.rules.api_keys import ApiKey, Scope, is_granted
 from batchwright.rules.ids import (
     message_batch_id,
     new_batch_id,
@@ -30,6 +29,7 @@ from batchwright.rules.ids import (
     new_upload_id,
     new_webhook_id,
 )
+from batchwright.rules.tenants.api_keys import ApiKey, Scope, is_granted
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.api_keys import create_key
 

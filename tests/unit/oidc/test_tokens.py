@@ -20,7 +20,7 @@ from batchwright.oidc.tokens import (
     TokenVerifier,
     UnusableClaim,
 )
-from batchwright.rules.api_keys import Scope
+from batchwright.rules.tenants.api_keys import Scope
 from tests.fakes.issuer import (
     AUDIENCE,
     ISSUER,

@@ -30,7 +30,7 @@ OF_OPERATORS = {
     "batchwright.contracts.model_registry.job_config",
     "batchwright.database.sql",
     "batchwright.rules.temporal_connection",
-    "batchwright.rules.object_keys",
+    "batchwright.rules.stored_objects.object_keys",
     "batchwright.storage.base",
     "batchwright.telemetry.exposition",
     "batchwright.telemetry.prometheus.process_metrics",

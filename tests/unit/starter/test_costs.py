@@ -11,7 +11,7 @@ from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.terms import Usage
 from batchwright.database.records import SliceProgress
-from batchwright.rules.object_locations import ObjectLocation
+from batchwright.rules.stored_objects.object_locations import ObjectLocation
 from batchwright.settings import Settings
 from batchwright.starter.output import money_text
 from tests.fakes.small_memory import small_memory

@@ -4,7 +4,7 @@ from datetime import UTC, date, datetime
 
 from batchwright.contracts.terms import Quota
 from batchwright.database.tables.tenants.quota_records import DailyUsage
-from batchwright.rules.quotas import DailyAmounts
+from batchwright.rules.tenants.quotas import DailyAmounts
 from batchwright.rules.token_costs import amount_of
 from batchwright.telemetry.metrics import Metrics
 from batchwright.worker.budget_metrics import BudgetCollector

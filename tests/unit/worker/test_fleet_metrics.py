@@ -9,7 +9,7 @@ from batchwright.contracts.temporal_payloads.batch import BatchOrder, ModelCount
 from batchwright.contracts.temporal_payloads.consistency import DifferenceCount
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.rules.quotas import DailyAmounts
+from batchwright.rules.tenants.quotas import DailyAmounts
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal.task_queues import QueueReport
 from batchwright.worker.budget_metrics import BudgetCollector

@@ -11,8 +11,8 @@ from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import ApiKeyRow, StoredApiKey
 from batchwright.database.sql import queries
 from batchwright.database.tables.tenants.budget_groups import PostgresBudgetGroups
-from batchwright.rules.api_keys import SecretHash
-from batchwright.rules.quotas import BudgetGroup
+from batchwright.rules.tenants.api_keys import SecretHash
+from batchwright.rules.tenants.quotas import BudgetGroup
 
 
 class ApiKeysTable(Protocol):

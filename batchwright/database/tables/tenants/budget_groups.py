@@ -13,7 +13,7 @@ from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import BudgetGroupRow
 from batchwright.database.sql import queries
 from batchwright.database.tables.tenants.daily_usage import parse_budget, parse_used
-from batchwright.rules.quotas import BudgetGroup, DailyAmounts
+from batchwright.rules.tenants.quotas import BudgetGroup, DailyAmounts
 
 
 class GroupBudget(NamedTuple):

@@ -6,7 +6,7 @@ from batchwright.contracts.terms import GroupKind
 from batchwright.database.driver import Row
 from batchwright.database.records import BudgetGroupRow
 from batchwright.database.tables.tenants.quota_records import DailyUsage
-from batchwright.rules.quotas import DailyAmounts
+from batchwright.rules.tenants.quotas import DailyAmounts
 from batchwright.rules.token_costs import amount_of
 
 

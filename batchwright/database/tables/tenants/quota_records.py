@@ -8,7 +8,7 @@ from batchwright.contracts.message import Message
 from batchwright.contracts.model_registry.price_config import DecimalText
 from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY
 from batchwright.contracts.terms import AdmissionPolicy, OverQuota
-from batchwright.rules.quotas import DailyAmounts, QuotaLimits
+from batchwright.rules.tenants.quotas import DailyAmounts, QuotaLimits
 from batchwright.rules.token_costs import amount_of
 
 

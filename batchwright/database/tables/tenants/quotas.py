@@ -27,7 +27,13 @@ from batchwright.database.tables.tenants.quota_records import (
     TenantQuotas,
     TenantShare,
 )
-from batchwright.rules.quotas import DailyAmounts, EnqueuedWork, QuotaExcess, QuotaLimits, queue_behind
+from batchwright.rules.tenants.quotas import (
+    DailyAmounts,
+    EnqueuedWork,
+    QuotaExcess,
+    QuotaLimits,
+    queue_behind,
+)
 from batchwright.rules.token_costs import amount_of, amount_text
 
 

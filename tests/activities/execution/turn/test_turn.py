@@ -10,9 +10,10 @@ from batchwright.activities.execution.result_writer import FLUSH_RESULTS
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.contracts.terms import Usage
-from batchwright.rules import ids, object_keys
+from batchwright.rules import ids
 from batchwright.rules.results.output_lines import result_line
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
+from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import StorageUnavailable
 from tests.activities.execution.fixture import (
     BATCH,

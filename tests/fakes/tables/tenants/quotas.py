@@ -18,7 +18,7 @@ from batchwright.database.tables.tenants.quota_records import (
 )
 from batchwright.database.tables.tenants.quotas import QuotasTable
 from batchwright.rules.batch_states import LIVE_STATES
-from batchwright.rules.quotas import (
+from batchwright.rules.tenants.quotas import (
     DailyAmounts,
     EnqueuedWork,
     QuotaExcess,

@@ -10,8 +10,8 @@ from batchwright.database.tables.tenants.api_keys import ApiKeysTable
 from batchwright.database.tables.tenants.budget_groups import BudgetGroupsTable, GroupBudget
 from batchwright.database.tables.tenants.sessions import SessionsTable
 from batchwright.database.tables.tenants.tenants import TenantsTable
-from batchwright.rules.api_keys import SecretHash
-from batchwright.rules.quotas import BudgetGroup, DailyAmounts
+from batchwright.rules.tenants.api_keys import SecretHash
+from batchwright.rules.tenants.quotas import BudgetGroup, DailyAmounts
 from tests.fakes.tables.rows import Rows, used_today
 
 

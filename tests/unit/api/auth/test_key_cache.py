@@ -11,7 +11,7 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import StoredApiKey
-from batchwright.rules.api_keys import ApiKey, new_key
+from batchwright.rules.tenants.api_keys import ApiKey, new_key
 from batchwright.settings import Settings
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.api import ApiFixture, open_api

@@ -14,7 +14,7 @@ from batchwright.api.errors import ApiError
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.oidc.issuer import IssuerUnavailable
 from batchwright.oidc.issuer_keys import IssuerKeys
-from batchwright.rules.api_keys import ApiKey, new_key
+from batchwright.rules.tenants.api_keys import ApiKey, new_key
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.api import ApiFixture, error_of, open_api
 from tests.fakes.api_keys import NOW, create_key

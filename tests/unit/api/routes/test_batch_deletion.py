@@ -13,8 +13,8 @@ from batchwright.contracts.temporal_names import output_copy_id
 from batchwright.contracts.temporal_payloads.output_copies import OutputCopy, OutputCopyState
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.rules import object_keys
 from batchwright.rules.ids import derived_file_id
+from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import StorageUnavailable
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.ended_batch import INPUT, Ended

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import httpx
 
-from batchwright.rules.api_keys import ApiKey
+from batchwright.rules.tenants.api_keys import ApiKey
 from tests.fakes.api import ApiFixture
 
 

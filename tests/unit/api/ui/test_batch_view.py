@@ -13,7 +13,7 @@ from batchwright.contracts.api_objects.openai import (
 )
 from batchwright.contracts.temporal_payloads.batch import SCHEDULED
 from batchwright.contracts.terms import BatchStatus, Quota
-from batchwright.rules.quotas import QuotaExcess
+from batchwright.rules.tenants.quotas import QuotaExcess
 from tests.fakes.api import open_api
 
 

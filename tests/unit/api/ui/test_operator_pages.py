@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from batchwright.contracts.terms import Quota
-from batchwright.rules.api_keys import Scope
+from batchwright.rules.tenants.api_keys import Scope
 from batchwright.rules.worker_stats import UpstreamTraffic, polled_queue_stats
 from tests.fakes.api import ApiFixture, open_api
 from tests.fakes.api_keys import create_key

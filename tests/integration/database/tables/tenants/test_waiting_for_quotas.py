@@ -9,7 +9,7 @@ from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection
 from batchwright.database.sql import queries
 from batchwright.database.tables.tenants.quotas import QuotaQueries
-from batchwright.rules.quotas import EnqueuedWork, QuotaExcess, QuotaLimits
+from batchwright.rules.tenants.quotas import EnqueuedWork, QuotaExcess, QuotaLimits
 from tests.integration.database.rows import after, an_order
 
 TIGHT = QuotaLimits(enqueued_lines=10, enqueued_tokens=1000)

@@ -19,7 +19,7 @@ from batchwright.contracts.api_objects.audit_log import (
 from batchwright.contracts.api_objects.webhooks import WebhookObject
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.operations.audit_log import AuditLogTable, AuditResult
-from batchwright.rules.api_keys import ApiKey, Scope, new_key
+from batchwright.rules.tenants.api_keys import ApiKey, Scope, new_key
 from tests.fakes.api import ApiFixture, error_of, open_api, open_own_api, read
 from tests.fakes.api_keys import create_key
 

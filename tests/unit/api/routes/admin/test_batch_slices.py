@@ -12,7 +12,7 @@ from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult, ModelShare
 from batchwright.contracts.terms import ActivityState
 from batchwright.database.records import SliceProgress
-from batchwright.rules import object_keys
+from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import StorageUnavailable
 from batchwright.temporal import TemporalUnavailable
 from batchwright.temporal.pending_activities import PendingActivity

@@ -14,7 +14,7 @@ from batchwright.api.routes.admin.budget_groups import (
 from batchwright.contracts.api_objects.operator import LimitsObject
 from batchwright.contracts.terms import GroupKind, Quota
 from batchwright.database.tables.tenants.quota_records import DailyUsage
-from batchwright.rules.quotas import MAX_QUOTA
+from batchwright.rules.tenants.quotas import MAX_QUOTA
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.api_keys import create_key
 from tests.fakes.budget_groups import user

@@ -12,7 +12,7 @@ from batchwright.contracts.terms import AdmissionPolicy, OverQuota, Quota
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import IdempotencyClaim
 from batchwright.database.tables.tenants.quota_records import DailyUsage
-from batchwright.rules.quotas import EnqueuedWork, QuotaLimits
+from batchwright.rules.tenants.quotas import EnqueuedWork, QuotaLimits
 from batchwright.temporal import TemporalUnavailable
 from tests.fakes.api import LINE, ApiFixture, error_of, open_api, read
 from tests.fakes.budget_groups import organization

@@ -20,9 +20,9 @@ from batchwright.api.services.batches.progress_events import BatchEvents
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus
-from batchwright.rules import object_keys
 from batchwright.rules.planning.duplicate_lines import Duplicate, encode_duplicates
 from batchwright.rules.results.segment_format import SegmentRecord
+from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import StorageUnavailable
 from batchwright.storage.local import LocalStorage
 from batchwright.telemetry.metrics import Metrics

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchwright.rules import object_keys
 from batchwright.rules.ids import derived_file_id
-from batchwright.rules.retention import (
+from batchwright.rules.stored_objects import object_keys
+from batchwright.rules.stored_objects.retention import (
     MAX_WRITE_TIME,
     KnownObjects,
     ObjectOwner,

@@ -2,7 +2,12 @@
 
 import pytest
 
-from batchwright.rules.object_locations import ObjectLocation, is_within, parse_object, parse_prefix
+from batchwright.rules.stored_objects.object_locations import (
+    ObjectLocation,
+    is_within,
+    parse_object,
+    parse_prefix,
+)
 from batchwright.settings.error_messages import SettingsError
 from tests.fakes.settings import load
 

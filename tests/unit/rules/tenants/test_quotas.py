@@ -10,7 +10,7 @@ from batchwright.database.tables.tenants.quota_records import TenantQuotas
 from batchwright.rules.input.line_parser import RequestBody, read_body
 from batchwright.rules.input.validation_errors import quota_exceeded
 from batchwright.rules.planning.request_work import estimate_tokens, prompt_bytes
-from batchwright.rules.quotas import (
+from batchwright.rules.tenants.quotas import (
     EnqueuedWork,
     QuotaExcess,
     QuotaLimits,

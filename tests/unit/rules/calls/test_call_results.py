@@ -5,7 +5,7 @@ import pytest
 from batchwright.contracts.calls import CallStatus
 from batchwright.contracts.errors import LineCode
 from batchwright.rules.backends.response_checks import find_problem
-from batchwright.rules.call_results import CallResult, answers_of, read_result
+from batchwright.rules.calls.call_results import CallResult, answers_of, read_result
 from batchwright.rules.results.output_lines import json_value, result_line
 
 LINE_ID = "batch_req_" + 32 * "0"

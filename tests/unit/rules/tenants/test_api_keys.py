@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.rules.api_keys import (
+from batchwright.rules.tenants.api_keys import (
     Scope,
     SecretHash,
     hash_secret,
