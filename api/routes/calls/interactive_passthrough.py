@@ -32,6 +32,7 @@ from batchwright.contracts.terms import Endpoint
 from batchwright.inference.request_outcome import Outcome, invalid_response
 from batchwright.inference.transport.base import BackendResponse, ResponseTooLarge
 from batchwright.inference.transport.decoding import decode_content
+from batchwright.rules.backends.body_rewriting import INLINE_REWRITE_BYTES, with_default_model
 from batchwright.rules.calls.call_lines import edit_body
 from batchwright.rules.dispatch.retry_policy import SUCCESS, Budget
 from batchwright.rules.results.event_stream import EventStream
@@ -148,8 +149,9 @@ class InteractiveForwarder:
             response = error_response(ApiError(403, _REFUSED))
         else:
             response = _response_of(outcome, head.status, body)
-        tokens = tokens_of(body) if response.status_code == 200 else NO_TOKENS
-        answer.end(str(response.status_code), tokens)
+        answer.end(str(response.status_code), tokens_of(body) if answer.is_success else NO_TOKENS)
+        if answer.is_success and answer.is_fallback:
+            return _json_response(await _named(body, answer.sent.dispatch.upstream.model), outcome.status)
         return response
 
     async def _pieces(self, answer: BackendAnswer) -> AsyncGenerator[bytes]:
@@ -307,6 +309,17 @@ def _with_usage(fields: Fields) -> bytes:
     return edit_body({**fields, "stream_options": msgspec.Raw(asked)})
 
 
+async def _named(body: bytes, model: str) -> bytes:
+    """Return the body of an answer with the name of the fallback model if the body names no model."""
+    if len(body) <= INLINE_REWRITE_BYTES:
+        return with_default_model(body, model)
+    return await asyncio.to_thread(with_default_model, body, model)
+
+
+def _json_response(body: bytes, status: int) -> Response:
+    return Response(body, status, media_type="application/json")
+
+
 def _response_of(outcome: Outcome, status: int, body: bytes) -> Response:
     """Return the response for the client. An answer that only concerns the operator becomes an error.
 
@@ -317,7 +330,7 @@ def _response_of(outcome: Outcome, status: int, body: bytes) -> Response:
     is_settled = outcome.verdict.budget is Budget.SETTLED
     is_of_client = is_settled and 400 <= outcome.status < 500 and outcome.status != _PAYMENT_REQUIRED
     if outcome.verdict is SUCCESS or (is_of_client and body.lstrip()[:1] == b"{"):
-        return Response(body, outcome.status, media_type="application/json")
+        return _json_response(body, outcome.status)
     message = outcome.message or f"The backend answered {status}."
     error = outcome.operator_message or message
     logger.warning("a backend has not given a usable answer", extra={"status": status, "error": error})

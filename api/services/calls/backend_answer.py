@@ -41,18 +41,24 @@ class InteractiveCall(NamedTuple):
 
 @dataclass(eq=False)
 class CallCharge:
-    """Use of rates per minute by one call.
+    """Use of rates per minute by one request to a backend.
 
     Attributes:
-        tokens: tokens that the call has used; None if no backend has got the call.
+        is_sent: True if the backend has got the request.
+        tokens: tokens that the request has used; None to keep the estimate that was charged when it was sent.
         is_estimated: True if no backend has reported the tokens.
     """
 
+    is_sent: bool = False
     tokens: int | None = None
     is_estimated: bool = False
 
     def use(self, tokens: Tokens, *, is_estimated: bool = False) -> None:
+        self.is_sent = True
         self.tokens, self.is_estimated = tokens.input_tokens + tokens.output_tokens, is_estimated
+
+    def keep_estimate(self) -> None:
+        self.is_sent, self.tokens = True, None
 
 
 @dataclass(eq=False)
@@ -179,10 +185,14 @@ class BackendAnswer:
         result: how the call ended, for metrics.
         tokens: tokens that the call has used.
         is_estimated: True if the backend has not reported the tokens.
+        is_success: True after the whole answer has arrived and is a normal response.
+        is_fallback: True if a fallback model answers instead of the requested model.
     """
 
     response: StreamedResponse
     sent: SentCall
+    is_success: bool = field(default=False, init=False)
+    is_fallback: bool = field(default=False, init=False)
     result: str = field(default="disconnected", init=False)
     tokens: Tokens = field(init=False)
     is_estimated: bool = field(default=True, init=False)
@@ -204,6 +214,7 @@ class BackendAnswer:
     def read(self, body: bytes) -> Outcome:
         """Return the outcome of the answer with this body, and report it to the circuit breaker."""
         outcome = parse_response(self.response.status, self.response.headers, body, self.sent.body)
+        self.is_success = outcome.verdict is SUCCESS
         self.sent.report(outcome)
         return outcome
 
@@ -215,9 +226,8 @@ class BackendAnswer:
 
     def succeed(self) -> None:
         """Report to the circuit breaker that a stream has arrived completely, without an error in it."""
-        if not self.sent.dispatch.attempt.is_recorded:
-            self.sent.dispatch.upstream.probes.answered.add(self.sent.call.endpoint)
-            report_success(self.sent.dispatch)
+        self.is_success = True
+        self._report_success()
 
     def begin(self) -> None:
         """Report to the circuit breaker that a stream has begun normally, if it waits for that.
@@ -225,4 +235,19 @@ class BackendAnswer:
         A trial shows at its first event that the backend works again. The stream may take minutes.
         """
         if self.sent.dispatch.attempt.is_trial:
-            self.succeed()
+            self._report_success()
+
+    def _report_success(self) -> None:
+        if not self.sent.dispatch.attempt.is_recorded:
+            self.sent.dispatch.upstream.probes.answered.add(self.sent.call.endpoint)
+            report_success(self.sent.dispatch)
+
+    def settle(self, charge: CallCharge) -> None:
+        """Set the tokens of the charge, at the end of the call.
+
+        The estimate stays if a success reports no tokens, as it does for lines of batches.
+        """
+        if self.is_success and not self.tokens.input_tokens + self.tokens.output_tokens:
+            charge.keep_estimate()
+        else:
+            charge.use(self.tokens, is_estimated=self.is_estimated)

@@ -93,11 +93,11 @@ class InteractiveAdmission:
 
     @contextmanager
     def charged(self, tenant: str, router: ModelRouter, request_bytes: int) -> Generator[CallCharge]:
-        """Context manager that takes one call from the rates of its tenant and model.
+        """Context manager that takes one request from the rates of its tenant and model.
 
-        The call is taken in the same step in which the rates are checked, so that calls at the same time
+        The request is taken in the same step in which the rates are checked, so that calls at the same time
         cannot exceed them. At the end of the `with` block, the estimated tokens are replaced by those of the
-        yielded charge.
+        yielded charge. If no backend has got the request, it is given back.
 
         Raises:
             ApiError: a rate is used up (429).
@@ -115,29 +115,33 @@ class InteractiveAdmission:
         try:
             yield charge
         finally:
-            if charge.tokens is None:
+            if not charge.is_sent:
                 self._limits.give_back(taken)
                 self.rates.count(tenant, model, -1)
+            elif charge.tokens is None:
+                self.rates.count(tenant, model, 0, int(taken.tokens), int(taken.model_tokens))
             else:
                 used = charge.tokens
                 self._limits.correct(taken, used, most if charge.is_estimated else None)
                 of_model = int(min(used, most)) if charge.is_estimated else used
                 self.rates.count(tenant, model, 0, used, of_model)
 
-    def _check_rates(self, tenant: str, router: ModelRouter) -> None:
-        """Check that the rates per minute of the tenant and the model allow one more request now.
+    async def may_send_again(self, tenant: str, router: ModelRouter) -> bool:
+        """Return True if holds and rates allow one more request of the tenant to the model now.
 
         Raises:
-            ApiError: a rate is used up (429).
+            DatabaseUnavailable: the holds cannot be read.
         """
-        model, now = router.model, time.monotonic()
-        limits = router.limits
-        rates = self._part(False, model, limits.requests_per_minute, limits.tokens_per_minute)
-        if rates is NO_RATES:
-            self._model_rates.pop(model, None)
-        else:
-            self._model_rates[model] = rates
-        limit = self._limits.model_limit(model, now) or self._limits.tenant_rate(tenant, now)
+        await self._permissions.get(_ALL)
+        return self._limit_reached(tenant, router) is None
+
+    def _check_rates(self, tenant: str, router: ModelRouter) -> None:
+        """Check that the holds and the rates of the tenant and the model allow one more request now.
+
+        Raises:
+            ApiError: a rate is used up (429), or an operator holds the tenant or the model (503).
+        """
+        model, limit = router.model, self._limit_reached(tenant, router)
         if limit is None:
             return
         if limit.is_hold:  # it began while hooks checked the call
@@ -145,6 +149,17 @@ class InteractiveAdmission:
         message = f"The call is {self._limits.reason(limit, model, tenant)}. Try again in a moment."
         headers = {"Retry-After": str(_RATE_RETRY_SECONDS)}
         raise ApiError(429, message, code="rate_limit_exceeded", headers=headers)
+
+    def _limit_reached(self, tenant: str, router: ModelRouter) -> Limit | None:
+        """Return the hold or rate that forbids a request of the tenant to the model; None if none does."""
+        model, now = router.model, time.monotonic()
+        limits = router.limits
+        rates = self._part(False, model, limits.requests_per_minute, limits.tokens_per_minute)
+        if rates is NO_RATES:
+            self._model_rates.pop(model, None)
+        else:
+            self._model_rates[model] = rates
+        return self._limits.model_limit(model, now) or self._limits.tenant_rate(tenant, now)
 
     async def _read_permissions(self, _: str) -> Mapping[str, TenantQuotas]:
         own = {row.tenant: row.own for row in await self._deps.database.quotas.all()}

@@ -8,7 +8,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Generator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from secrets import token_hex
 
 import httpx
@@ -139,17 +139,15 @@ class InteractiveCalls:
             try:
                 if self._hooks:
                     call = await self._checked(call, router.model)
-                with self._admission.charged(call.tenant, router, len(call.body)) as charge:
-                    async with self._accepted(call, router, charge) as answer:
-                        self._metrics.interactive_seconds.labels(model).observe(time.monotonic() - began)
-                        answering = answer.sent.dispatch.upstream.model
-                        if answering != model and answer.response.status == 200:
+                async with self._accepted(call, router) as answer:
+                    self._metrics.interactive_seconds.labels(model).observe(time.monotonic() - began)
+                    try:
+                        yield answer
+                    finally:
+                        self._count(call, model, answer.result, answer.tokens, is_success=answer.is_success)
+                        if answer.is_success and answer.is_fallback:
+                            answering = answer.sent.dispatch.upstream.model
                             self._metrics.fallbacks.labels(model, answering).inc()
-                        try:
-                            yield answer
-                        finally:
-                            self._count(call, model, answer.result, answer.tokens)
-                            charge.use(answer.tokens, is_estimated=answer.is_estimated)
             except _NotSent as error:
                 self._metrics.interactive_requests.labels(model, str(error.error.status)).inc()
                 raise error.error from None
@@ -165,41 +163,53 @@ class InteractiveCalls:
                 del self._in_flight[model]
 
     @asynccontextmanager
-    async def _accepted(
-        self, call: InteractiveCall, router: ModelRouter, charge: CallCharge
-    ) -> AsyncGenerator[BackendAnswer]:
+    async def _accepted(self, call: InteractiveCall, router: ModelRouter) -> AsyncGenerator[BackendAnswer]:
         """Context manager that tries the model's backends in turn.
 
-        It yields the answer of the first that accepts.
+        It yields the answer of the first that accepts. Before each next backend, holds and rates are checked,
+        and if they do not allow another request, the answer of the last backend stays. Each backend that gets
+        the call takes one request from the rates.
 
         Raises:
             _NotSent: no backend may get the call, or none has answered.
+            ApiError: holds or rates do not allow the first request.
+            DatabaseUnavailable: the holds cannot be read.
         """
         reachable = (upstream for each in (router, *router.fallbacks) for upstream in each.upstreams)
         tried = [upstream for upstream in reachable if upstream.jobs is not None]
-        following = _selected(router, call.tenant, tried)
-        if following is None:
-            raise _NotSent(_unavailable(router, call.tenant, tried))
-        try:
-            while True:
-                dispatch, following = following, None
-                tried.append(dispatch.upstream)
-                async with AsyncExitStack() as sending:
-                    answer = await self._send(call, dispatch, charge, sending)
-                    if _refused(answer):
-                        if isinstance(answer, BackendAnswer) and answer.response.status in (401, 403):
-                            tried += [each for other in router.fallbacks for each in other.upstreams]
-                        following = _selected(router, call.tenant, tried)
-                    if following is None:
-                        if isinstance(answer, Outcome):
-                            raise _NotSent(answer)
-                        yield answer
-                        return
-                    if isinstance(answer, BackendAnswer):
-                        charge.use(NO_TOKENS)
-        finally:
-            if following is not None:
-                following.end()
+        following = None
+        with ExitStack() as charges:
+            charge = charges.enter_context(self._charged(call, router))
+            following = _selected(router, call.tenant, tried)
+            if following is None:
+                raise _NotSent(_unavailable(router, call.tenant, tried))
+            try:
+                while True:
+                    dispatch, following = following, None
+                    tried.append(dispatch.upstream)
+                    async with AsyncExitStack() as sending:
+                        answer = await self._send(call, dispatch, charge, sending)
+                        if _refused(answer):
+                            if isinstance(answer, BackendAnswer):
+                                charge.use(NO_TOKENS)
+                                tried += _closed_fallbacks(router, answer.response.status)
+                            charges.close()
+                            if await self._admission.may_send_again(call.tenant, router):
+                                following = _selected(router, call.tenant, tried)
+                        if following is None:
+                            if isinstance(answer, Outcome):
+                                raise _NotSent(answer)
+                            answer.is_fallback = dispatch.upstream.model != router.model
+                            charges.callback(answer.settle, charge)
+                            yield answer
+                            return
+                        charge = charges.enter_context(self._charged(call, router))
+            finally:
+                if following is not None:
+                    following.end()
+
+    def _charged(self, call: InteractiveCall, router: ModelRouter) -> AbstractContextManager[CallCharge]:
+        return self._admission.charged(call.tenant, router, len(call.body))
 
     async def _checked(self, call: InteractiveCall, model: str) -> InteractiveCall:
         """Return the call with the body that the operator's hooks return. Raises `_NotSent`."""
@@ -244,13 +254,15 @@ class InteractiveCalls:
         charge.use(sent.estimate(0), is_estimated=True)
         return BackendAnswer(response, sent)
 
-    def _count(self, call: InteractiveCall, model: str, result: str, tokens: Tokens) -> None:
+    def _count(
+        self, call: InteractiveCall, model: str, result: str, tokens: Tokens, *, is_success: bool = False
+    ) -> None:
         metrics = self._metrics
         metrics.interactive_requests.labels(model, result).inc()
         metrics.interactive_tokens.labels(model, "prompt").inc(tokens.input_tokens)
         metrics.interactive_tokens.labels(model, "completion").inc(tokens.output_tokens)
         prices, cost = self._deps.models.prices_of(model), 0
-        if prices is not None and tokens != Tokens():
+        if prices is not None and (is_success or tokens != NO_TOKENS):
             cost = UnitPrices.of(prices).cost(tokens)
             metrics.interactive_cost.labels(model, prices.currency).inc(cost / AMOUNT_PER_UNIT)
         self._budgets.record(call.tenant, call.caller.key_id, _sum_of(tokens), cost)
@@ -292,6 +304,14 @@ def _refused(answer: BackendAnswer | Outcome) -> bool:
     refusal = {"backend": upstream.backend.url, "status": status}
     logger.warning("a backend has refused an interactive call", extra=refusal)
     return not answer.sent.is_at_fault
+
+
+def _closed_fallbacks(router: ModelRouter, status: int) -> list[Upstream]:
+    """Return the upstreams of fallback models that must not get a call after a refusal with this status.
+
+    After 401 and 403 none may get it, because its prompt may be the reason.
+    """
+    return [each for other in router.fallbacks for each in other.upstreams] if status in (401, 403) else []
 
 
 def _selected(router: ModelRouter, tenant: str, tried: Collection[Upstream]) -> Dispatch | None:

@@ -1,7 +1,11 @@
 """The API with interactive calls, for all tests of them."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from batchwright.api.services.calls import interactive_admission
+from tests.fakes.routing import Clock
 from tests.unit.api.routes.calls.interactive_api import Fixture
 
 _FIXTURES = list[Fixture]()  # one, because building the application takes longer than most tests
@@ -13,3 +17,11 @@ def api() -> Fixture:
         _FIXTURES.append(Fixture())
     _FIXTURES[0].clear()
     return _FIXTURES[0]
+
+
+@pytest.fixture
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of rates, which moves only if a test moves it."""
+    clock = Clock()
+    monkeypatch.setattr(interactive_admission, "time", SimpleNamespace(monotonic=clock))
+    return clock

@@ -1,14 +1,12 @@
-"""Circuit breakers of backends that interactive calls use, and fallback models."""
+"""Circuit breakers of backends that interactive calls use."""
 
 import asyncio
-import json
 import math
 from collections.abc import Callable
 
 import httpx
 import pytest
 
-from batchwright.contracts.model_registry.job_config import JobConfig
 from batchwright.contracts.model_registry.registry_config import BackendConfig
 from batchwright.inference.transport.httpx_transport import HttpxTransport
 from tests.fakes.api import error_of
@@ -208,42 +206,11 @@ async def test_errors_of_the_client_do_not_open_a_circuit(api: Fixture) -> None:
     assert (await api.http.post(CHAT, json=ASK)).status_code == 200
 
 
-async def test_a_fallback_model_answers_while_all_circuits_of_the_model_are_open(api: Fixture) -> None:
-    assert api.router is not None
-    api.router.fallbacks = [api.router_to("qwen", BackendConfig(url=B, model="org/qwen"))]
-    api.handlers |= {A: unreachable, B: answered}
-    await opened(api, A)
-    assert (await api.http.post(CHAT, json=ASK)).json() == ANSWER
-    assert json.loads(api.requests[-1].content) == {**ASK, "model": "org/qwen"}
-    answers = calls_to(api, B)
-    assert answers == 2  # also to the call whose failure has opened the circuit
-    assert api.counted("fallbacks_total", from_model="llama", to_model="qwen") == answers
-    assert await api.used_tokens() == 30 * answers
-
-
-def fall_back_to_jobs(api: Fixture) -> None:
-    assert api.router is not None
-    jobs = JobConfig(poll_endpoint_template="/status/{id}")
-    api.router.fallbacks = [api.router_to("video", BackendConfig(url=B), kind="poll", jobs=jobs)]
-
-
-async def test_a_fallback_model_that_runs_jobs_gets_no_calls(api: Fixture) -> None:
-    fall_back_to_jobs(api)
-    api.handlers |= {A: lambda _: httpx.Response(429, headers={"Retry-After": "20"}), B: answered}
-    await opened(api, A)
-    refused = await api.http.post(CHAT, json=ASK)
-    assert (refused.status_code, refused.headers["retry-after"]) == (503, "20")
-    assert calls_to(api, B) == 0
-
-
-@pytest.mark.parametrize("has_job_fallback", [False, True])
-async def test_no_tenant_takes_every_trial(api: Fixture, has_job_fallback: bool) -> None:
-    if has_job_fallback:
-        fall_back_to_jobs(api)
+async def test_no_tenant_takes_every_trial(api: Fixture) -> None:
     api.handlers[A] = unreachable
     await opened(api, A)
     assert api.router is not None
-    api.clock.now += api.router.upstreams[0].circuit.wait_seconds()
+    api.clock.now += api.router.wait_seconds()
     noisy, quiet = {"X-Tenant": "noisy"}, {"X-Tenant": "quiet"}
     assert (await api.http.post(CHAT, json=ASK, headers=noisy)).status_code == 503
     waits = int((await api.http.post(CHAT, json=ASK, headers=quiet)).headers["retry-after"])

@@ -1,13 +1,11 @@
 """Holds and rates, as they apply to interactive calls."""
 
 import asyncio
-from types import SimpleNamespace
 
 import httpx
 import pytest
 from openai import InternalServerError, RateLimitError
 
-from batchwright.api.services.calls import interactive_admission
 from batchwright.contracts.model_registry.registry_config import BackendConfig
 from batchwright.contracts.terms import HoldKind
 from batchwright.database.records import InteractiveRate
@@ -52,13 +50,6 @@ async def test_a_hold_stops_interactive_calls_until_it_is_released(
     assert other.status_code == (200 if kind is HoldKind.TENANT else 503)
     await api.database.holds.remove(kind, name)
     assert (await api.http.post(CHAT, json=ASK)).status_code == 200
-
-
-@pytest.fixture
-def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(interactive_admission, "time", SimpleNamespace(monotonic=clock))
-    return clock
 
 
 async def test_a_tenants_rate_of_requests_bounds_its_interactive_calls(
