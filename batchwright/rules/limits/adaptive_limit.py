@@ -2,17 +2,7 @@
 
 Rejections and timeouts lower the limit immediately, but only once for all requests that were in flight
 together. If a backend rejects requests at any concurrency, its rejections do not lower the limit
-(`backend_load.py`). Every other change is a trial. Its effect on response times decides if it is kept. If
-requests queue in the backend, fewer requests in flight make responses faster, and more requests make them
-slower. If the backend has room, response times stay the same.
-
-There are three kinds of trial:
-
-- After slow responses, the limit is lowered. If that does not help, the backend is slow but not crowded, and
-  the limit is restored.
-- From time to time, the limit is lowered without a reason, because the backend may have been crowded from the
-  start.
-- While the whole limit is used, the limit is raised, in growing steps as long as that helps.
+(`backend_load.py`). Every other change is a trial (`limit_trial.py`).
 
 Only responses of a steady load are measured. When a batch ends, its longest responses come last, and when the
 next one begins, its shortest come first: neither shows how busy the backend is.
@@ -24,32 +14,22 @@ Such a refusal is no overload. It starts a second limit, which follows the free 
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
-from enum import StrEnum
 
-from batchwright.rules.limits.backend_load import (
-    TRIAL_RESPONSES,
-    CongestionWindow,
-    FreeSlots,
-    LoadSignal,
-    MeasurementWindow,
-    RejectionHistory,
-    ResponseMeter,
+from batchwright.rules.limits.backend_load import CongestionWindow, FreeSlots, LoadSignal, RejectionHistory
+from batchwright.rules.limits.limit_trial import (
+    DECREASE_EFFECT,
+    DECREASE_FACTOR,
+    NEVER_SLOW_SECONDS,
+    LimitChange,
+    LimitTrial,
+    TrialResult,
+    TrialSchedule,
+    slow_factor,
 )
+from batchwright.rules.limits.response_meter import MeasurementWindow, ResponseMeter
 
-DECREASE_PROBE_SECONDS, INCREASE_PROBE_SECONDS = 30.0, 2.0  # minimum; failed decreases double the first
-NEVER_SLOW_SECONDS = 0.1  # faster responses never count as slow
-_MAX_PAUSE_SECONDS = 480.0
-_WINDOW_RESPONSES = 8  # minimum number of responses for measuring a level
 _BEYOND_CHANCE = 5.0  # standard errors above the baseline at which a single window is enough proof
-_PROBE_COST = 0.025  # fraction of the capacity that decreases without a reason may cost
-_CHEAP_PROBE_SECONDS = 1.8  # a decrease that costs less full capacity than this is always allowed
-# Requests queue in the backend if response times follow a changed concurrency by more than this fraction.
-# Within the width around the fraction, the result is unclear.
-_QUEUED_SHARE, _UNCLEAR_WIDTH = 0.5, 0.25
-_TIMEOUT_FACTOR, _DECREASE_FACTOR, _MIN_DECREASE_FACTOR = 0.5, 0.7, 0.5
-_DECREASE_EFFECT = -_QUEUED_SHARE * math.log(_DECREASE_FACTOR)  # least effect of a decrease on the level
-_INCREASE_FACTOR, _FAST_INCREASE_FACTOR, _MAX_INCREASE_FACTOR = 1.25, 1.6, 2.0
-_BEST_LIMIT_DECAY = 0.98  # applied to the best limit so far after each failed increase
+_TIMEOUT_FACTOR = 0.5
 _MAX_FAILED_DECREASES = 2  # after so many the backend counts as slow, not crowded
 _STILL_RISING = 0.15  # if the level rises by more during a trial, the slowdown is still growing
 _RECOVERY_THRESHOLD = 0.9  # below this fraction of the last good limit, the limit recovers without a trial
@@ -57,19 +37,6 @@ _UTILIZATION_THRESHOLD = 0.9  # fraction of the current limit that must be used 
 _MIN_PROBED_IN_FLIGHT = 4
 # The load is steady if it is at least this fraction of what it was, minus the difference that chance makes.
 _STEADY_LOAD, _CHANCE_DIFFERENCE = 0.75, 2
-
-
-class LimitChange(StrEnum):
-    """Reasons why the adaptive limit of a backend has changed."""
-
-    REJECTED = "rejected"
-    BUSY = "busy"  # direct callers use the slots of the backend
-    TIMED_OUT = "timed_out"
-    SLOW = "slow"
-    DECREASE_PROBE = "decrease_probe"
-    INCREASE_PROBE = "increase_probe"
-    PROBE_REVERTED = "probe_reverted"  # restored after a trial without benefit
-    RECOVERED = "recovered"  # on the way back to the last good limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +51,6 @@ class LimitBounds:
     tolerance: float = 1.5
 
 
-@dataclass(slots=True)
-class LimitTrial:
-    """A recent change of the limit that is still being tested, and the state before this change.
-
-    Attributes:
-        limit: the limit before the change.
-        used: number of requests in flight before the change.
-        level: mean latency level before the change. A latency level is the logarithm of seconds.
-        failures: how many decreases of the limit in this trial did not help.
-    """
-
-    limit: float
-    used: float
-    level: float
-    change: LimitChange
-    failures: int = 0
-
-
 class AdaptiveLimit:
     """Adapts the limit of requests in flight to one backend. `current` is the limit.
 
@@ -111,18 +60,15 @@ class AdaptiveLimit:
     def __init__(self, bounds: LimitBounds, now: float) -> None:
         self.bounds = bounds
         self.current = bounds.ceiling  # maximum number of requests in flight
-        self._limit = self._target = self._good_limit = self._best_limit = float(bounds.ceiling)
+        self._limit = self._target = self._good_limit = float(bounds.ceiling)
         self._meter = ResponseMeter(now)
         self._rejections, self._congestion = RejectionHistory(), CongestionWindow()
         self._free_slots = FreeSlots()
         self._suspected = False  # True if the last window was slow, and the next one has to confirm it
-        self._probed_at = now  # end of the last change that was measured, or the start
         self._lowered_at = -math.inf
         self._load_fell = False  # True if fewer requests were in flight at the last response than before
         self._trial: LimitTrial | None = None
-        self._increase_factor = _INCREASE_FACTOR
-        self._decrease_pause = DECREASE_PROBE_SECONDS
-        self._next_decrease_at, self._next_increase_at = now + DECREASE_PROBE_SECONDS / 3, now
+        self._schedule = TrialSchedule(bounds.ceiling, now)
 
     def on_complete(
         self,
@@ -275,7 +221,7 @@ class AdaptiveLimit:
             lower = min(max(lower, trial.limit), used * _RECOVERY_THRESHOLD)
         self._good_limit = (used + lower) / 2
         self._lowered_at, self._trial = now, None
-        self._pause_increases(now)
+        self._schedule.pause_increases(self._good_limit, self._meter.window_seconds, now)
         return self._set_target(lower, now, change)
 
     def _evaluate_window(self, now: float) -> LimitChange | None:
@@ -286,12 +232,11 @@ class AdaptiveLimit:
         """
         meter, window, trial = self._meter, self._meter.window, self._trial
         if trial is not None:
-            enough = meter.responses_to_see(self._effect(trial))
+            enough = trial.responses_needed(meter)
         elif self._suspected or (meter.noise is not None and meter.baseline.baseline is None):
-            enough = meter.responses_to_see(_DECREASE_EFFECT)
-        else:  # with fewer responses, a slow backend could not be distinguished from chance
-            enough = min(max(_WINDOW_RESPONSES, self._limit / 2), TRIAL_RESPONSES)
-            enough = max(enough, meter.responses_to_tell(math.log(self.bounds.tolerance)))
+            enough = meter.responses_to_see(DECREASE_EFFECT)
+        else:
+            enough = meter.responses_to_tell(math.log(self.bounds.tolerance), self._limit)
         if window.responses < enough or (meter.noise is None and not meter.first_requests_have_ended(now)):
             return None
         if meter.update_noise() is None:
@@ -307,33 +252,6 @@ class AdaptiveLimit:
             meter.window = MeasurementWindow(now)
         return change
 
-    def _change(self, trial: LimitTrial) -> float:
-        return math.log(max(self._meter.window.peak, 1) / trial.used)
-
-    def _effect(self, trial: LimitTrial) -> float:
-        """Return the smallest change of the latency level in this trial that shows a queue in the backend.
-
-        If requests queue in the backend, a change of the limit changes the latency level by at least this
-        much.
-        """
-        return _QUEUED_SHARE * abs(self._change(trial)) or _DECREASE_EFFECT
-
-    def _may_probe(self, now: float) -> bool:
-        """Return True if the limit may now be lowered as a probe.
-
-        A probe lowers the limit without any sign of overload, to see if responses get faster. If they do not,
-        throughput was lost. A probe is allowed if this loss, in seconds of full throughput, meets one of two
-        conditions:
-
-        - It is at most `_CHEAP_PROBE_SECONDS`.
-        - It is at most the fraction `_PROBE_COST` of the time since the last measured change.
-        """
-        meter = self._meter
-        rate = meter.window.responses / max(now - meter.window.since, 1e-6)
-        seconds = meter.responses_to_see(_DECREASE_EFFECT) / (rate * _DECREASE_FACTOR) + meter.settle_seconds
-        cost = (1 - _DECREASE_FACTOR) * seconds
-        return cost <= _CHEAP_PROBE_SECONDS or cost <= _PROBE_COST * (now - self._probed_at)
-
     def _try_decrease(self, now: float) -> LimitChange | None:
         meter, window = self._meter, self._meter.window
         if meter.response_seconds < NEVER_SLOW_SECONDS or window.peak < _MIN_PROBED_IN_FLIGHT:
@@ -342,16 +260,14 @@ class AdaptiveLimit:
         if slower > self.bounds.tolerance:
             excess = window.level - (meter.baseline.baseline or 0.0)
             is_certain = excess > _BEYOND_CHANCE * meter.error
-            if window.responses < meter.responses_to_see(_DECREASE_EFFECT) and not is_certain:
+            if window.responses < meter.responses_to_see(DECREASE_EFFECT) and not is_certain:
                 self._suspected = True  # the next window will have enough responses for a comparison
                 return None
-            # If the backend is crowded: the fraction of the requests in flight that do not queue in it.
-            factor = min(max(1 / slower, _MIN_DECREASE_FACTOR), _DECREASE_FACTOR)
-            return self._start_trial(self._used() * factor, window.level, now, LimitChange.SLOW)
-        if now < self._next_decrease_at or not self._may_probe(now):
+            return self._start_trial(self._used() * slow_factor(slower), window.level, now, LimitChange.SLOW)
+        if not self._schedule.may_decrease(meter, now):
             return None
         meter.add_to_history()
-        lower = self._used() * _DECREASE_FACTOR
+        lower = self._used() * DECREASE_FACTOR
         return self._start_trial(lower, meter.history.level, now, LimitChange.DECREASE_PROBE)
 
     def _try_increase(self, now: float) -> LimitChange | None:
@@ -361,10 +277,10 @@ class AdaptiveLimit:
         if self._limit < self._good_limit * _RECOVERY_THRESHOLD:
             higher = self._limit + max(1.0, (self._good_limit - self._limit) / 2)
             return self._set_target(higher, now, LimitChange.RECOVERED)
-        if now < self._next_increase_at:
+        if not self._schedule.may_increase(now):
             return None
         self._meter.add_to_history()
-        higher = max(self._limit * self._increase_factor, self._limit + 1)
+        higher = self._schedule.increased(self._limit)
         return self._start_trial(higher, self._meter.history.level, now, LimitChange.INCREASE_PROBE)
 
     def _start_trial(self, limit: float, level: float, now: float, change: LimitChange) -> LimitChange:
@@ -372,16 +288,14 @@ class AdaptiveLimit:
         return self._set_target(limit, now, change)
 
     def _judge_trial(self, trial: LimitTrial, now: float) -> LimitChange | None:
-        meter, window = self._meter, self._meter.window
-        ratio = self._change(trial)
-        if abs(ratio) < 0.05 and self.current > 1:
-            return self._end_trial(now)  # no effect: as many requests are in flight as before
-        share = (window.level - trial.level) / ratio if ratio else 1.0
-        is_unclear = abs(share - _QUEUED_SHARE) < _UNCLEAR_WIDTH
-        if is_unclear and window.responses < 2 * meter.responses_to_see(self._effect(trial)):
+        meter = self._meter
+        result = trial.judge(meter, self.current)
+        if result is TrialResult.NO_CHANGE:
+            return self._end_trial(now)
+        if result is TrialResult.UNCLEAR:
             return None
-        self._meter.baseline.end_window(window.level, self._meter.error)
-        queued = share >= _QUEUED_SHARE and self._meter.response_seconds >= NEVER_SLOW_SECONDS
+        meter.baseline.end_window(meter.window.level, meter.error)
+        queued = result is TrialResult.QUEUED
         if trial.change is LimitChange.INCREASE_PROBE:
             return self._undo_increase(trial, now) if queued else self._keep_increase(now)
         return self._keep_decrease(trial, now) if queued else self._undo_decrease(trial, now)
@@ -392,10 +306,9 @@ class AdaptiveLimit:
         The next increase may follow at once.
         """
         self._good_limit = self._limit
-        self._increase_factor = min(self._increase_factor * _INCREASE_FACTOR, _MAX_INCREASE_FACTOR)
-        self._decrease_pause = DECREASE_PROBE_SECONDS
+        self._schedule.expect_decreases_to_help()
         self._end_trial(now)
-        self._next_increase_at = now
+        self._schedule.continue_increases(now)
 
     def _undo_increase(self, trial: LimitTrial, now: float) -> LimitChange:
         """Restore the limit from before an increase, and return the reason.
@@ -403,7 +316,7 @@ class AdaptiveLimit:
         The trial has shown that the additional requests only waited in the backend's queue.
         """
         self._good_limit = trial.limit
-        self._pause_increases(now)
+        self._schedule.pause_increases(self._good_limit, self._meter.window_seconds, now)
         self._end_trial(now)
         return self._set_target(trial.limit, now, LimitChange.PROBE_REVERTED)
 
@@ -414,12 +327,13 @@ class AdaptiveLimit:
         a probe, requests may still queue. Then decrease the limit again and return the reason. End the trial
         and return None in all other cases, and also if too few requests are in flight for another decrease.
         """
-        self._good_limit, self._decrease_pause = self._limit, DECREASE_PROBE_SECONDS
+        self._good_limit = self._limit
+        self._schedule.expect_decreases_to_help()
         level = self._meter.window.level
         crowded = self._meter.baseline.slowdown(level) > self.bounds.tolerance
         if (crowded or trial.change is LimitChange.DECREASE_PROBE) and self._used() >= _MIN_PROBED_IN_FLIGHT:
-            return self._start_trial(self._used() * _DECREASE_FACTOR, level, now, trial.change)
-        self._pause_increases(now)
+            return self._start_trial(self._used() * DECREASE_FACTOR, level, now, trial.change)
+        self._schedule.pause_increases(self._good_limit, self._meter.window_seconds, now)
         return self._end_trial(now)
 
     def _undo_decrease(self, trial: LimitTrial, now: float) -> LimitChange:
@@ -440,24 +354,18 @@ class AdaptiveLimit:
         if slow and trial.failures < _MAX_FAILED_DECREASES and self._limit > self.bounds.floor:
             if level > trial.level + _STILL_RISING:
                 trial.level, trial.used = level, self._used()
-            return self._set_target(self._used() * _DECREASE_FACTOR, now, LimitChange.SLOW)
+            return self._set_target(self._used() * DECREASE_FACTOR, now, LimitChange.SLOW)
         if slow:
             self._meter.baseline.rebase(trial.level)
-        self._decrease_pause = min(self._decrease_pause * 2, _MAX_PAUSE_SECONDS)
+        self._schedule.expect_decreases_to_fail()
         self._good_limit = trial.limit
         self._end_trial(now)
         return self._set_target(trial.limit, now, LimitChange.PROBE_REVERTED)
 
     def _end_trial(self, now: float) -> None:
-        self._trial, self._probed_at = None, now
-        self._next_decrease_at = now + max(self._decrease_pause, 20 * self._meter.response_seconds)
+        self._trial = None
+        self._schedule.end_trial(self._meter.response_seconds, now)
         self._meter.start_windows(now)
-
-    def _pause_increases(self, now: float) -> None:
-        self._best_limit = max(self._good_limit, self._best_limit * _BEST_LIMIT_DECAY)
-        far_below = self._good_limit < self._best_limit / 2
-        self._increase_factor = _FAST_INCREASE_FACTOR if far_below else _INCREASE_FACTOR
-        self._next_increase_at = now + max(INCREASE_PROBE_SECONDS, 5 * self._meter.window_seconds)
 
     def _used(self) -> float:
         """Return how much of the limit was used: the highest number of requests in flight in this window.

@@ -6,8 +6,10 @@ from random import Random
 
 import pytest
 
-from batchwright.rules.limits.adaptive_limit import AdaptiveLimit, LimitBounds, LimitChange
-from batchwright.rules.limits.backend_load import LatencyBaseline, LoadSignal
+from batchwright.rules.limits.adaptive_limit import AdaptiveLimit, LimitBounds
+from batchwright.rules.limits.backend_load import LoadSignal
+from batchwright.rules.limits.limit_trial import LimitChange
+from batchwright.rules.limits.response_meter import LatencyBaseline
 from bench.limits.backend import BackendModel, BackendSimulation, Clock
 from bench.limits.simulation import BatchTraffic
 

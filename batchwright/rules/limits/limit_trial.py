@@ -1,0 +1,164 @@
+"""Trials of a concurrency limit: changes whose effect on response times decides if they are kept.
+
+If requests queue in the backend, fewer requests in flight make responses faster, and more requests make them
+slower. If the backend has room, response times stay the same. There are three kinds of trial:
+
+- After slow responses, the limit is lowered. If that does not help, the backend is slow but not crowded, and
+  the limit is restored.
+- From time to time, the limit is lowered without a reason, because the backend may have been crowded from the
+  start.
+- While the whole limit is used, the limit is raised, in growing steps as long as that helps.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from batchwright.rules.limits.response_meter import ResponseMeter
+
+NEVER_SLOW_SECONDS = 0.1  # faster responses never count as slow
+DECREASE_FACTOR, _MIN_DECREASE_FACTOR = 0.7, 0.5
+_DECREASE_SECONDS, _INCREASE_SECONDS = 30.0, 2.0  # minimum between trials; failed decreases double the first
+_MAX_PAUSE_SECONDS = 480.0
+_PROBE_COST = 0.025  # fraction of the capacity that decreases without a reason may cost
+_CHEAP_PROBE_SECONDS = 1.8  # a decrease that costs less full capacity than this is always allowed
+# Requests queue in the backend if response times follow a changed concurrency by more than this fraction.
+# Within the width around the fraction, the result is unclear.
+_QUEUED_SHARE, _UNCLEAR_WIDTH = 0.5, 0.25
+_SAME_CONCURRENCY = 0.05  # a change of the logarithm of the concurrency below this has no effect
+DECREASE_EFFECT = -_QUEUED_SHARE * math.log(DECREASE_FACTOR)  # least effect of a decrease on the level
+_INCREASE_FACTOR, _FAST_INCREASE_FACTOR, _MAX_INCREASE_FACTOR = 1.25, 1.6, 2.0
+_BEST_LIMIT_DECAY = 0.98  # applied to the best limit so far after each failed increase
+
+
+class LimitChange(StrEnum):
+    """Reasons why the adaptive limit of a backend has changed."""
+
+    REJECTED = "rejected"
+    BUSY = "busy"  # direct callers use the slots of the backend
+    TIMED_OUT = "timed_out"
+    SLOW = "slow"
+    DECREASE_PROBE = "decrease_probe"
+    INCREASE_PROBE = "increase_probe"
+    PROBE_REVERTED = "probe_reverted"  # restored after a trial without benefit
+    RECOVERED = "recovered"  # on the way back to the last good limit
+
+
+class TrialResult(StrEnum):
+    """Result of a trial, as the responses so far show it."""
+
+    UNCLEAR = "unclear"  # more responses are needed
+    NO_CHANGE = "no_change"  # as many requests are in flight as before the trial
+    QUEUED = "queued"  # response times follow the number of requests in flight: some wait in the backend
+    ROOM = "room"  # response times stayed the same
+
+
+@dataclass(slots=True)
+class LimitTrial:
+    """A recent change of the limit that is still being tested, and the state before this change.
+
+    Attributes:
+        limit: the limit before the change.
+        used: number of requests in flight before the change.
+        level: mean latency level before the change. A latency level is the logarithm of seconds.
+        failures: how many decreases of the limit in this trial did not help.
+    """
+
+    limit: float
+    used: float
+    level: float
+    change: LimitChange
+    failures: int = 0
+
+    def responses_needed(self, meter: ResponseMeter) -> float:
+        """Return how many responses the current window needs to show if requests queue in the backend."""
+        # If requests queue, the level changes by at least this much.
+        effect = _QUEUED_SHARE * abs(self._change(meter)) or DECREASE_EFFECT
+        return meter.responses_to_see(effect)
+
+    def judge(self, meter: ResponseMeter, limit: int) -> TrialResult:
+        """Return what the responses of the current window show. `limit` is the current limit."""
+        change = self._change(meter)
+        if abs(change) < _SAME_CONCURRENCY and limit > 1:
+            return TrialResult.NO_CHANGE
+        share = (meter.window.level - self.level) / change if change else 1.0
+        is_unclear = abs(share - _QUEUED_SHARE) < _UNCLEAR_WIDTH
+        if is_unclear and meter.window.responses < 2 * self.responses_needed(meter):
+            return TrialResult.UNCLEAR
+        is_queued = share >= _QUEUED_SHARE and meter.response_seconds >= NEVER_SLOW_SECONDS
+        return TrialResult.QUEUED if is_queued else TrialResult.ROOM
+
+    def _change(self, meter: ResponseMeter) -> float:
+        """Return the change of the logarithm of the number of requests in flight."""
+        return math.log(max(meter.window.peak, 1) / self.used)
+
+
+class TrialSchedule:
+    """Decides when the next trial may begin, and how far an increase goes."""
+
+    def __init__(self, ceiling: int, now: float) -> None:
+        self._best_limit = float(ceiling)
+        self._increase_factor = _INCREASE_FACTOR
+        self._decrease_pause = _DECREASE_SECONDS
+        self._measured_at = now  # end of the last trial, or the start
+        self._next_decrease_at, self._next_increase_at = now + _DECREASE_SECONDS / 3, now
+
+    def may_decrease(self, meter: ResponseMeter, now: float) -> bool:
+        """Return True if the limit may now be lowered as a probe.
+
+        A probe lowers the limit without any sign of overload, to see if responses get faster. If they do not,
+        throughput was lost. A probe is allowed if this loss, in seconds of full throughput, meets one of two
+        conditions:
+
+        - It is at most `_CHEAP_PROBE_SECONDS`.
+        - It is at most the fraction `_PROBE_COST` of the time since the last trial.
+        """
+        if now < self._next_decrease_at:
+            return False
+        rate = meter.window.responses / max(now - meter.window.since, 1e-6)
+        seconds = meter.responses_to_see(DECREASE_EFFECT) / (rate * DECREASE_FACTOR) + meter.settle_seconds
+        cost = (1 - DECREASE_FACTOR) * seconds
+        return cost <= _CHEAP_PROBE_SECONDS or cost <= _PROBE_COST * (now - self._measured_at)
+
+    def may_increase(self, now: float) -> bool:
+        return now >= self._next_increase_at
+
+    def increased(self, limit: float) -> float:
+        """Return the limit that the next increase tests."""
+        return max(limit * self._increase_factor, limit + 1)
+
+    def end_trial(self, response_seconds: float, now: float) -> None:
+        """Record the end of a trial. `response_seconds` is the usual response time."""
+        self._measured_at = now
+        self._next_decrease_at = now + max(self._decrease_pause, 20 * response_seconds)
+
+    def expect_decreases_to_help(self) -> None:
+        """Test decreases often again, because a trial has shown how busy the backend is."""
+        self._decrease_pause = _DECREASE_SECONDS
+
+    def expect_decreases_to_fail(self) -> None:
+        """Test decreases half as often, because the last one did not make responses faster."""
+        self._decrease_pause = min(self._decrease_pause * 2, _MAX_PAUSE_SECONDS)
+
+    def continue_increases(self, now: float) -> None:
+        """Let the next increase follow at once, and go further, because the last one helped."""
+        self._increase_factor = min(self._increase_factor * _INCREASE_FACTOR, _MAX_INCREASE_FACTOR)
+        self._next_increase_at = now
+
+    def pause_increases(self, good_limit: float, window_seconds: float, now: float) -> None:
+        """Test no increase for some time, because more requests than `good_limit` were too many.
+
+        If `good_limit` is far below the best one so far, the next increase goes further than usual.
+        """
+        self._best_limit = max(good_limit, self._best_limit * _BEST_LIMIT_DECAY)
+        far_below = good_limit < self._best_limit / 2
+        self._increase_factor = _FAST_INCREASE_FACTOR if far_below else _INCREASE_FACTOR
+        self._next_increase_at = now + max(_INCREASE_SECONDS, 5 * window_seconds)
+
+
+def slow_factor(slower: float) -> float:
+    """Return the factor by which the limit is lowered if responses take `slower` times as long as usual.
+
+    If the backend is crowded, this is the fraction of the requests in flight that do not queue in it.
+    """
+    return min(max(1 / slower, _MIN_DECREASE_FACTOR), DECREASE_FACTOR)
