@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from batchwright.activities.execution.line_queue import DueLines
+from batchwright.activities.execution.slice_state.line_queue import DueLines
 from batchwright.inference.limits.prefix_cache_warmup import PrefixGroups
 from bench.limits.backend import Clock
 

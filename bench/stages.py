@@ -24,7 +24,12 @@ _INNERMOST = {
     "output lines and segments": ("result_writer.py", "rules/results/", "batchwright/contracts/"),
     "storage": ("batchwright/storage/",),
     "input lines": ("line_queue.py", "resumed_slice.py", "rules/input/", "rules/planning/"),
-    _SDK: ("temporalio/", "worker/interceptors.py", "execution/lease.py", "activities/heartbeat.py"),
+    _SDK: (
+        "temporalio/",
+        "worker/interceptors.py",
+        "execution/slice_state/lease.py",
+        "activities/heartbeat.py",
+    ),
     "dispatch of lines": ("activities/execution/",),
     _OTHER: ("batchwright/worker/", "activities/services/"),
 }

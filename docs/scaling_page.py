@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from batchwright.activities.execution.result_writer import FLUSH_RESULTS, FLUSH_SECONDS
+from batchwright.activities.execution.slice_state.result_writer import FLUSH_RESULTS, FLUSH_SECONDS
 from batchwright.settings import Settings
 from batchwright.workflows.slice_scheduler import MAX_OUTSTANDING
 from bench import page

@@ -21,7 +21,7 @@ from batchwright.activities.consistency.activity import ConsistencyChecking
 from batchwright.activities.consistency.workflow_runs import TemporalBatchRunSource
 from batchwright.activities.end_without_files import Lifecycle
 from batchwright.activities.execution.activity import Execution
-from batchwright.activities.execution.lease import temporal_heartbeat
+from batchwright.activities.execution.slice_state.lease import temporal_heartbeat
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.finalization.activity import Finalization
 from batchwright.activities.ingestion.activity import Ingestion

@@ -13,23 +13,23 @@ from temporalio.exceptions import ApplicationError
 
 from batchwright.activities.errors import translated
 from batchwright.activities.execution.dispatch_loop import SliceDispatcher
-from batchwright.activities.execution.lease import HeartbeatReply, SliceLease, is_fresh_attempt
-from batchwright.activities.execution.line_queue import LineQueue, SliceLine
 from batchwright.activities.execution.line_settlement import LineSettler
 from batchwright.activities.execution.progress_report import SliceReporter
-from batchwright.activities.execution.quarantine import (
+from batchwright.activities.execution.rate_pacer import RatePacer
+from batchwright.activities.execution.slice_state.lease import HeartbeatReply, SliceLease, is_fresh_attempt
+from batchwright.activities.execution.slice_state.line_queue import LineQueue, SliceLine
+from batchwright.activities.execution.slice_state.quarantine import (
     MAX_LINE_CRASHES,
     CrashQuarantine,
     attempt_history,
 )
-from batchwright.activities.execution.rate_pacer import RatePacer
-from batchwright.activities.execution.result_writer import (
+from batchwright.activities.execution.slice_state.result_writer import (
     FLUSH_RESULTS,
     LAST_FLUSH_SECONDS,
     ResultWriter,
     SegmentNames,
 )
-from batchwright.activities.execution.resumed_slice import (
+from batchwright.activities.execution.slice_state.resumed_slice import (
     read_line_queue,
     read_slice_record,
     read_stored_results,

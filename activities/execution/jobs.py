@@ -13,8 +13,8 @@ import time
 from collections.abc import Generator
 from typing import NamedTuple
 
-from batchwright.activities.execution.line_queue import SliceLine, SubmittedJob
 from batchwright.activities.execution.line_settlement import OutboundRequest
+from batchwright.activities.execution.slice_state.line_queue import SliceLine, SubmittedJob
 from batchwright.activities.execution.stop_signal import StopReason
 from batchwright.activities.execution.turn_context import TurnContext
 from batchwright.activities.services.backend_jobs import cancel_job, forwarded_headers, kind_label

@@ -7,8 +7,8 @@ The reasons are in decision 0073.
 import time
 from collections.abc import Callable
 
-from batchwright.activities.execution.line_queue import SliceLine, SubmittedJob
-from batchwright.activities.execution.result_writer import ResultWriter
+from batchwright.activities.execution.slice_state.line_queue import SliceLine, SubmittedJob
+from batchwright.activities.execution.slice_state.result_writer import ResultWriter
 from batchwright.contracts.temporal_payloads.execution import SliceRequest
 from batchwright.inference.circuit_reports import report_failure
 from batchwright.inference.request_outcome import Outcome, quotable_error

@@ -8,8 +8,8 @@ from functools import partial
 from msgspec import Struct
 
 from batchwright.activities.execution.line_or_backend_fault import FaultAttribution, LineAttempts
-from batchwright.activities.execution.line_queue import SliceLine
-from batchwright.activities.execution.result_writer import ResultWriter
+from batchwright.activities.execution.slice_state.line_queue import SliceLine
+from batchwright.activities.execution.slice_state.result_writer import ResultWriter
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_cost_cap import SliceCost
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode

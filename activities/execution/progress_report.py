@@ -4,7 +4,7 @@ import time
 
 from temporalio.exceptions import ApplicationError
 
-from batchwright.activities.execution.result_writer import LAST_FLUSH_SECONDS, ResultWriter
+from batchwright.activities.execution.slice_state.result_writer import LAST_FLUSH_SECONDS, ResultWriter
 from batchwright.activities.execution.turn_context import next_turn_error
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.model_waiting_reasons import (

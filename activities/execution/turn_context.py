@@ -6,12 +6,12 @@ from datetime import timedelta
 
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from batchwright.activities.execution.lease import SliceLease
-from batchwright.activities.execution.line_queue import LineQueue, SliceLine
 from batchwright.activities.execution.line_settlement import InFlightRequest, LineSettler
-from batchwright.activities.execution.quarantine import CrashQuarantine
 from batchwright.activities.execution.rate_pacer import RatePacer
-from batchwright.activities.execution.result_writer import ResultWriter
+from batchwright.activities.execution.slice_state.lease import SliceLease
+from batchwright.activities.execution.slice_state.line_queue import LineQueue, SliceLine
+from batchwright.activities.execution.slice_state.quarantine import CrashQuarantine
+from batchwright.activities.execution.slice_state.result_writer import ResultWriter
 from batchwright.activities.execution.stop_signal import StopSignal
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_cost_cap import SliceCost

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from batchwright.activities.execution.lease import Heartbeat
+from batchwright.activities.execution.slice_state.lease import Heartbeat
 from batchwright.activities.services.backend_jobs import RouterLookup
 from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.job_callbacks import CallbackSubscriptions, NoCallbacks

@@ -16,7 +16,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.execution.activity import Execution
-from batchwright.activities.execution.lease import Heartbeat, HeartbeatReply
+from batchwright.activities.execution.slice_state.lease import Heartbeat, HeartbeatReply
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.holds_caps_and_weights import StoredShares

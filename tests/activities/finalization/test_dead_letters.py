@@ -3,8 +3,8 @@
 import httpx
 import pytest
 
-from batchwright.activities.execution.result_writer import ResultWriter, SegmentNames
-from batchwright.activities.execution.resumed_slice import read_stored_results
+from batchwright.activities.execution.slice_state.result_writer import ResultWriter, SegmentNames
+from batchwright.activities.execution.slice_state.resumed_slice import read_stored_results
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.contracts.terms import BatchStatus

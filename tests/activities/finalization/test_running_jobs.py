@@ -6,7 +6,7 @@ import httpx
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from batchwright.activities.execution.line_queue import LineAttempt, SubmittedJob
+from batchwright.activities.execution.slice_state.line_queue import LineAttempt, SubmittedJob
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import OutcomeUnknown

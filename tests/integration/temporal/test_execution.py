@@ -12,7 +12,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from batchwright.activities.execution.activity import Execution
-from batchwright.activities.execution.lease import Heartbeat, HeartbeatReply, temporal_heartbeat
+from batchwright.activities.execution.slice_state.lease import Heartbeat, HeartbeatReply, temporal_heartbeat
 from batchwright.contracts.temporal_names import inference_queue
 from batchwright.contracts.temporal_payloads.batch import BatchPolicy
 from batchwright.contracts.temporal_payloads.execution import ModelRun, ModelRunResult, SliceResult

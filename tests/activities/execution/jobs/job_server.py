@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import httpx
 from temporalio.activity import ActivityCancellationDetails
 
-from batchwright.activities.execution.line_queue import LineAttempt
+from batchwright.activities.execution.slice_state.line_queue import LineAttempt
 from batchwright.activities.services.job_callbacks import CallbackWatch
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig

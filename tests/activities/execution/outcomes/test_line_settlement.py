@@ -7,9 +7,9 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from batchwright.activities.execution.line_queue import LineAttempt, SliceLine
 from batchwright.activities.execution.line_settlement import InFlightRequest, LineSettler, OutboundRequest
-from batchwright.activities.execution.result_writer import ResultWriter, SegmentNames
+from batchwright.activities.execution.slice_state.line_queue import LineAttempt, SliceLine
+from batchwright.activities.execution.slice_state.result_writer import ResultWriter, SegmentNames
 from batchwright.contracts.errors import LineCode
 from batchwright.inference.limits.concurrency_limiter import Permit, PermitRequest
 from batchwright.inference.request_outcome import Outcome, from_exception

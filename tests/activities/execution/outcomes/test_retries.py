@@ -10,7 +10,7 @@ import httpx
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from batchwright.activities.execution.line_queue import LineAttempt
+from batchwright.activities.execution.slice_state.line_queue import LineAttempt
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from batchwright.activities.execution.line_queue import DueLines
+from batchwright.activities.execution.slice_state.line_queue import DueLines
 from batchwright.inference.limits.prefix_cache_warmup import PrefixGroups
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 import httpx
 import pytest
 
-from batchwright.activities.execution.line_queue import LineAttempt
+from batchwright.activities.execution.slice_state.line_queue import LineAttempt
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig, RetryConfig
 from batchwright.contracts.temporal_payloads.execution import SliceResult

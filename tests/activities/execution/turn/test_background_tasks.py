@@ -5,8 +5,8 @@ import asyncio
 import httpx
 import pytest
 
-from batchwright.activities.execution.lease import Heartbeat, HeartbeatReply
-from batchwright.activities.execution.result_writer import ResultWriter
+from batchwright.activities.execution.slice_state.lease import Heartbeat, HeartbeatReply
+from batchwright.activities.execution.slice_state.result_writer import ResultWriter
 from batchwright.contracts.temporal_payloads.execution import SliceResult
 from tests.activities.execution.fixture import ExecutionFixture, eventually, line_of, ok, plan_slice, request
 

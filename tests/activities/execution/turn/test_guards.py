@@ -6,8 +6,8 @@ import time
 import httpx
 import pytest
 
-from batchwright.activities.execution.lease import HeartbeatReply
-from batchwright.activities.execution.result_writer import ResultWriter, SegmentNames
+from batchwright.activities.execution.slice_state.lease import HeartbeatReply
+from batchwright.activities.execution.slice_state.result_writer import ResultWriter, SegmentNames
 from batchwright.activities.services.daily_budgets import UsedUpBudget
 from batchwright.activities.services.send_authorization import LineAuthorizer
 from batchwright.contracts.errors import Failure

@@ -11,8 +11,8 @@ import httpx
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from batchwright.activities.execution import lease
-from batchwright.activities.execution.lease import HeartbeatReply, SliceLease, is_fresh_attempt
+from batchwright.activities.execution.slice_state import lease
+from batchwright.activities.execution.slice_state.lease import HeartbeatReply, SliceLease, is_fresh_attempt
 from batchwright.activities.services.model_waiting_reasons import WaitingReasons
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.batch import WaitingReason

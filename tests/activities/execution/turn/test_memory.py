@@ -8,7 +8,7 @@ import httpx
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from batchwright.activities.execution.line_queue import LineQueue
+from batchwright.activities.execution.slice_state.line_queue import LineQueue
 from batchwright.contracts.errors import Failure
 from tests.activities.execution.fixture import (
     ExecutionFixture,

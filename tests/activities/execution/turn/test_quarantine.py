@@ -7,7 +7,7 @@ import httpx
 import pytest
 from temporalio.activity import ActivityCancellationDetails
 
-from batchwright.activities.execution.quarantine import (
+from batchwright.activities.execution.slice_state.quarantine import (
     MAX_LINE_CRASHES,
     TRACKED_BATCH_SIZE,
     AttemptHistory,

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from batchwright.activities.execution.lease import HeartbeatReply
+from batchwright.activities.execution.slice_state.lease import HeartbeatReply
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord

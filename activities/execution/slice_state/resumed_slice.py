@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from batchwright.activities.execution.line_queue import UNTRIED, LineAttempt, LineQueue, SliceLine
+from batchwright.activities.execution.slice_state.line_queue import UNTRIED, LineAttempt, LineQueue, SliceLine
 from batchwright.contracts.temporal_payloads.batch import ErrorCount
 from batchwright.contracts.temporal_payloads.execution import SliceRequest
 from batchwright.contracts.terms import Usage

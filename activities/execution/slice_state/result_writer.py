@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from secrets import token_hex
 
-from batchwright.activities.execution.resumed_slice import StoredResults
+from batchwright.activities.execution.slice_state.resumed_slice import StoredResults
 from batchwright.activities.services.call_answers import CallAnswers
 from batchwright.contracts.terms import Usage
 from batchwright.inference.limits.memory_budget import MemoryBudget
