@@ -67,7 +67,7 @@ class FleetMetricsCollector:
     when each source was last read.
 
     Args:
-        sources: functions that refresh the metrics of one source, by the name of the source.
+        sources: for each source, by name, the function that refreshes its metrics.
         metrics: metrics of the process.
         every_seconds: pause between two refreshes.
         now: returns the current time.

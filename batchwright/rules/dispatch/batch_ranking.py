@@ -137,8 +137,8 @@ class BatchSchedule:
         Args:
             batches: the batches that have lines left and may send them at the time `now`.
             now: Unix time in seconds.
-            paused: ids of the paused batches. When a batch leaves `batches`, its remaining lines count as
-                settled. This does not apply to paused batches.
+            paused: ids of the paused batches. If a batch that is not paused is missing in `batches` for the
+                first time, its remaining lines count as settled.
         """
         self._measure(batches, now, paused)
         self._updated_at = now

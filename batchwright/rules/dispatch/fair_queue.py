@@ -71,10 +71,10 @@ class FairShare:
     that got the last permit. A lead of 5 s counts as one more request in flight. A longer lead counts as
     more, but always as less than two. A negative lead counts in the same way as fewer requests.
 
-    When a tenant begins to wait, its clock is raised to the lowest clock among the waiting tenants and the
-    tenant that got the last permit. A clock that is higher stays. So a tenant gets no advantage for the time
-    when it sent less than its share. After a pause, a higher clock is lowered to this value, so the tenant
-    has no debt.
+    When a tenant begins to wait, its clock is compared with the lowest clock among the waiting tenants and
+    the tenant that got the last permit. If its clock is lower, it is raised to this value. So a tenant gets
+    no advantage for the time when it sent less than its share. After a pause, its clock is set to this value
+    even if it was higher. So a pause ends all debt.
     """
 
     def __init__(self) -> None:

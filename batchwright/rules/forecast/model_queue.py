@@ -124,9 +124,9 @@ class QueueForecast:
         return longest_remaining(self._speed, count, probability)
 
     def _error(self, work: UnsettledWork, ahead: float) -> float:
-        """Return the relative error to expect in a forecast, for example 0.2 for 20 %.
+        """Return the relative error to expect in the forecast of one time, for example 0.2 for 20 %.
 
-        The forecast is the time at which a batch sends its last line.
+        This is the time at which the batch sends its last line.
 
         Args:
             work: the lines of the batch.
