@@ -15,7 +15,7 @@ from batchwright.telemetry.metrics import Metrics
 
 
 def register_backend_metrics(registry: BackendRegistry, metrics: Metrics) -> None:
-    """Make the registry report the latency of health probes, and each scrape update the backend gauges."""
+    """From now on, record the latency of each health probe, and update the backend gauges before each scrape."""
 
     def on_probe(url: str, seconds: float) -> None:
         metrics.backend_latency.labels(url).observe(seconds)

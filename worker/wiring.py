@@ -406,7 +406,7 @@ def workflow_sandbox() -> SandboxedWorkflowRunner:
 
 
 def worker_id() -> str:
-    """Return the id of this process, under which its heartbeats are stored."""
+    """Return the id of this process in its heartbeats: host name and process id."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 

@@ -20,7 +20,7 @@ class InputSpool(Spool):
         super().__init__(directory, "Ingestion")
 
     def use_file(self, file: FileIO) -> bool:
-        """Use the input's own file instead of a copy. The spool closes this file at its end.
+        """Use the input's own file instead of a copy. The file is closed together with the spool.
 
         Return False if the file is on another file system than the spool, which may be too slow. The file is
         then closed now.

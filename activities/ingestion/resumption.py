@@ -83,7 +83,7 @@ class ResultReader:
 
 
 class ResumedResults:
-    """Copies the reusable results of the batch that is resumed to the local disk, for the new batch.
+    """Copies the reusable results of the source batch, which the new batch resumes, to the local disk.
 
     The results are written as segments, objects with many results each. Call `copy_result` for each line of
     the input, in order.

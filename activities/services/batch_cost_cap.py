@@ -51,8 +51,8 @@ class SliceCost:
 
     Attributes:
         amount: cost of the slice, including its earlier turns.
-        counted_elsewhere: the part of `amount` that was also read from the database, in the batch's amount
-            `elsewhere`.
+        counted_elsewhere: the part of `amount` that the batch's amount `elsewhere` contains, too. It was read
+            from the database.
         ended_at: when the turn ended; None while it runs.
     """
 

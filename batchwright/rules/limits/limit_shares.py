@@ -1,4 +1,4 @@
-"""Division of a fleet-wide limit between batches and interactive calls, and between processes."""
+"""Divide fleet-wide limits between batches and interactive calls, and between processes."""
 
 import math
 from collections.abc import Collection
@@ -7,7 +7,7 @@ _BATCH_FRACTION = 0.1  # of a limit, which interactive calls never take from bat
 
 
 def left_to_batches(limit: int, interactive: float) -> int:
-    """Return how much of a limit batches may use, if interactive calls use `interactive` of it.
+    """Return the part of a limit that batches may use while interactive calls use the part `interactive`.
 
     A tenth of the limit, rounded up, is always left to batches.
     """
@@ -15,14 +15,15 @@ def left_to_batches(limit: int, interactive: float) -> int:
 
 
 def interactive_share(per_minute: int, others: float, processes: int) -> float:
-    """Return how much of a rate per minute one API process may use for interactive calls.
+    """Return the part of a rate per minute that one API process may use for interactive calls.
 
-    All together may use what is not always left to batches, but at least 1. The process may use what the
-    others leave of that, but at least as much as each would get if all got the same.
+    The interactive calls of all API processes together may use the rate without the tenth that is always left
+    to batches, but at least 1 per minute. This process may use the rest that the other processes do not use.
+    It may always use an equal part, even if the rest is smaller.
 
     Args:
-        others: what the calls of all other processes use.
-        processes: number of the other processes that use the rate.
+        others: how much the calls of all other API processes use, per minute.
+        processes: number of the other API processes that use the rate.
     """
     most = max(per_minute - math.ceil(per_minute * _BATCH_FRACTION), 1)
     return max(most - others, most / (processes + 1))

@@ -27,7 +27,7 @@ class PerMinuteLimit:
         self._level = self._capacity
 
     def change(self, per_minute: float, now: float) -> None:
-        """Set another rate.
+        """Set another rate, in requests or tokens per minute.
 
         The level of the bucket stays, but is reduced to the new capacity if it is higher.
         """

@@ -21,7 +21,7 @@ MIN_RATE, MAX_RATE = 0.001, 1_000_000.0
 
 
 class RatesConflict(ValueError):
-    """Raised if the rates of single models leave nothing of the rate over all models.
+    """Raised if the rates of single models use up the whole rate over all models.
 
     The message names the rates.
     """

@@ -23,8 +23,11 @@ _CUSTOM_ID = b',"custom_id":"'
 class Duplicate(NamedTuple):
     """A line with the same request as an earlier line.
 
-    It is not sent, but gets the result of the earlier line. Both lines are given by their position in the
-    input, in bytes: `offset`, and `first` for the earlier line.
+    It is not sent, but gets the result of the earlier line.
+
+    Attributes:
+        offset: position of this line in the input, in bytes.
+        first: position of the earlier line in the input, in bytes.
     """
 
     offset: int
