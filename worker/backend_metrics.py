@@ -15,7 +15,7 @@ from batchwright.telemetry.metrics import Metrics
 
 
 def register_backend_metrics(registry: BackendRegistry, metrics: Metrics) -> None:
-    """From now on, record the latency of each health probe, and update the backend gauges before each scrape."""
+    """From now on, record the latency of health probes and update the backend gauges before scrapes."""
 
     def on_probe(url: str, seconds: float) -> None:
         metrics.backend_latency.labels(url).observe(seconds)
