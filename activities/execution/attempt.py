@@ -134,8 +134,8 @@ class SliceAttempt:
     def cancelled(self) -> None:
         """Stop the attempt, because Temporal's SDK has cancelled the activity.
 
-        The cause decides the reason of the stop. The SDK reports one of four causes: the batch was cancelled,
-        the worker shuts down, an operator paused or reset the activity, or the lease was lost.
+        The reason of the stop depends on the cause. The SDK reports one of four causes: the batch was
+        cancelled, the worker shuts down, an operator paused or reset the activity, or the lease was lost.
         """
         details = activity.cancellation_details()
         if details is not None and details.cancel_requested:

@@ -1,4 +1,4 @@
-"""Cancel requests that backends run as jobs, and the headers of requests about them."""
+"""Cancel jobs at backends, and make the headers of requests to backends."""
 
 import asyncio
 import contextlib

@@ -92,7 +92,7 @@ def deferral_cause(circuit: CircuitBreaker | None) -> str:
 
 
 def deferral_seconds(circuit: CircuitBreaker | None, lines_wait: float, attempt: int) -> float:
-    """Return after how many seconds a slice that cannot send is tried again. Meanwhile it occupies no worker.
+    """Return the seconds until a slice that cannot send is tried again. Until then, it occupies no worker.
 
     The result is at most 60 s. There are three cases:
 

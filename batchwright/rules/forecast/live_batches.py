@@ -33,8 +33,8 @@ _SHORTEST_REPORT = timedelta(seconds=60)
 class _Progress:
     """Progress of one model of a batch: how many lines have settled, and how many were expected to settle.
 
-    A line is settled when it has a stored result. The expected number follows from the part of the model's
-    capacity that the batch had.
+    A line is settled when it has a stored result. The expected number is computed from the part of the
+    model's capacity that the batch had.
     """
 
     def __init__(self, settled: int, lines: float, seconds: float) -> None:
@@ -242,9 +242,9 @@ class Forecaster:
     ) -> dict[ModelOfBatch, float]:
         """Return how many lines each batch was expected to settle since the last call of `observe`.
 
-        Each priority of a tenant is expected to do its part of the work that was done. Within a priority, the
-        batches divide this part as they have divided the settled lines. The order of the batches is not used,
-        because it may have changed meanwhile.
+        The work that was done is divided between the priorities of the tenants by their shares. Within a
+        priority, it is divided in proportion to the lines that each batch has really settled. The order of
+        the batches is not used, because it may have changed meanwhile.
 
         Args:
             done: work of all lines of the model that were settled since then. A line of average work counts

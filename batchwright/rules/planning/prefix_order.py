@@ -143,7 +143,7 @@ class ModelLines:
             prefix: number of the line's prompt prefix, from `PromptPrefixes.intern`.
             prefix_hash: hash of the line's system prompt, from `PromptPrefixes.intern`.
             sort_key: key of the line among lines with the same prefix, from `PromptPrefixes.sort_key`.
-            units: estimated cost of the line's request (`request_cost.work_units`).
+            units: estimated cost of the line's request (`request_work.work_units`).
         """
         rank = prefix
         if self._order != "prefix":

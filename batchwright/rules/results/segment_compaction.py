@@ -7,7 +7,7 @@ from batchwright.rules.results.segment_format import RecordKind, RecordLocation,
 
 
 class _SegmentRecord(NamedTuple):
-    """One result or other record in a segment (stored object), as a position in the segment's bytes."""
+    """One record of a segment, such as a result: the bytes of the segment, and the place of the record."""
 
     data: bytes
     place: RecordLocation
