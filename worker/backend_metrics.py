@@ -95,14 +95,15 @@ class StaleSeriesRemover:
         self._stale: dict[tuple[str, str], float] = {}  # label and value, since when; oldest first
 
     def update(self, label: str, present: Collection[str], counted: Collection[str] = ()) -> None:
-        """Record which models or backends exist now. Remove the series of those that ceased to exist 10
-        minutes ago.
+        """Record which models or backends exist now, and remove old series.
+
+        The series of a model or backend are removed ten minutes after it ceased to exist.
 
         Args:
             label: `model` or `backend`, the label of the series.
             present: all models or backend URLs that exist now.
-            counted: names that may have series. Names that are not in `present` have ceased to exist; the 10
-                minutes begin when this is first seen.
+            counted: names that may have series. A name that is not in `present` has ceased to exist. Its ten
+                minutes begin at the first call of `update` without it.
         """
         before, now = self._present.get(label, frozenset()), self._clock()
         self._present[label] = frozenset(present)

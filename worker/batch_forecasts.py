@@ -55,8 +55,9 @@ class ForecastCollector:
         self._reported: dict[str, BatchForecast] = {}
 
     async def refresh(self, now: datetime) -> None:
-        """Forecast the ends of all live batches. Store the forecasts, set metrics, and report changes to
-        workflows.
+        """Forecast the ends of all live batches.
+
+        Store the forecasts, set metrics, and report changes to workflows.
 
         Raises:
             DatabaseUnavailable: the database does not respond. The next refresh tries again.

@@ -93,8 +93,8 @@ def register_slot_gauges(metrics: Metrics, slots: Callable[[], int]) -> None:
 class _HeartbeatRecorder(ActivityOutboundInterceptor):
     """Remembers the details of an activity's latest heartbeat.
 
-    If the attempt fails, these details are sent once more in a final heartbeat. Temporal would otherwise lose
-    them.
+    If the attempt fails, these details are sent once more in a final heartbeat. Without this heartbeat,
+    Temporal would lose the details.
     """
 
     def __init__(self, next: ActivityOutboundInterceptor) -> None:

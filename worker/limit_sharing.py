@@ -167,8 +167,9 @@ class LimitSharing:
         return sum(is_polled(queue, polled_queues([worker.stats])) for worker in self._live)
 
     def _limits(self) -> dict[str, int]:
-        """Return the fleet's limits on requests in flight, by backend URL. Backends without a limit are left
-        out.
+        """Return the fleet's limits on requests in flight, by backend URL.
+
+        Backends without a limit are left out.
 
         If a URL has several limits, the lowest one counts. A gateway, which lists its own models, is included
         even before its models are known. So its first requests are limited, too.

@@ -193,8 +193,9 @@ async def _open_worker(settings: Settings) -> AsyncGenerator[_OpenWorker]:
 async def _poll(
     worker: _OpenWorker, roles: Sequence[Role], models: Sequence[str], shutdown: ShutdownSignal
 ) -> None:
-    """Poll the task queues until a signal arrives or a poller fails. Then stop all pollers after their
-    current work.
+    """Poll the task queues until a signal arrives or a poller fails.
+
+    Then stop all pollers after their current work.
 
     If a poller failed, its exception is raised at the end.
     """
@@ -348,8 +349,9 @@ async def _drain(
     running: list[asyncio.Task[None]],
     pollers: QueuePollers,
 ) -> None:
-    """Stop all pollers after their current work. If this takes too long, stop waiting, so that the process
-    ends.
+    """Stop all pollers after their current work.
+
+    If this takes too long, stop waiting, so that the process ends.
     """
     try:
         async with asyncio.timeout(settings.drain_seconds + _EXIT_MARGIN_SECONDS):

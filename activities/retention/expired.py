@@ -1,5 +1,7 @@
-"""Delete what has expired: files, uploads, intermediate objects of batches, old rows, idempotency keys,
-single calls, webhook deliveries and entries of the audit log.
+"""Delete expired data.
+
+The data are files, uploads, intermediate objects of batches, old rows, idempotency keys, single calls,
+webhook deliveries and entries of the audit log.
 
 An object is deleted before the row that names it. If the process crashes between these two steps, the next
 turn still finds the row, and tries to delete the object again.

@@ -78,7 +78,7 @@ class EventStream:
         return b"".join(line for line in lines.splitlines(keepends=True) if self._passes(line))
 
     def _passes(self, line: bytes) -> bool:
-        """Return True if a line is passed on to the client. Record the token usage or the error in the line."""
+        """Return True if a line is passed on to the client. Record its token usage or its error."""
         has_usage = _USAGE in line
         if not line.startswith(_DATA) or (self.has_answered and not has_usage and _ERROR not in line):
             return True
