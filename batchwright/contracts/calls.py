@@ -30,8 +30,8 @@ class NewCall(Message):
     """A single request of a client (a call) that is to be stored.
 
     Calls with the same `group` can be sent together, as lines of one batch. If `notifies` is True, webhook
-    endpoints receive an event when the call ends. `echoed` is a JSON object of request fields, which are
-    repeated in a response that has no answer. It is empty if there are no such fields.
+    endpoints receive an event when the call ends. `echoed` is a JSON object with fields of the request. A
+    response repeats these fields while the call has no answer. `echoed` is empty if there are no such fields.
     """
 
     tenant: str
@@ -47,12 +47,11 @@ class NewCall(Message):
 class Call(Message):
     """A stored call: a single request of a client, which is processed as a line of a batch.
 
-    `notifies` is True if the client does not wait for the answer. `request` is empty once the call has ended.
-    `echoed` is the same as in `NewCall`.
+    `notifies` and `echoed` are the same as in `NewCall`. `request` is empty after the call has ended.
 
     `answer` has the result of the call, as a line of an output or error file. It is None while the call runs,
-    and stays None if the call ended without a result. If the reason is that the batch failed, `error` has the
-    batch's error.
+    and stays None if the call ended without a result. If the call has no result because the batch failed,
+    `error` has the batch's error.
     """
 
     tenant: str

@@ -1,7 +1,7 @@
 """Error codes and error types that one process writes and another one reads.
 
-LineCode    `error.code` in the error file of a line that got no HTTP response
-Failure     `type` of an ApplicationError that an activity raises; Temporal retries all except NEVER_RETRIED
+`LineCode` is `error.code` in the error file, for a line that got no HTTP response. `Failure` is the `type` of
+an ApplicationError that an activity raises. Temporal retries all of them except NEVER_RETRIED.
 """
 
 from enum import StrEnum

@@ -1,6 +1,6 @@
 """Search attributes by which operators find batches in Temporal. They contain no personal data.
 
-`batchwright dev` and `batchwright setup temporal` register them.
+`batchwright dev` and `batchwright setup temporal` create them in Temporal.
 """
 
 from temporalio.common import SearchAttributeKey

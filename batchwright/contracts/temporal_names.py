@@ -28,7 +28,7 @@ def output_copy_id(batch_id: str) -> str:
 def webhook_delivery_id(delivery_id: str, replays: int) -> str:
     """Return the id of the workflow that sends a webhook delivery.
 
-    `replays` is the number of times that the delivery was sent again on request. This number is a part of the
-    id, because each replay has a workflow of its own.
+    `replays` is the number of times that a client has requested to send the delivery again. Each time has a
+    workflow of its own, so the number is a part of the id.
     """
     return f"{delivery_id}/{replays}"

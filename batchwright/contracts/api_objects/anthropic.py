@@ -27,7 +27,9 @@ ErrorType = Literal[
 
 
 class MessageCounts(ApiObject):
-    """Numbers of requests of a message batch. Their sum is always the number of all its requests."""
+    """Numbers of requests of a message batch, by state. Together they are always the number of all its
+    requests.
+    """
 
     processing: int
     succeeded: int
@@ -39,7 +41,7 @@ class MessageCounts(ApiObject):
 class MessageBatchObject(ApiObject):
     """A message batch: a batch of the endpoint `/v1/messages`, in the form of Anthropic's API.
 
-    `archived_at` is set, and `results_url` is null, once the results are no longer available.
+    When the results are no longer available, `archived_at` has a time and `results_url` is null.
     """
 
     id: str

@@ -94,7 +94,10 @@ class AuditTargetObject(BaseModel):
 
 
 class AuditEntryObject(BaseModel):
-    """One action in the audit log. `before` and `after` are the changed object before and after it."""
+    """One action in the audit log.
+
+    `before` is the changed object before the action, and `after` is the same object after the action.
+    """
 
     id: str
     object: Literal["audit_log.entry"] = "audit_log.entry"

@@ -1,6 +1,6 @@
 """Objects that the routes of single calls return.
 
-A response has more fields than these: those of its request, and what the backend returned.
+A response also has fields of its request, and fields that the backend returned.
 """
 
 from typing import Literal
@@ -16,10 +16,11 @@ class ResponseError(BaseModel):
 
 
 class JobObject(BaseModel):
-    """A request that was submitted to the queue. Responses and the callback at its end have this form.
+    """A request that was submitted to the queue.
 
-    `result` is the body of the backend's response. If the body is too large for a callback, `result` is null
-    in the callback, and `result_omitted` is True. Times are in Unix seconds.
+    This object is the body of responses, and of the callback when the job ends. `result` is the body of the
+    backend's response. If it is too large for a callback, the callback has `result` null and `result_omitted`
+    true. Times are in Unix seconds.
     """
 
     job_id: str

@@ -136,9 +136,9 @@ class StartForecastObject(ApiObject):
     """Forecast of a batch's end, made at `made_at`, before the first line of the batch was sent.
 
     `window` is `fits` if the batch ends within its completion window with a probability of 90 % or more. It
-    is `cannot` if the batch is late even in the best case. In between, it is `at_risk`. Seconds count from
-    `made_at`. `lines_ahead` is the number of lines of other batches that are sent before the last line of
-    this batch.
+    is `cannot` if the batch is late even in the best case. In all other cases, it is `at_risk`. Seconds count
+    from `made_at`. `lines_ahead` is the number of lines of other batches that are sent before the last line
+    of this batch.
     """
 
     window: StartFit
@@ -184,8 +184,8 @@ class BatchWebhook(ApiObject):
 class OutputLocation(ApiObject):
     """Location to which the files of a batch are copied when it ends.
 
-    `state` is `pending`, `written` or `failed`. `error` says why the last attempt failed; null if none
-    failed. While the state is `pending`, the copy is tried again.
+    `state` is `pending`, `written` or `failed`. While it is `pending`, the copy is tried again. `error` says
+    why the last attempt failed; null if no attempt has failed.
     """
 
     url: str
@@ -288,8 +288,8 @@ class ThroughputSample(ApiObject):
 class ThroughputObject(ApiObject):
     """Progress of a batch over time, oldest sample first.
 
-    The first sample was taken when the first lines could be sent, and the last one when the writing of the
-    files began. In between, there is one sample every ten seconds, or less often.
+    The first sample is from the time when the first lines could be sent. The last sample is from the time
+    when the writing of the files began. Between them, there is a sample every ten seconds or less often.
     """
 
     object: Literal["batch.throughput"] = "batch.throughput"
@@ -311,7 +311,8 @@ class EstimatedCost(ApiObject):
 class ModelEstimateObject(ApiObject):
     """Estimate for the lines of one model.
 
-    If all these lines would fail without being sent, `error` is their error code. If not, it is null.
+    `error` is null. The exception is a model whose lines would all fail without being sent: `error` is then
+    their error code.
     """
 
     model: str
@@ -339,9 +340,9 @@ class EstimateObject(ApiObject):
     """Estimated lines, tokens and cost of a batch, computed from its input. Lines with errors do not count.
 
     - `input_tokens` is one token for four bytes of prompt.
-    - `output_tokens` is computed from your earlier batches. If there are none, it is computed from the limits
-      of the lines. It is null if, in this case, a line has no limit.
-    - `max_output_tokens` is the sum of the limits of all lines, or null if a line has none.
+    - `output_tokens` is computed from your earlier batches. Without earlier batches, it is computed from the
+      limits of the lines. It is then null if a line has no limit.
+    - `max_output_tokens` is the sum of the limits of all lines. It is null if a line has no limit.
     - `cost` is null if no model has prices. If only some models have prices, it is their cost.
     - `forecast` is null if the speed of one of the models is not known.
     - `errors` are the errors with which the batch would fail.

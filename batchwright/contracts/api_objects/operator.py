@@ -186,7 +186,9 @@ class OperatorBatchPage(BaseModel):
 
 
 class PendingObject(BaseModel):
-    """An activity of a batch's workflow that runs or waits. Some send a part of the batch's lines."""
+    """An activity of a batch's workflow that runs or waits: a step of the batch, or the sending of some of
+    its lines.
+    """
 
     state: ActivityState
     queue: str = Field(description="task queue of Temporal")

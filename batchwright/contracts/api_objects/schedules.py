@@ -15,8 +15,8 @@ class RunError(ApiObject):
 class ScheduleRunObject(ApiObject):
     """One time at which a schedule was due.
 
-    `error` says why no batch was created; null if one was created. `status` is the status of the batch. It is
-    null if there is no batch or the batch was deleted.
+    `error` says why no batch was created; null if a batch was created. `status` is the status of the batch.
+    It is null if no batch was created, or if the batch was deleted.
     """
 
     scheduled_at: int
@@ -51,8 +51,9 @@ class ScheduledBatchObject(ApiObject):
 class ScheduleObject(ApiObject):
     """A schedule that creates batches.
 
-    - `next_times` are the next times at which it is due. The list is empty while the schedule is paused.
-    - `runs` are the latest times at which it was due, newest first.
+    - `next_times` are the next times at which the schedule is due. The list is empty while the schedule is
+      paused.
+    - `runs` are the latest times at which the schedule was due, newest first.
     - `skipped` counts the due times at which no batch was created. The reason is `overlap`, or that Temporal
       was unavailable for over an hour.
     """

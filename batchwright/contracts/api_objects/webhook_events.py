@@ -84,7 +84,7 @@ class EventData(Message):
 
 
 class BatchEvent(Message):
-    """Event about a batch or a single call. `created_at` is when it happened, in Unix seconds."""
+    """Event about a batch or a single call. `created_at` is the time of the event, in Unix seconds."""
 
     id: str
     object: Literal["event"] = "event"

@@ -51,7 +51,7 @@ class DeletedWebhook(ApiObject):
 class AttemptObject(ApiObject):
     """One attempt of a delivery. `status` is the status of the HTTP response; null if there was no response.
 
-    `reason` says why the attempt failed. It is null if it succeeded.
+    `reason` says why the attempt failed; null if the attempt succeeded.
     """
 
     number: int

@@ -17,7 +17,7 @@ def parse_decimal(value: object) -> str:
     """Return the number `value` as canonical decimal text, such as `0.5`. No digit is rounded.
 
     Raises:
-        ValueError: it is not a number from 0 to 1,000,000,000 with at most 6 decimal places.
+        ValueError: `value` is not a number from 0 to 1,000,000,000 with at most 6 decimal places.
     """
     problem = f"it must be a number from 0 to {_LARGEST} with at most {MAX_PLACES} decimal places"
     if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):

@@ -175,7 +175,7 @@ def describe_duplicate_backend(backends: Sequence[BackendConfig], model: str = "
     Backends are the same if their URL, model name and credentials are equal.
 
     Args:
-        model: model name of the backends that set none; "" if it is not known.
+        model: model name of the backends that do not set one; "" if it is not known.
     """
     found = _first_duplicate(
         (
@@ -214,7 +214,7 @@ def check_model_names(models: dict[str, ModelConfig], elsewhere: frozenset[str] 
 
     Args:
         models: the models to check, by name.
-        elsewhere: names of models that are defined in other places. They can be fallbacks, too.
+        elsewhere: names of models that are defined in other places. They can also be fallbacks.
     """
     owners: dict[str, str] = {}
     for name, model in models.items():

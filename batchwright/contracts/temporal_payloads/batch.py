@@ -50,7 +50,7 @@ class BatchPolicy(Message):
 
     @property
     def lines_fail_alone(self) -> bool:
-        """True if an invalid line fails alone. False if it makes the whole batch fail."""
+        """True if an invalid line fails alone. False if an invalid line makes the whole batch fail."""
         return self.message_requests > 0 or self.rolling is not None
 
     def weight_or(self, default: float) -> float:
@@ -76,8 +76,8 @@ class SourceBatch(Message):
 class BatchOrder(Message):
     """Start argument of a batch's workflow. It describes the whole batch.
 
-    Times are in UTC, in whole seconds. The batch starts at `start_at`. If that is None, it starts when it is
-    created. `deadline` is the time of the start plus the completion window.
+    Times are in UTC, in whole seconds. The batch starts at `start_at`. If `start_at` is None, the batch
+    starts when it is created. `deadline` is the time of the start plus the completion window.
     """
 
     batch_id: str
@@ -107,15 +107,15 @@ class BatchOrder(Message):
 
     @property
     def summary(self) -> str:
-        """Summary of the workflow in Temporal's Web UI."""
+        """Text that Temporal's Web UI shows as the summary of the workflow."""
         return f"{self.endpoint} within {self.completion_window}, for tenant {self.tenant}"
 
     @property
     def longest_run(self) -> timedelta:
-        """Time after which Temporal ends the workflow.
+        """Time after which Temporal ends the workflow, as a safeguard.
 
-        Usually the workflow's own timers end it earlier. This is only a safeguard for a workflow that no
-        worker finishes.
+        Usually the workflow's own timers end the workflow earlier. Without a worker, these timers have no
+        effect.
         """
         finalizing = timedelta(seconds=self.policy.finalize_patience_seconds)
         return self.deadline - self.created_at + finalizing + _SAFETY_MARGIN
@@ -149,7 +149,7 @@ class ModelCounts(Message):
 class ModelUsage(Usage):
     """Number of successful requests of one model in a batch, and the tokens that they used.
 
-    A line that reuses the result of another line or batch is not sent, so it does not count.
+    A line that gets the result of another line or batch is not sent, so it does not count.
     """
 
     model: str
@@ -181,9 +181,9 @@ class WaitingReason(Message):
     """Worker's report to the batch's workflow about why the lines of a model wait.
 
     An empty `reason` means that the lines no longer wait. An empty `model` means all models of the batch. If
-    `fleet_wide` is False, the reason ends when a slice (a part of the model's lines) is finished. If it is
-    True, the reason ends when a worker reports the end of the wait, or when all slices of the model have
-    ended.
+    `fleet_wide` is False, the reason ends when a slice (a part of the model's lines) is finished. If
+    `fleet_wide` is True, the reason ends when a worker reports the end of the wait, or when all slices of the
+    model have ended.
     """
 
     model: str
@@ -217,7 +217,7 @@ class BatchForecast(Message):
     def seconds_left(self, at: datetime) -> tuple[float, float]:
         """Return how many seconds of `p50_seconds` and of `p90_seconds` are left at the time `at`.
 
-        Both count from `made_at`. If one of them has passed, its result is 0.
+        Both periods begin at `made_at`. The result for a period that is over is 0.
         """
         age = (at - self.made_at).total_seconds()
         return max(self.p50_seconds - age, 0.0), max(self.p90_seconds - age, 0.0)

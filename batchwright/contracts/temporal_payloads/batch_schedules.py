@@ -27,7 +27,7 @@ class OverlapPolicy(StrEnum):
 
 
 class BatchTemplate(Message):
-    """Data from which a batch is created, without its id and its times. It contains no secret."""
+    """Data from which a batch is created: everything except its id and its times. It contains no secret."""
 
     input_file_id: str
     endpoint: Endpoint
@@ -66,7 +66,10 @@ class ScheduleRef(Message):
 
 
 class ScheduledRun(Message):
-    """One time at which a schedule was due. `run_id` is the workflow's id and the id of its first run."""
+    """One time at which a schedule was due.
+
+    `run_id` is the id of the workflow for this time, and of the workflow's first run.
+    """
 
     schedule: ScheduleRef
     run_id: str
@@ -85,7 +88,7 @@ class ScheduledBatch(Message):
 
 
 class RunRecord(Message):
-    """Outcome of one due time of a schedule, for the schedule's list of runs."""
+    """Result of one due time of a schedule, to be added to the schedule's list of runs."""
 
     run: ScheduledRun
     batch: ScheduledBatch
@@ -129,7 +132,7 @@ class ScheduleActivities:
     async def end_of_scheduled_batch(self, order: BatchOrder) -> BatchStatus | None:
         """Return the final status of a batch; None if the batch was deleted.
 
-        While the batch runs, the activity fails, and Temporal calls it again later. So no worker is occupied
-        by waiting.
+        While the batch runs, the activity fails, and Temporal calls it again later. In this way no worker is
+        occupied by waiting.
         """
         raise NotImplementedError

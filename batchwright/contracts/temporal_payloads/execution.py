@@ -87,7 +87,7 @@ class ModelRun(Message):
 
 
 class SliceRequest(Message):
-    """Argument of the activity `run_slice`, which sends a slice: the part number `number` of a model's lines.
+    """Argument of the activity `run_slice`, which sends slice number `number` of a model's lines.
 
     The workflow may schedule the same slice several times. Each time, Temporal counts the attempts from 1
     again, and `generation` is greater than before.
@@ -140,9 +140,9 @@ class SliceRequest(Message):
 class SliceResult(Message):
     """Result and heartbeat of the activity `run_slice`, which sends a slice: a part of a model's lines.
 
-    The object has the number of lines with a final result. `finished` is True once all lines have such a
-    result. `over_cap` is True if the batch has reached the cap on its cost. The remaining lines were not sent
-    then.
+    `completed` and `failed` are numbers of lines with a final result. `finished` is True if all lines of the
+    slice have a final result. `over_cap` is True if the remaining lines were not sent because the batch has
+    reached the cap on its cost.
     """
 
     finished: bool = False
@@ -159,12 +159,11 @@ class SliceResult(Message):
 
 
 class ModelRunResult(Message):
-    """Result of the workflow for one model of a batch (the model run): how many lines completed and how many
-    failed.
+    """Result of the workflow for one model of a batch: how many lines completed and how many failed.
 
     Only finished slices (parts of the lines) count. `finished` is True if all slices are finished. `over_cap`
-    is True if the run ended because the batch has reached the cap on its cost. The counts are preliminary:
-    they are counted again when the output files are written.
+    is True if the workflow ended because the batch has reached the cap on its cost. The counts are
+    preliminary: the lines are counted again when the output files are written.
     """
 
     finished: bool

@@ -8,9 +8,10 @@ from batchwright.contracts.temporal_payloads.batch import BatchOrder
 
 
 class ModelShare(Message):
-    """The part of a batch's input that is for one model.
+    """The lines of a batch that are for one model.
 
-    For sending, this part is divided into `slices` smaller parts (slices). Together, they have `lines` lines.
+    The lines that workers must send are divided into `slices` parts (slices). `lines` is the number of these
+    lines.
     """
 
     model: str

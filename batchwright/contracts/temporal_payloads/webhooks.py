@@ -10,9 +10,9 @@ WORKFLOW = "WebhookDeliveryWorkflow"
 class DeliveryOrder(Message):
     """Argument of the workflow that delivers one event to one endpoint.
 
-    It has no URL and no secret: the activity reads them from the database. `is_test` is True for a test
-    event, which is retried for minutes only. Temporal shares the workers fairly between fairness keys: each
-    key gets the same part, however many deliveries have it. If `fairness_key` is empty, the endpoint's id is
+    The URL and the secret are not included: the activity reads them from the database. `is_test` is True for
+    a test event, which is retried for minutes only. Temporal shares the workers equally between fairness
+    keys, whatever the number of deliveries with each key. If `fairness_key` is empty, the endpoint's id is
     the key.
     """
 
