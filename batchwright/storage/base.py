@@ -4,11 +4,11 @@ The exceptions are:
 
 StorageError           an operation failed
   ObjectMissing        there is no object with this key; a retry does not help
-  ObjectRefused        S3 refuses to return or write an object of others than Batchwright; a retry only helps
-                       after its permissions were changed
+  ObjectRefused        S3 refuses to return or write an object outside of Batchwright's own storage; a retry
+                       helps only after its permissions were changed
   StorageUnavailable   disk, network or server failed (S3: even after retries); Temporal retries the activity
     StorageFull        there is no space left
-    ObjectChanged      the object was replaced while it was read, which only others than Batchwright do
+    ObjectChanged      another program has replaced the object while it was read
 
 Keys are relative paths of plain characters (`is_key`). The same keys are valid in all kinds of storage.
 """
@@ -78,7 +78,7 @@ class Storage(Protocol):
     def read(self, key: str, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         """Yield bytes of an object in pieces, beginning at the position `start`.
 
-        If `length` is None, all bytes up to the end are read. If not, at most `length` bytes are read in
+        If `length` is None, all bytes up to the end are read. Otherwise at most `length` bytes are read in
         total. If there is no such object, ObjectMissing is raised before the first piece.
         """
         ...
@@ -128,7 +128,7 @@ class Storage(Protocol):
     async def sweep(self, older_than: timedelta) -> int:
         """Delete the remains of unfinished writes that began at least `older_than` ago.
 
-        Return the number of these writes. Complete objects are never deleted.
+        Return the number of unfinished writes. Complete objects are never deleted.
         """
         ...
 
@@ -156,7 +156,7 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Return `prefix` unchanged if a valid key can start with it. Raise ValueError if not."""
+    """Return `prefix` unchanged if a valid key can start with it. Raise ValueError if no valid key can."""
     if len(prefix) > _MAX_KEY_CHARS or _PREFIX.fullmatch(prefix) is None:
         raise ValueError(f"{prefix!r} is not the beginning of a storage key.")
     return prefix

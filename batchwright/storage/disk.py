@@ -43,7 +43,7 @@ def resolve_key(root: Path, key: str) -> Path:
     """Return the path of the object `key` below the folder `root`.
 
     Raises:
-        StorageError: the path has a symbolic link, which might lead out of the storage.
+        StorageError: the path contains a symbolic link, which could point to a place outside of the storage.
     """
     path = str(root)
     for part in key.split("/"):
@@ -66,8 +66,8 @@ def write_all(fd: int, data: bytes | bytearray | memoryview) -> None:
 def publish(scratch: Path, target: Path, root: Path) -> None:
     """Move the complete file `scratch` to its final path `target`. Missing folders below `root` are created.
 
-    After a crash of the machine, the file is still at its final path. But its data is only complete if the
-    caller called fsync before.
+    After a crash of the machine, the file is still at its final path. Its data is complete only if the caller
+    called fsync before.
     """
     for last in [False] * _MAX_RENAMES + [True]:
         try:
@@ -101,8 +101,8 @@ def _sync_folder(folder: Path) -> None:
 def delete_file(path: Path, root: Path) -> int:
     """Delete a file, and then its parent folders below `root` if they are empty.
 
-    Return 1 if the file existed, and 0 if not. Empty folders are deleted in both cases. If `publish` needs
-    one of them at the same time, it creates the folder again.
+    Return 1 if the file existed, and 0 if not. Empty folders are deleted in both cases. If `publish` needs a
+    deleted folder at the same time, `publish` creates the folder again.
     """
     removed = 1
     try:

@@ -20,7 +20,7 @@ async def open_storage(
 ) -> AsyncGenerator[Storage, None]:
     """Context manager that opens the configured directory or bucket, and closes it at the end of the block.
 
-    In a directory, it first deletes files that crashed writers left behind more than a day ago.
+    In a directory, it first deletes unfinished files of crashed writers that are older than a day.
 
     Args:
         metrics: metrics in which the operations are counted.

@@ -21,8 +21,8 @@ T = TypeVar("T")
 async def run_in_thread(call: Callable[[], T]) -> T:
     """Call a blocking function in a thread, and return its result.
 
-    If the caller is cancelled, CancelledError is raised only after the function has returned. So the caller
-    cannot close a file that the function still uses.
+    If the caller is cancelled, CancelledError is raised only after the function has returned. The caller can
+    therefore not close a file that the function still uses.
     """
     running = asyncio.get_running_loop().run_in_executor(None, call)
     try:
@@ -158,7 +158,7 @@ class OpenFile:
     def left(self, start: int, length: int | None) -> int:
         """Return how many bytes there are from `start` to the end of the file, but at most `length`.
 
-        None for `length` means no limit.
+        If `length` is None, there is no limit.
         """
         there = max(0, self.size - start)
         return there if length is None else min(there, length)
@@ -167,10 +167,7 @@ class OpenFile:
         return disk.read_exactly(self._fd, start, length) if length else b""
 
     def detached(self) -> FileIO:
-        """Return the open file, and leave it to the caller.
-
-        The caller must close the file, because `close` no longer does.
-        """
+        """Return the open file. The caller must close it, because `close` no longer does."""
         fd, self._fd = self._fd, -1
         return FileIO(fd, "rb")
 

@@ -192,8 +192,8 @@ class LocalStorage(Storage):
     def _walk(self, prefix: str, after: str = "") -> Iterator[disk.FileEntry]:
         """Yield the files whose key starts with `prefix` and is greater than `after`, sorted by key.
 
-        Raise StorageUnavailable if the disk of the directory is not mounted. Without this, all files would
-        seem to be deleted.
+        Raise StorageUnavailable if the disk of the directory is not mounted. Without this check, callers
+        would see an empty storage and assume that all files were deleted.
         """
         with disk.translate_os_errors("list", self._root / check_prefix(prefix)):
             yield from disk.walk_files(self._root, prefix, after)

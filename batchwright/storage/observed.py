@@ -39,7 +39,7 @@ class OperationStatus(StrEnum):
 
 
 class Stopwatch:
-    """Measures the time that the storage needs, without the time in `paused` blocks.
+    """Measures the time that the storage needs. The time in `paused` blocks does not count.
 
     In these blocks, the caller of the storage does other work.
     """

@@ -1,4 +1,4 @@
-"""Reads the object that a batch names as its input, expanded if it is compressed."""
+"""Reads an object in S3 that a batch names as its input, and decompresses it if it is compressed."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -28,7 +28,7 @@ class InputRefused(Exception):
 
 
 class StoredBytes(NamedTuple):
-    """Bytes that a tenant has stored, and its quota of them. A quota of 0 means no quota."""
+    """Number of bytes that a tenant has stored, and the tenant's quota. A quota of 0 means no quota."""
 
     used: int = 0
     quota: int = 0
@@ -37,7 +37,7 @@ class StoredBytes(NamedTuple):
         """Check that the tenant may store an input of at least `size` bytes.
 
         Raises:
-            InputRefused: the quota does not allow so many more bytes.
+            InputRefused: with the input, the tenant would exceed the quota.
         """
         if self.quota and self.used + size > self.quota:
             raise self.refused(size)
@@ -51,7 +51,8 @@ class StoredBytes(NamedTuple):
 
 
 class InputObjects:
-    """Reads objects that batches name as their inputs. The first read opens a client of S3, which all use.
+    """Reads objects that batches name as their inputs. All reads use one S3 client, which the first read
+    opens.
 
     Call `aclose` at the end, when no read is running.
     """
@@ -153,8 +154,7 @@ class ReferencedInput:
             size: number of bytes that are known so far. The whole input may be larger.
 
         Raises:
-            InputRefused: `size` is more than a batch allows, or than the tenant's quota of stored bytes
-                allows.
+            InputRefused: `size` is greater than the limit of a batch, or would exceed the tenant's quota.
         """
         limit = self._objects.settings.max_batch_file_bytes
         if size > limit:

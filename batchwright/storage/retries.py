@@ -34,8 +34,8 @@ class OperationRetries:
     The wait before a retry is random. Its upper limit doubles with each retry.
 
     Args:
-        patience_seconds: time limit for retries, from the beginning of the first attempt. After it, no
-            further attempt starts.
+        patience_seconds: seconds from the beginning of the first attempt. After this time, no further attempt
+            starts.
         is_transient: returns True for an error that may be retried.
         on_retry: called for each retry.
     """
@@ -57,9 +57,9 @@ class OperationRetries:
     async def run(self, operation: StorageOperation, attempt: Callable[[], Awaitable[T]]) -> T:
         """Call `attempt` until it succeeds, and return its result. An attempt may take at most 60 s.
 
-        If the error is not transient, or if no time is left for a retry, the error is raised. `attempt` may
-        be called several times, so a repeated call must do no harm. `operation` is the kind of operation, for
-        metrics and logs.
+        An error is raised if it is not transient, or if no time is left for a retry. `attempt` may be called
+        several times, so a repeated call must do no harm. `operation` is the kind of operation, for metrics
+        and logs.
         """
 
         async def bounded() -> T:

@@ -98,16 +98,16 @@ class BackendTraffic:
     def record_deferral(self, model: str, reason: str) -> None:
         """Count an error of a model if its lines were deferred because no backend could accept them.
 
-        `reason` says why the lines were deferred. For any other reason, nothing is counted.
+        `reason` says why the lines were deferred. Reasons that are no error of a backend are not counted.
         """
         if error_type := _DEFERRAL_ERRORS.get(reason):
             self._metrics.errors.labels(error_type, model).inc()
 
     def retain(self, models: Collection[str], backends: Collection[str]) -> None:
-        """Keep separate totals only for these models and backends, so that their number stays limited.
+        """Keep separate totals only for these models and backends, to limit the number of totals.
 
-        All other totals are added to totals with the backend name `other`. If the model is not in `models`,
-        its name also becomes `other`.
+        All other totals are added to totals with the backend name `other`. A model that is not in `models`
+        also gets the name `other`.
         """
         for key in [key for key in self._totals if key[0] not in models or key[1] not in backends]:
             self._fold(self._totals.pop(key), key[0] if key[0] in models else OTHER)

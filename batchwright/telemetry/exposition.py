@@ -22,7 +22,7 @@ _RESPONSE_HEAD = re.compile(rb"HTTP/1\.1 200 .*\r\ncontent-length: *(\d+)\r\n", 
 
 
 def free_sdk_address() -> str:
-    """Return an address `host:port`, at which the Temporal SDK can serve its metrics.
+    """Return an address `host:port` at which the Temporal SDK can serve its metrics.
 
     The port is free at the time of the call.
     """
@@ -45,9 +45,9 @@ class SdkMetricsClient:
     async def fetch(self, on_sent: Callable[[], None] = lambda: None) -> bytes:
         """Return the SDK's metrics as text.
 
-        The text is empty if the SDK serves no metrics, or gives no valid answer within a few seconds. If the
-        server has closed the connection, the request is sent once more. `on_sent` is called each time a
-        request was sent.
+        The text is empty if the SDK serves no metrics, or does not send a valid response within a few
+        seconds. If the server has closed the connection, the request is sent once more. `on_sent` is called
+        each time a request was sent.
         """
         if not self._address:
             return b""
@@ -76,7 +76,9 @@ class SdkMetricsClient:
     async def _exchange(
         self, reader: StreamReader, writer: StreamWriter, on_sent: Callable[[], None]
     ) -> bytes:
-        """Send the request and return the body of the response. If it is incomplete, close the connection."""
+        """Send the request and return the body of the response. If the response is incomplete, close the
+        connection.
+        """
         self._connection = None
         try:
             writer.write(_REQUEST)

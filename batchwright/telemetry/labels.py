@@ -10,7 +10,7 @@ class BoundedLabel:
     """Callable that returns the metric label for a value, and limits the number of labels.
 
     Each of the first `limit` values gets its own label. All other values get the label `other`. A value keeps
-    its label as long as the process runs. So the labels suit counters, which must never decrease.
+    its label as long as the process runs, so the labels can be used for counters, which must never decrease.
     """
 
     def __init__(self, limit: int) -> None:
@@ -29,8 +29,9 @@ class BoundedLabel:
 class ModelLabels:
     """Callable that returns the metric label for a model name, and limits the number of labels.
 
-    Each model in the registry has its own label. At most `limit` other models have their own label at the
-    same time. All remaining models share the label `other`. All metrics of the process use the same labels.
+    Each model in the registry has its own label. At most `limit` models outside of the registry have their
+    own label at the same time. All remaining models share the label `other`. All metrics of the process use
+    the same labels.
     """
 
     def __init__(self, limit: int) -> None:
@@ -65,8 +66,8 @@ class ModelLabels:
 def top_names(weights: Mapping[str, float], limit: int) -> frozenset[str]:
     """Return the `limit` names with the greatest weights.
 
-    When the weights change, other names can be in the result. So use it only for gauges for which every
-    refresh replaces all series.
+    The result changes when the weights change. Use it only for gauges whose series are all replaced at every
+    refresh.
     """
     ranked = sorted(weights, key=lambda name: (-weights[name], name))
     return frozenset(ranked[:limit])

@@ -74,7 +74,7 @@ def configure_logging(settings: Settings, stream: TextIO | None = None) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a log entry as `time level message key=value ...`. A traceback follows below.
+    """Formats a log entry as `time level message key=value ...`. A traceback is on the lines below.
 
     Long ids are at the end of the line, where a narrow terminal cuts them off.
     """
@@ -137,8 +137,8 @@ def _add_context(record: logging.LogRecord) -> bool:
 def _workflow_fields(record: logging.LogRecord) -> Mapping[str, str]:
     """Return the batch id as a log field for an entry of workflow code; no field for all other entries.
 
-    Workflow code runs in threads in which `current_fields` is empty. But there, Temporal's SDK adds its own
-    fields to the entry, which contain the id.
+    Workflow code runs in threads in which `current_fields` is empty. The id comes from the fields that
+    Temporal's SDK adds to entries of workflow code.
     """
     for name in ("temporal_workflow", "temporal_activity"):
         info = getattr(record, name, None)

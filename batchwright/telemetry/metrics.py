@@ -85,7 +85,7 @@ class Metrics(
         return b"".join(self.render_parts())
 
     def remove_series(self, label: str, value: str) -> None:
-        """Remove every series in which the label `label` has this value. A series that is counted again
+        """Remove every series in which the label `label` has this value. If it is counted again, a series
         starts at 0.
 
         If `label` is `model`, series with this value in `from_model` or `to_model` are removed, too. Another

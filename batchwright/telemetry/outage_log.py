@@ -1,4 +1,4 @@
-"""Log an outage once, not at each attempt that it fails."""
+"""Log an outage once, not at each failed attempt."""
 
 import logging
 
@@ -14,7 +14,7 @@ class OutageLog:
         self._is_out = False
 
     def failed(self, error: BaseException) -> None:
-        """Report a failed attempt. Its error is logged only if it is the first one of an outage."""
+        """Report a failed attempt. The error is logged only if this attempt is the first one of an outage."""
         if not self._is_out:
             self._logger.warning(self._message, extra={"error": str(error)})
         self._is_out = True

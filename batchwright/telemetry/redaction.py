@@ -52,7 +52,7 @@ class Redactor:
         return self._redact_cached(text) if len(text) <= _MAX_CACHED_CHARACTERS else self._redact(text)
 
     def value(self, value: object, name: str = "") -> object:
-        """Return the value of a log field without secrets: each is replaced by `***`.
+        """Return the value of a log field, in which each secret is replaced by `***`.
 
         If `name`, the name of the field, suggests a secret, the whole value is replaced.
         """
@@ -93,8 +93,8 @@ def _secret_parts(name: str, text: str) -> Iterator[str]:
     `name`.
 
     - If the setting contains headers, the values of the headers are secrets.
-    - If it names environment variables that contain keys, the keys are secrets.
-    - If it is a URL, nothing is yielded here, because `_url_passwords` yields its password.
+    - If the setting names environment variables that contain keys, the keys are secrets.
+    - If the value is a URL, nothing is yielded here, because `_url_passwords` yields its password.
     - In all other cases, the whole text is a secret.
     """
     if name.endswith("_headers"):
@@ -122,7 +122,8 @@ def _texts(value: object) -> list[str]:
 def _url_passwords(text: str) -> Iterator[str]:
     """Yield the password of a URL, both as written and with its percent escapes decoded.
 
-    A password that equals the user name is not yielded: the user name would be hidden everywhere.
+    A password that is the same as the user name is not yielded, because redaction would then hide the user
+    name everywhere.
     """
     if "://" not in text:
         return

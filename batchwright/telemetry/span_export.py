@@ -32,8 +32,8 @@ OnSpansDropped = Callable[[str, int], None]  # reason, number of spans
 class PresetIdGenerator(RandomIdGenerator):
     """Generates random ids for trace spans. In a `preset` block, it returns the given ids instead.
 
-    This is needed for the root span of a batch. It is created at the end of the batch, but earlier spans
-    already refer to its ids.
+    The root span of a batch needs this: it is created at the end of the batch, but earlier spans already
+    contain its ids.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class CountingSpanExporter(OTLPSpanExporter):
 class CountingSpanProcessor(BatchSpanProcessor):
     """Span processor that also counts the spans that are dropped because the queue is full.
 
-    The queue and the export thread are the SDK's own.
+    The SDK provides the queue and the thread that exports the spans.
     """
 
     def __init__(self, exporter: CountingSpanExporter, on_dropped: OnSpansDropped) -> None:
@@ -112,7 +112,7 @@ class CountingSpanProcessor(BatchSpanProcessor):
 class _LastErrors(logging.Handler):
     """Log handler that keeps the last two messages of OpenTelemetry instead of printing them.
 
-    After a failed export, one of them is about the last attempt, and the other is about the final failure.
+    After a failed export, one message is about the last attempt, and the other is about the final failure.
     """
 
     def __init__(self) -> None:

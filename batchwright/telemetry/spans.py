@@ -38,7 +38,7 @@ TraceHeaders = list[tuple[bytes, bytes]]
 class _ActivityTrace(NamedTuple):
     """Trace of the current activity. Its span is the parent of the spans of the activity's requests.
 
-    It is kept here, because OpenTelemetry's way to find the current span is slow.
+    The trace is stored here, because finding the current span through OpenTelemetry is slow.
     """
 
     batch: BatchTrace
@@ -82,7 +82,7 @@ class Spans:
     def set_attributes(self, **fields: FieldValue) -> None:
         """Set attributes of the current span.
 
-        `fields` are named like log fields. The names are translated to attribute names.
+        The keys of `fields` are names of log fields. They are translated to attribute names.
         """
         trace.get_current_span().set_attributes(span_attributes(fields))
 
@@ -107,7 +107,7 @@ class Spans:
     def api_call(self, method: str, path: str, headers: Mapping[str, str]) -> Generator["ApiCallSpan"]:
         """Context manager that creates the trace span of an API request. Yields the span.
 
-        The caller uses it to record the response. If `headers` identify a trace of the client, the span
+        The caller records the response in the span. If `headers` identify a trace of the client, the span
         belongs to this trace. Secrets in the path are replaced.
         """
         with self._tracer.start_as_current_span(
@@ -152,7 +152,7 @@ class Spans:
         """Record that one attempt to send a slice (a part of a batch) has ended, and that another one will
         follow.
 
-        The record is a span in a trace of its own, with a link to the current span. `reason` says why the
+        The record is a span in a separate trace, with a link to the current span. `reason` says why the
         attempt ended.
         """
         turn = trace.get_current_span()
@@ -185,7 +185,7 @@ class Spans:
         span.end()
 
     def request(self, path: bytes, host: str, port: int, request_id: str) -> "RequestSpan":
-        """Return the span of a request to a backend. It is a context manager to use around the request."""
+        """Return the span of a request to a backend, as a context manager to use around the request."""
         current = _activity.get()
         if current is None:
             return RequestSpan(None, [], self._redact)

@@ -1,7 +1,7 @@
 """Ids of the trace of a batch.
 
-The root span is recorded last, when the batch ends. Before that, other spans must name it as their parent.
-Therefore its id is derived from the batch id.
+The root span of the trace is recorded last, when the batch ends. Other spans are recorded earlier, and must
+name the root span as their parent. Therefore the id of the root span is computed from the batch id.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ def batch_trace(batch_id: str, caller: Context, sampler: Sampler) -> BatchTrace:
 
 
 def batch_created_ns(batch_id: str) -> int:
-    """Return the creation time of a batch in nanoseconds since 1970. It is a part of the batch id.
+    """Return the creation time of a batch in nanoseconds since 1970, read from the batch id.
 
     If the id contains no time, return the current time.
     """

@@ -1,6 +1,7 @@
 """Temporal interceptors. They pass traces on through workflows, and add log fields to activities.
 
-Workflows only pass a header on. They create no trace spans, because a replay would create the spans again.
+Workflows only pass a header on. They create no trace spans, because each replay of a workflow would create
+the spans again.
 """
 
 from collections.abc import Mapping, Sequence

@@ -27,8 +27,7 @@ def record_error(error: BaseException) -> None:
 
 @asynccontextmanager
 async def open_tracing(settings: Settings, service: str, metrics: Metrics) -> AsyncGenerator[None]:
-    """Context manager that turns tracing on for its block. If no trace collector is configured, it does
-    nothing.
+    """Context manager that turns tracing on for its block, if a trace collector is configured.
 
     At the end of the block, the remaining spans are sent, for at most a few seconds. If the collector fails,
     spans are lost and counted.

@@ -114,8 +114,8 @@ def is_transient(error: BaseException) -> bool:
 def refusal_of(error: BaseException | None) -> str:
     """Return why S3 refuses to return the requested object, in words that say what to check.
 
-    Return an empty string if the error is transient, or if it is not about this one object. For example,
-    wrong credentials give the same error for every object.
+    Return an empty string if the error is transient, or if it concerns more than this one object. For
+    example, wrong credentials give the same error for every object.
 
     Args:
         error: the error of a request for an object.
@@ -138,8 +138,8 @@ def refusal_of(error: BaseException | None) -> str:
 def write_refusal_of(error: BaseException | None) -> str:
     """Return why S3 refuses to write an object, in words that say what to check.
 
-    Return an empty string if the error is transient, or if it is not about this one object. For example,
-    wrong credentials give the same error for every object.
+    Return an empty string if the error is transient, or if it concerns more than this one object. For
+    example, wrong credentials give the same error for every object.
 
     Args:
         error: the error of a request that writes an object.
@@ -164,8 +164,8 @@ def to_storage_error(
         doing: the failed action, such as `read`, for the message.
         key: key of the object; empty if the action is about the whole storage.
         place: URL of the storage, for the message.
-        is_write: True if the action writes the object. Then the error is never ObjectMissing, because a write
-            needs no object: a 404 comes from a proxy.
+        is_write: True if the action writes the object. The result is then never ObjectMissing, because S3
+            does not answer a write with 404. Such a 404 comes from a proxy.
     """
     code = error_code(error)
     if code in ("NoSuchKey", "404") and not is_write:

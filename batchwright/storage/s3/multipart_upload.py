@@ -83,7 +83,7 @@ def part_size(number: int) -> int:
     """Return the size in bytes of part `number` of an upload. Part numbers start at 1.
 
     The first parts, up to a total of 7.8 GiB, have the same size, because some servers require this. Later
-    parts are larger. So the 10,000 parts that S3 allows can hold 270 GiB.
+    parts are larger, so that the 10,000 parts that S3 allows can hold 270 GiB.
     """
     return MIB * min(32, 8 << ((number - 1) // 1000))
 
@@ -105,7 +105,7 @@ def _encryption(bucket: S3Bucket) -> _Encryption:
 def _body(data: bytes) -> bytes | io.BytesIO:
     """Return `data` as the body of a request: small data unchanged, large data as a stream.
 
-    A stream is sent piece by piece, so it does not block the event loop.
+    A stream is sent piece by piece, so that a large body does not block the event loop.
     """
     return data if len(data) <= MIB else io.BytesIO(data)
 
@@ -213,7 +213,7 @@ class S3Upload:
     async def _complete(self) -> None:
         """Complete the upload, so that the object becomes visible.
 
-        S3 may answer a retry with an error, although an earlier attempt has created the object. So after an
+        S3 may answer a retry with an error, although an earlier attempt has created the object. After an
         error, check if this upload has created the object. If it has, do not raise the error.
         """
         parts: list[CompletedPartTypeDef] = [

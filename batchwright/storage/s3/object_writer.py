@@ -29,8 +29,8 @@ async def object_writer(
 
     Args:
         location: the object.
-        is_repeated: True if an earlier attempt to write this object may have been killed. The parts that it
-            has sent are deleted, because S3 would keep them, and charge for them.
+        is_repeated: True if an earlier attempt to write this object may have been killed. The parts that the
+            earlier attempt has sent are then deleted, because S3 charges for them.
 
     Raises:
         ObjectRefused: S3 refuses to write this object. The message says what to check.

@@ -148,7 +148,8 @@ class S3Storage(Storage):
     async def check(self) -> None:
         """Raise StorageUnavailable if the bucket does not work.
 
-        The call writes, reads and deletes an object. For five minutes after a success, it only lists one key.
+        The call writes, reads and deletes an object. If this has succeeded in the last five minutes, the call
+        only lists one key.
         """
         now = time.monotonic()
         if self._wrote_at is None or now - self._wrote_at >= _WRITE_CHECK_SECONDS:
@@ -168,7 +169,9 @@ class S3Storage(Storage):
         await checked.delete(key)
 
     async def _list_one(self, bucket: S3Bucket) -> None:
-        """List one key, to check the bucket. For this request, S3's error messages are the most helpful."""
+        """List one key, to check the bucket. S3's error messages for this request are the most helpful
+        ones.
+        """
         client = bucket.client
         await bucket.call(
             StorageOperation.LIST,
@@ -234,14 +237,14 @@ async def open_client(settings: Settings, place: Bucket) -> AsyncGenerator["S3Cl
 def bucket_of(
     client: "S3Client", settings: Settings, place: Bucket, on_retry: Callable[[StorageOperation], None]
 ) -> S3Bucket:
-    """Return the bucket `place`, which is used through an open client."""
+    """Return the bucket `place`, to be used through `client`, which is open."""
     retries = OperationRetries(_PATIENCE_SECONDS, is_transient, on_retry)
     encryption = S3Encryption(_ENCRYPTION_METHODS[settings.s3_sse], settings.s3_sse_kms_key_id)
     return S3Bucket(client, place, retries, encryption)
 
 
 def _client(settings: Settings) -> AbstractAsyncContextManager["S3Client"]:
-    """Return a client that is not open yet. All files that it needs were read."""
+    """Return a client that is not open yet. All files that the client needs were read by this call."""
     core = get_session()
     loader = core.get_component("data_loader")
     for kind in ("service-2", "endpoint-rule-set-1"):

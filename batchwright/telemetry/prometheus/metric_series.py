@@ -16,8 +16,9 @@ class FamilyState:
     """State that all series of one metric share. Any thread may update a series.
 
     Attributes:
-        is_stale: True if something has changed since the last scrape: a value, or the set of series.
-        has_callbacks: True if the value of some series comes from a function that is called at each scrape.
+        is_stale: True if a value, or the set of series, has changed since the last scrape.
+        has_callbacks: True if the value of at least one series comes from a function that is called at each
+            scrape.
         numbers: values of all series of a histogram, in the order in which they appear in the text; empty for
             counters and gauges.
     """
@@ -94,7 +95,7 @@ class GaugeSeries(MetricSeries):
         self.inc(-amount)
 
     def set_function(self, callback: Callable[[], float]) -> None:
-        """Let the gauge call `callback` at each scrape, and show the result.
+        """Set the function that returns the value of the gauge. It is called at each scrape.
 
         The function must not update a series of the same metric.
         """
@@ -126,7 +127,7 @@ class HistogramSeries(MetricSeries):
         self.move(state.numbers)
 
     def move(self, numbers: list[float]) -> None:
-        """Copy the values of the series to the end of `numbers`, and use this list from now on.
+        """Copy the values of the series to the end of `numbers`. From now on, the series uses this list.
 
         The caller must hold the lock of the metric.
         """

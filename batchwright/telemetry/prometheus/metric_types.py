@@ -2,8 +2,8 @@
 
 A metric family is all series of one metric name. Names and labels are formatted once, when a series is added.
 A scrape formats only the numbers, and only in families whose numbers have changed. The library
-prometheus_client would build every line again. With thousands of series, this takes tens of milliseconds. A
-family is nevertheless a collector of prometheus_client.
+prometheus_client builds every line at each scrape, which takes tens of milliseconds with thousands of series.
+Families are collectors of prometheus_client, so they work with its registry.
 """
 
 from abc import abstractmethod
@@ -53,7 +53,7 @@ class MetricFamily(Collector, Generic[_Series]):
 
     @property
     def only(self) -> _Series:
-        """The only series of a metric that has no labels.
+        """The only series of a metric without labels.
 
         Raises:
             ValueError: the metric has labels.
