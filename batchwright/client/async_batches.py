@@ -47,9 +47,9 @@ class AsyncBatches:
     ) -> "AsyncJob":
         """Upload requests as an input file, create a batch from it, and return its job.
 
-        If the official client repeats a request after a connection error, the API creates no second file and
-        no second batch. If the requests are too many or too large for one batch, they are divided into
-        several batches: a group. The job then has the class `AsyncJobGroup`.
+        If the official client repeats a request after a connection error, the API does not create a second
+        file or batch. If the requests are too many or too large for one batch, they are divided into several
+        batches: a group. The job then has the class `AsyncJobGroup`.
 
         Args:
             requests: bodies, or `Request`s with custom ids, or a `table`. A body gets the custom id
@@ -58,8 +58,8 @@ class AsyncBatches:
             completion_window: time after which the batch expires, such as `90m`.
             metadata: up to 16 pairs that are stored with the batch.
             x_batchwright: Batchwright's own fields of a new batch, such as `{"priority": 5}`.
-            idempotency_key: for 24 hours, a call with the same key and the same requests returns the same
-                batch, even from another process. With None, each call creates a batch.
+            idempotency_key: for 24 hours, calls with the same key and the same requests return the same
+                batch, even from different processes. If None, each call creates a batch.
 
         Raises:
             ValueError: there are no requests, a custom id occurs twice, or a body is not valid JSON.
@@ -90,7 +90,7 @@ class AsyncBatches:
     async def job(self, batch_id: str) -> "AsyncJob":
         """Return the job of an existing batch, or of a group of batches.
 
-        It does not matter how the batch was created.
+        The batch may have been created in any way, for example with the official client.
 
         Raises:
             openai.NotFoundError: there is no such batch.

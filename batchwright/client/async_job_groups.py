@@ -25,7 +25,7 @@ _Done = TypeVar("_Done")
 
 
 class AsyncJobGroup(AsyncJob):
-    """Job for a group: several batches that have the requests of one input too large for a single batch.
+    """Job of a group: several batches with the requests of one input that is too large for a single batch.
 
     Attributes:
         batch: sums over the batches of the group, as the API last showed them. Its id is the id of the group.
@@ -41,7 +41,7 @@ class AsyncJobGroup(AsyncJob):
 
         Stop when all batches have ended and their files are written.
 
-        The batches are followed one after another, so a change in a later batch is yielded late.
+        The batches are followed one after another. A change in a later batch is therefore yielded late.
         """
         for job in self.jobs:
             async with aclosing(job.follow()) as batches:
@@ -123,7 +123,8 @@ class AsyncJobGroup(AsyncJob):
     async def delete(self, *, keep_files: bool = False) -> None:
         """Delete all batches of the group, and the batches that retry or resume one of them.
 
-        All of them must have ended. If a call fails, call the method again: it deletes the rest.
+        All these batches must have ended. If the call fails for some batches, call the method again to delete
+        the rest.
 
         Args:
             keep_files: True to keep the output and error files.
@@ -166,7 +167,7 @@ class AsyncJobGroup(AsyncJob):
     ) -> list[_Done]:
         """Call `action` for each job, and return the results.
 
-        If the API rejects one call, the other jobs are still called.
+        If the API rejects the call for one job, `action` is still called for the other jobs.
 
         Raises:
             PartsFailed: the API rejected some of the calls.

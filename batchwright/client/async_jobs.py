@@ -114,10 +114,11 @@ class AsyncJob:
         return self.batch
 
     async def resume(self, *, completion_window: str | None = None) -> "AsyncJob":
-        """Resume a paused batch, and return its job. If the batch has ended early, continue in a new batch.
+        """Resume a paused batch, and return its job. If the batch has ended early, continue it in a new
+        batch.
 
-        The new batch sends the lines without a result, and takes over the results of this batch. A batch can
-        be continued only once. A repeated call returns the same new batch.
+        The new batch sends the lines without a result, and copies the results of this batch. A batch can be
+        continued only once. A repeated call returns the same new batch.
 
         Args:
             completion_window: window of the new batch; None for the same length as the window of this batch.
@@ -133,10 +134,10 @@ class AsyncJob:
     async def cancel(self) -> Batch:
         """Cancel the batch, as `client.batches.cancel` does, and return it.
 
-        Results that the batch already has are kept.
+        Results that the batch already has are kept. If the batch was already cancelled, nothing changes.
 
         Raises:
-            openai.ConflictError: the batch has ended, but was not cancelled.
+            openai.ConflictError: the batch has ended in another way.
         """
         self.batch = await self._client.batches.cancel(self.id)
         return self.batch
@@ -157,8 +158,8 @@ class AsyncJob:
     async def _beats(self) -> AsyncGenerator[Batch]:
         """Yield the batch each time the API sends something on the event stream.
 
-        The API sends an event when the batch changes. After 15 s without an event, it sends a comment, which
-        keeps the connection open. The iteration ends when the batch has ended.
+        The API sends an event when the batch changes. After 15 s without an event, it sends a comment to keep
+        the connection open. The iteration ends when the batch has ended.
         """
         events, patience = Events(), Patience()
         path = batch_path(self.id, "/x/events")
@@ -202,7 +203,10 @@ class AsyncJob:
                 await asyncio.sleep(patience.pause_after(error))
 
     async def _file(self, status: Status, order: InputOrder) -> AsyncGenerator[Result]:
-        """Yield results with this status that were not taken yet, up to the first missing result."""
+        """Yield the results with this status that the caller has not taken yet, in input order.
+
+        The iteration ends before the first line without a final result.
+        """
         lines, path = Lines(), batch_path(self.id, "/x/results")
         async with self._open(path, order.parameters(status), RESULTS_TIMEOUT_SECONDS) as pieces:
             async for piece in pieces:

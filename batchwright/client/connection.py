@@ -1,4 +1,4 @@
-"""Streams of the API, as both clients read them: lines, events, and when to connect again."""
+"""Response streams of the API, for both clients: lines, events, and when to connect again."""
 
 from urllib.parse import quote
 
@@ -34,9 +34,9 @@ def has_ended(batch: Batch) -> bool:
 
 
 class Patience:
-    """Decides if a client connects again after an error, and how long it waits before.
+    """Decides if a client connects again after an error, and how long it waits before that.
 
-    It gives up after 30 errors in a row.
+    After 30 errors in a row, it raises the last error.
     """
 
     def __init__(self) -> None:
@@ -82,12 +82,15 @@ class Lines:
         return lines
 
     def rest(self) -> bytes:
-        """Return the last line if it does not end with a line feed. Return no bytes if it does."""
+        """Return the last line if it does not end with a line feed; otherwise no bytes."""
         return b"".join(self._pieces)
 
 
 class Events:
-    """Parses the event stream (Server-Sent Events) of one batch. It continues over several connections."""
+    """Parses the event stream (Server-Sent Events) of one batch.
+
+    A stream may continue over several connections.
+    """
 
     def __init__(self) -> None:
         self._lines = Lines()
@@ -95,9 +98,9 @@ class Events:
         self._id: str | None = None
 
     def connect(self) -> dict[str, str]:
-        """Prepare for a new connection.
+        """Prepare for a new connection, and return the headers to send.
 
-        Return the headers for it: the API then continues after the last event.
+        With these headers, the API continues after the last event.
         """
         self._lines, self._data = Lines(), b""
         return {} if self._id is None else {"Last-Event-ID": self._id}

@@ -1,4 +1,4 @@
-"""Groups of batches as both clients see them: which batches they are, and their sums as one batch."""
+"""Groups of batches, for both clients: which batches belong to a group, and their sums as one batch."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
@@ -23,7 +23,7 @@ MAX_BATCHES = 100  # in a list of batches
 class PartsFailed(Exception):
     """The API rejected a call for some batches of a group. For the other batches, the call has succeeded.
 
-    You can repeat the call: it tries the rejected batches again, and changes nothing for the others.
+    You can repeat the call. It tries the rejected batches again, and does not change the others.
 
     Attributes:
         errors: the reason for each rejection, by batch id.
@@ -121,8 +121,8 @@ def _failure_codes_of(batch: Batch) -> set[str]:
 def summed(group: str, batches: Sequence[Batch]) -> Batch:
     """Return one batch object for a whole group: the sums of its batches, with the group's id.
 
-    If a batch has not ended, the status is the status of this batch. If all have ended but one is not
-    completed, its status is used. Otherwise the status is `completed`.
+    The status is the status of the first batch that has not ended. If all batches have ended, it is the
+    status of the first batch that is not completed. If all batches are completed, it is `completed`.
     """
     ended = [batch for batch in batches if has_ended(batch)]
     live = [batch for batch in batches if not has_ended(batch)]

@@ -39,7 +39,9 @@ class ResultsMissing(Exception):
 
 
 class Result(LineResult):
-    """Result of one request. `response` returns the response as an object of the official client."""
+    """Result of one request. The method `response` converts the response to an object of the official
+    client.
+    """
 
     __slots__ = ()
 
@@ -71,8 +73,9 @@ def as_model(model: type[_Model], data: bytes) -> _Model:
 class InputOrder:
     """Puts the results of completed and failed lines into the order of the input.
 
-    The API returns completed and failed lines separately, in several responses. This object remembers the
-    last result that was taken of each kind. The next request continues after it.
+    The API returns completed and failed lines in separate lists, each in several responses. This object
+    remembers the last result that was taken from each list. The next request to the API continues after that
+    result.
 
     Args:
         custom_ids: custom ids of all lines, in input order.
@@ -84,7 +87,7 @@ class InputOrder:
         self._cursors: dict[Status, str] = {}
 
     def parameters(self, status: Status) -> dict[str, object]:
-        """Return the query parameters with which the API returns the next results of this status.
+        """Return the query parameters that request the next results with this status.
 
         They are for `GET /v1/batches/{id}/x/results`.
         """
@@ -96,7 +99,8 @@ class InputOrder:
         return self._numbers[result.custom_id] < self._next
 
     def next_of(self, heads: Mapping[Status, Result | None]) -> tuple[Status, Result] | None:
-        """Return the result of the next line in input order, and its status; None if it is not in `heads`.
+        """Return the status and the result of the next line in input order; None if the line is not in
+        `heads`.
 
         `heads` has, for each status, the first result that was not taken; None if there is none.
         """
@@ -106,15 +110,18 @@ class InputOrder:
         return None
 
     def take(self, status: Status, result: Result) -> None:
-        """Record that the caller has taken this result, which `next_of` returned. The next line follows."""
+        """Record that the caller has taken this result, which `next_of` returned, and continue with the next
+        line.
+        """
         self._next += 1
         self._cursors[status] = result.id
 
     def rewind(self) -> bool:
-        """Forget the positions in both lists of results, so that both are read from their beginnings again.
+        """Forget the positions in both lists of results, so that both lists are read from the beginning
+        again.
 
-        This is necessary if a line that was read as failed has succeeded since: it is then in the other list.
-        Return False if both positions already were at the beginning.
+        This is necessary if a line that was read as failed has succeeded since. The line is then in the other
+        list. Return False if both positions already were at the beginning.
         """
         was_inside = bool(self._cursors)
         self._cursors.clear()
@@ -126,7 +133,7 @@ class InputOrder:
         return counts is not None and counts.completed + counts.failed > self._next
 
     def check(self, batch: Batch) -> None:
-        """Check that the result of each line was taken. Call it after the batch has ended.
+        """Raise an error if a line has no result. Call this after the batch has ended.
 
         Raises:
             ResultsMissing: some lines have no result, for example because the input is invalid.
