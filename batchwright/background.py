@@ -31,8 +31,8 @@ class BackgroundTasks:
     """Runs the endless tasks of one process, and restarts each task that ends.
 
     The first restart comes after `first_pause` seconds. Each further pause is twice as long, up to a minute.
-    After a restart, `check` raises an error until the task has run for `steady_seconds`. Then the task counts
-    as recovered: if it ends again, its pause is `first_pause` again.
+    After a restart, `check` raises an error until the task has run for `steady_seconds`. The task has then
+    recovered. If it ends again, the pause is `first_pause` again.
 
     Args:
         report: called with the name of the task and the error, each time a task ended.

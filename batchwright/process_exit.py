@@ -1,8 +1,8 @@
 """Start and end of a process.
 
-A process ends without the finalization of the Python interpreter. At the end of the process, threads of the
-Temporal SDK may still run. Finalization could then abort the process (SIGABRT) although its work is done, and
-it can take up to a second.
+A process ends without the finalization of the Python interpreter, because finalization can take up to a
+second. It can also abort the process (SIGABRT) after the work is done, if threads of the Temporal SDK still
+run.
 """
 
 import gc
@@ -18,9 +18,9 @@ _EXIT_WRITE_FAILED = 120  # the interpreter's own code in this case
 def collect_rarely() -> None:
     """Make Python's cyclic garbage collector run less often. Call this before the imports.
 
-    Imports create hundreds of thousands of objects that live as long as the process. A request creates
-    hundreds of short-lived ones, but few cycles. By default, Python searches for cycles after every 700 new
-    objects.
+    By default, Python searches for cycles after every 700 new objects. Imports create hundreds of thousands
+    of objects that live as long as the process. A request creates hundreds of short-lived objects, but few
+    cycles.
     """
     gc.set_threshold(50_000, 20, 100)
 

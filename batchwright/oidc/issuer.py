@@ -117,9 +117,9 @@ def _check_discovery(issuer: str, discovery: _Discovery) -> None:
 
 
 def _usable_keys(document: _KeySet, url: str) -> tuple[IssuerKey, ...]:
-    """Return those keys that can verify the signatures of tokens.
+    """Return the keys that can verify the signatures of tokens.
 
-    Left out are keys for encryption, symmetric keys, short keys, and keys that this version cannot read.
+    Keys for encryption, symmetric keys, short keys, and keys that this version cannot read are left out.
 
     Raises:
         IssuerUnavailable: no key is usable.

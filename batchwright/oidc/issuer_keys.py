@@ -1,4 +1,4 @@
-"""Cache of an issuer's public keys, which it may replace at any time."""
+"""Cache of the public keys of an issuer. The issuer may replace its keys at any time."""
 
 import asyncio
 import logging
@@ -29,8 +29,8 @@ class IssuerKeys:
     - A token names an unknown key.
 
     Callers that need the keys at the same time share one fetch. The next fetch begins at least
-    `MIN_REFRESH_SECONDS` later. So forged tokens neither overload the issuer nor delay other callers. If a
-    fetch fails, the known keys are used until they are older than `KEYS_SECONDS`.
+    `MIN_REFRESH_SECONDS` later, so that forged tokens neither overload the issuer nor delay other callers. If
+    a fetch fails, the known keys are used until they are older than `KEYS_SECONDS`.
     """
 
     def __init__(

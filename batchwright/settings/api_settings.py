@@ -71,7 +71,9 @@ class ApiSettings(BaseSettings):
     )
 
     def weight_of(self, tenant: str) -> float:
-        """Return the configured weight of a tenant. A weight that was set at run time takes its place."""
+        """Return the configured weight of a tenant. If a weight was set at run time, that weight is used
+        instead.
+        """
         return self.tenant_weights.get(tenant, 1.0)
 
     @field_validator("api_key")

@@ -11,7 +11,7 @@ from batchwright.rules.json_text import unique_keys
 class EnvironmentSource(EnvSettingsSource):
     """Reads settings from environment variables.
 
-    Unlike its base class, it does no decoding for variables that are not set.
+    Unlike its base class, it does not decode JSON for variables that are not set.
     """
 
     def prepare_field_value(

@@ -65,7 +65,7 @@ def describe_invalid_json(kind: object) -> str:
 def describe_requirement(error: ErrorDetails) -> str:
     """Return the requirement that a value does not meet, such as "be a number".
 
-    It is the end of a message, after the words "it must".
+    The message continues with this text after the words "it must".
     """
     context = {name: _plain(value) for name, value in error.get("ctx", {}).items()}
     if error["type"] == "string_pattern_mismatch":

@@ -1,4 +1,4 @@
-"""Read the settings and the registry file, and check that they fit each other.
+"""Read the settings and the registry file, and check that they do not contradict each other.
 
 `load` reports invalid settings before the process accepts connections.
 """
@@ -150,7 +150,7 @@ def require_backends(settings: Settings) -> None:
 def _describe_header_conflict(config: RegistryConfig, dispatch_header: str) -> str:
     """Return a message about the first conflict of request headers in the registry; "" if there is none.
 
-    Configured headers can conflict with each other. They can also conflict with headers that Batchwright
+    Two configured headers can conflict. A configured header can also conflict with a header that Batchwright
     sends itself, such as `dispatch_header`.
     """
     if config.gateway is not None:

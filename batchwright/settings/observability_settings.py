@@ -22,10 +22,10 @@ def variable_name(name: str) -> str:
 
 
 class Sampler(StrEnum):
-    """Rules that decide which traces are kept.
+    """Rules that decide which traces are recorded.
 
-    If a request is part of its caller's trace, the rules that begin with `parentbased` follow the caller:
-    they keep the trace if the caller keeps it.
+    The rules that begin with `parentbased` apply to requests that do not belong to a caller's trace. A
+    request that belongs to a caller's trace is recorded if the caller records this trace.
     """
 
     ALWAYS_ON = "always_on"

@@ -85,7 +85,7 @@ def iter_backends(config: RegistryConfig) -> Iterator[tuple[str, BackendConfig]]
 
 
 def describe_first_error(error: ValidationError) -> str:
-    """Describe the first error in the file and how to correct it, in a sentence without a full stop."""
+    """Return a sentence, without a full stop, about the first error in the file and how to correct it."""
     first = error.errors()[0]
     place = _place(first["loc"])
     return f"{place}: {describe_remedy(first)}" if place else describe_remedy(first)

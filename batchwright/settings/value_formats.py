@@ -14,7 +14,7 @@ def http_url(url: str) -> str:
     """Check an HTTP or HTTPS URL, and return it without trailing slashes.
 
     Raises:
-        ValueError: the text is not such a URL. The message does not contain the text.
+        ValueError: the text is not an HTTP or HTTPS URL. The message does not contain the text.
     """
     if not url.startswith(("http://", "https://")):
         raise ValueError("it must begin with http:// or https://")
@@ -27,7 +27,7 @@ def http_urls(urls: list[str]) -> list[str]:
     """Check HTTP or HTTPS URLs, and return them without trailing slashes.
 
     Raises:
-        ValueError: a text is not such a URL. The message contains the text.
+        ValueError: a text is not an HTTP or HTTPS URL. The message contains the text.
     """
     for url in urls:
         if not url.startswith(("http://", "https://")):
@@ -46,8 +46,7 @@ def is_loopback(host: str) -> bool:
 
 
 def secure_url(url: str) -> str:
-    """Check that a URL is secure, and return it unchanged. It must use https, or http and a host on this
-    machine.
+    """Check that a URL uses https, or http and a host on this machine. Return it unchanged.
 
     Raises:
         ValueError: the text is not such a URL. The message does not contain the text.
@@ -134,11 +133,11 @@ class InvalidObjectReference(Exception):
 def load_object(reference: str) -> object:
     """Import the object that a reference of the form `module:attribute` names, and return it.
 
-    If the object is a class, return an instance, created without arguments.
+    If the object is a class, create an instance without arguments, and return the instance.
 
     Raises:
-        InvalidObjectReference: the reference has another form, no such object exists, or importing or calling
-            it fails.
+        InvalidObjectReference: the reference has another form, there is no such object, or importing or
+            calling it fails.
     """
     module, colon, attribute = reference.partition(":")
     if not (module and colon and attribute):

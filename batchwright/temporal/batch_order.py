@@ -40,7 +40,7 @@ def build_order(
         max_priority: highest priority that the tenant may use.
 
     Raises:
-        PriorityNotAllowed: the priority in the template is higher.
+        PriorityNotAllowed: the priority in the template is higher than `max_priority`.
     """
     priority = min(DEFAULT_PRIORITY, max_priority) if template.priority is None else template.priority
     if priority > max_priority:

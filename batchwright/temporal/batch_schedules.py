@@ -52,15 +52,16 @@ class ScheduleMissing(Exception):
 
 
 class TimeZoneUnknown(Exception):
-    """Temporal does not know the time zone of a schedule. The text is Temporal's error message."""
+    """Temporal does not know the time zone of a schedule. The message is Temporal's error message."""
 
 
 class ScheduleStatus(NamedTuple):
     """State of a schedule in Temporal.
 
     Attributes:
-        next_times: the next times at which it is due, up to ten; empty while it is paused.
-        skipped: number of due times at which no batch was created, because of its overlap policy or because
+        next_times: the next times at which the schedule is due, up to ten; empty while the schedule is
+            paused.
+        skipped: number of due times at which no batch was created, because of the overlap policy or because
             Temporal was unavailable for too long.
         is_running: True if a batch of the schedule has not ended.
     """
@@ -72,10 +73,10 @@ class ScheduleStatus(NamedTuple):
 
 
 class BatchSchedules(Protocol):
-    """Access to the schedules of all tenants in Temporal. Callers must check the tenant of an id themselves.
+    """Access to the schedules of all tenants in Temporal.
 
-    All methods raise TemporalUnavailable if the server does not respond. Methods for an existing schedule
-    raise ScheduleMissing if there is no such schedule.
+    Callers must check that an id belongs to the tenant. All methods raise TemporalUnavailable if the server
+    does not respond. Methods for an existing schedule raise ScheduleMissing if there is no such schedule.
     """
 
     async def create(self, spec: ScheduleSpec) -> None:
@@ -131,9 +132,9 @@ class TemporalBatchSchedules(BatchSchedules):
     async def _update(self, spec: ScheduleSpec) -> None:
         """Replace the times and the overlap policy of a schedule, and nothing else.
 
-        The SDK's own update would undo a pause that comes between its two calls, so it is not used. If the
-        schedule has changed since it was read, Temporal silently ignores an update. So the schedule is read
-        again after each update: its note shows if the update was applied.
+        The SDK's own update is not used, because it would undo a pause between its two calls. If the schedule
+        has changed since it was read, Temporal ignores an update without an error. Therefore the schedule is
+        read again after each update: its note shows if the update was applied.
         """
         service, namespace = self._client.workflow_service, self._client.namespace
         note = f"changed by its tenant ({uuid4().hex})"
@@ -216,7 +217,8 @@ def _search_attributes(tenant: str) -> TypedSearchAttributes:
 def _unless_time_zone(error: RPCError) -> Exception:
     """Return TimeZoneUnknown if Temporal rejects the time zone of a schedule. Return other errors unchanged.
 
-    The status alone does not show this. For example, a missing search attribute gives the same status.
+    The status of the error alone is not enough. For example, a missing search attribute gives the same
+    status.
     """
     is_rejected = error.status is RPCStatusCode.INVALID_ARGUMENT
     return TimeZoneUnknown(error.message) if is_rejected and _ZONE.search(error.message) else error

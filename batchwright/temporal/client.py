@@ -72,10 +72,10 @@ async def connect(settings: Settings, *, runtime: Runtime | None = None, lazy: b
 async def open_connection(
     settings: Settings, *, runtime: Runtime | None = None, lazy: bool = False
 ) -> tuple[Client, TemporalConnection]:
-    """Return a Temporal client, and its connection, which can follow changes of the credential files.
+    """Return a Temporal client and its connection, which can follow changes of the credential files.
 
-    The connection follows them only while the caller runs `TemporalConnection.run`, which reads the files
-    every few seconds. The arguments and exceptions are the same as for `connect`.
+    The caller must run `TemporalConnection.run`, which reads the files every few seconds. Otherwise changes
+    have no effect. The arguments and exceptions are the same as for `connect`.
     """
     converter = data_converter(settings)
     connection = await TemporalConnection.open(settings, runtime=runtime, lazy=lazy)

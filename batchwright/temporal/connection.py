@@ -1,4 +1,6 @@
-"""Connection of a Temporal client, which follows changes of the credentials. The client stays in use."""
+"""Connection of a Temporal client that follows changes of the credentials. The client object stays the
+same.
+"""
 
 import asyncio
 import logging
@@ -22,8 +24,8 @@ _REFRESH_SECONDS = 2.0
 class TemporalConnection:
     """Connection to Temporal that follows changes of the credential files.
 
-    If a certificate has changed, the connection is replaced. If only the API key has changed, the connection
-    stays and uses the new key.
+    If a certificate has changed, the connection is replaced. If only the API key has changed, the same
+    connection uses the new key.
     """
 
     def __init__(

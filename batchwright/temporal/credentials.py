@@ -20,9 +20,10 @@ _Parsed = TypeVar("_Parsed")
 
 @dataclass(frozen=True)
 class Credentials:
-    """TLS settings and API key for a connection to Temporal; None for what the connection does not use.
+    """TLS settings and API key for a connection to Temporal. A field is None if the connection does not use
+    it.
 
-    Compare them with the credentials in the files to see if the connection must change.
+    Compare two of these objects to see if the credentials have changed.
     """
 
     tls: TLSConfig | None = None

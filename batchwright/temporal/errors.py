@@ -40,9 +40,8 @@ class TemporalNotSetUp(TemporalUnavailable):
 
 
 def from_connect_error(settings: Settings, error: RuntimeError) -> TemporalUnavailable:
-    """Translate the error that the SDK raised when it could not connect to Temporal.
-
-    Return the exception to raise instead.
+    """Return the exception to raise instead of the SDK's error `error`, raised when it could not connect to
+    Temporal.
     """
     text = str(error)
     if _REFUSED.search(text):
@@ -56,7 +55,7 @@ def from_connect_error(settings: Settings, error: RuntimeError) -> TemporalUnava
 
 
 def from_rpc_error(settings: Settings, error: RPCError) -> TemporalUnavailable:
-    """Translate the error of a call to Temporal. Return the exception to raise instead."""
+    """Return the exception to raise instead of `error`, the error of a call to Temporal."""
     where = f"Temporal at {settings.temporal_address}"
     if error.status in (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED):
         return TemporalUnavailable(f"{where} refuses access: {_check(settings)}.")
@@ -80,8 +79,8 @@ def is_unknown_namespace(error: RPCError) -> bool:
 async def translated_errors(settings: Settings, missing: Exception) -> AsyncGenerator[None]:
     """Context manager that replaces Temporal's own errors by `missing` or TemporalUnavailable.
 
-    `missing` is raised if Temporal does not find the object that the block names. If Temporal does not find
-    the whole namespace, TemporalUnavailable is raised.
+    `missing` is raised if Temporal does not find the object that the block uses. TemporalUnavailable is
+    raised for all other errors, also if Temporal does not find the whole namespace.
     """
     try:
         yield

@@ -77,7 +77,7 @@ class Namespace:
         """Compare the search attributes of the namespace with those that batches need.
 
         Return the names of missing attributes, and one sentence for each attribute with a wrong type. If the
-        credentials do not allow listing the attributes, types are not checked.
+        credentials do not allow listing the attributes, the types are not checked.
         """
         try:
             found = await self.attributes()

@@ -1,4 +1,4 @@
-"""Builds of the workers, as Temporal's Worker Deployment Versioning knows them.
+"""Builds (versions) of the workers, managed with Temporal's Worker Deployment Versioning.
 
 One build is the current one: its workers get all new batches.
 """

@@ -61,7 +61,7 @@ class SetupStep:
 
 
 class _NotVisible(TemporalUnavailable):
-    """A new namespace or search attribute is not known yet to a server of the Temporal cluster."""
+    """A server of the Temporal cluster does not know a new namespace or search attribute yet."""
 
     def __init__(self) -> None:
         super().__init__("Temporal does not show the new namespace or attributes yet: retry in a minute.")
@@ -190,7 +190,7 @@ class _Setup:
 
 
 def is_cloud(address: str) -> bool:
-    """Return True if the address is one of Temporal Cloud."""
+    """Return True if the address belongs to Temporal Cloud."""
     host = address.rpartition(":")[0].lower().rstrip(".")
     return host.endswith((".tmprl.cloud", ".temporal.io"))
 

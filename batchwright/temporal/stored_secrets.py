@@ -22,8 +22,8 @@ class StoredSecretUnreadable(Exception):
 class StoredSecrets:
     """Encrypts secrets with the first of `keys`, and decrypts them with any of the keys.
 
-    Without keys, secrets are stored unencrypted. A secret can only be decrypted with the owner that was
-    passed to `encrypt`.
+    Without keys, secrets are stored unencrypted. Decrypting a secret needs the same owner with which it was
+    encrypted.
     """
 
     def __init__(self, keys: Sequence[PayloadKey]) -> None:

@@ -13,12 +13,12 @@ _RPC_TIMEOUT = timedelta(seconds=10)
 
 
 async def start_delivery(client: Client, order: DeliveryOrder, replays: int) -> None:
-    """Start the workflow of a webhook delivery. If it was started before, nothing happens, even if it has
-    ended.
+    """Start the workflow of a webhook delivery. If the workflow was started before, nothing happens, even if
+    it has ended.
 
     Args:
-        replays: number of times that the delivery was sent again on request. Each time has a workflow of its
-            own.
+        replays: number of times that a client has requested to send the delivery again. Each time has a
+            workflow of its own.
 
     Raises:
         RPCError: Temporal did not answer. The call can be repeated.

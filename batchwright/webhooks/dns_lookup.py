@@ -1,7 +1,7 @@
 """Look up the addresses of hosts that tenants have chosen, in threads that only these lookups use.
 
-A name server that does not answer occupies a thread for many seconds. In shared threads, other work would
-have to wait.
+A lookup whose name server does not answer occupies a thread for many seconds. In shared threads, other work
+would have to wait for it.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ class DnsLookup:
         Only the present addresses are checked. The host may have other addresses later.
 
         Raises:
-            ValueError: the host has a forbidden address, or was not found. Both cases have the same message.
-                A tenant cannot use it to find out the names of the operator's hosts.
+            ValueError: the host has a forbidden address, or was not found. Both cases have the same message,
+                so that a tenant cannot use it to find out the names of the operator's hosts.
         """
         try:
             async with asyncio.timeout(_LOOKUP_SECONDS):

@@ -58,10 +58,10 @@ class WebhookSender:
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, url: str, headers: Mapping[str, str], body: bytes) -> SendResult:
-        """Send one request and return its result. If the request fails, no exception is raised.
+        """Send one request and return its result.
 
-        The `reason` in the result then says why. The reason contains no part of the response except the
-        status.
+        If the request fails, no exception is raised, and the `reason` in the result says why it failed. The
+        reason contains no part of the response except the status.
         """
         try:
             check_url(url, self._allowed)

@@ -14,7 +14,7 @@ _ALLOWED_SECONDS = 10.0  # the addresses are checked again whenever a webhook is
 
 
 class TooManyUrls(Exception):
-    """A tenant has sent too many URLs that are not allowed. After `seconds`, it may send more."""
+    """A tenant has sent too many URLs that are not allowed. After `seconds`, the tenant may send more."""
 
     def __init__(self, seconds: int) -> None:
         super().__init__(
@@ -48,7 +48,7 @@ class UrlChecker:
         self._checks: dict[_Host, asyncio.Task[None]] = {}  # running ones, and recent ones that succeeded
 
     async def check(self, url: str, tenant: str) -> None:
-        """Check that webhooks may be sent to this URL and to the addresses that its host has now.
+        """Check that webhooks may be sent to this URL, and to the present addresses of its host.
 
         Raises:
             ValueError: webhooks may not be sent there. The message says why.
