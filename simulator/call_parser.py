@@ -58,8 +58,7 @@ class JsonSchema(msgspec.Struct):
 class TextFormat(msgspec.Struct):
     """Format that the text of a response must have.
 
-    A request for a chat completion has it in `response_format`. A request to `/v1/responses` has it in
-    `text.format`.
+    Requests for chat completions name it in `response_format`, requests to `/v1/responses` in `text.format`.
     """
 
     type: str | None = None
@@ -122,9 +121,9 @@ class InferenceCall:
     """A valid request.
 
     Attributes:
-        prompt: all inputs as JSON, starting with the parts that most requests have in common.
+        prompt: all inputs as JSON. It begins with the parts that most requests have in common.
         marker: text in the request that can ask for a fault, such as `sim:503`.
-        format: required format of the response; None if it may be any text.
+        format: required format of the response; None if the response may be any text.
     """
 
     endpoint: str

@@ -1,4 +1,4 @@
-"""Server-Sent Events that contain the same answer as a whole response body."""
+"""Converts a whole response body to Server-Sent Events with the same content."""
 
 from collections.abc import Iterator
 

@@ -28,13 +28,13 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
             affects /v1/models and /healthz.
         rate: fraction of requests that are affected, from 0 to 1. The choice depends only on the request, so
             repeated runs affect the same requests.
-        count: number of affected requests after which the fault ends. If a request itself asks for the fault,
-            it is the number of affected attempts of this request.
+        count: number of affected requests after which the fault ends. For a fault that a request itself asks
+            for, the number of affected attempts of this request.
         retry_after: value of the Retry-After header in seconds.
-        seconds: duration of `slow` and `hang`. None is 1 s for `slow`, and until the client disconnects for
-            `hang`.
-        for_seconds: time after which the fault ends. Requests that `hold` has delayed get their responses
-            then.
+        seconds: duration of `slow` and `hang`. If None, `slow` takes 1 s, and `hang` lasts until the client
+            disconnects.
+        for_seconds: time after which the fault ends. Requests that `hold` has delayed then get their
+            responses.
         hits: number of requests that were affected.
     """
 
@@ -87,7 +87,9 @@ def parse_short(text: str) -> Fault:
 
 
 class Faults:
-    """All faults that are set, oldest first. If several faults match a request, the oldest one is caused."""
+    """All faults that are set, oldest first. If several faults match a request, only the oldest one affects
+    it.
+    """
 
     def __init__(self, initial: Iterable[Fault] = ()) -> None:
         self._active: list[Fault] = []
@@ -123,7 +125,7 @@ class Faults:
     def call_at_end(self, fault: Fault, callback: Callable[[], None]) -> None:
         """Call `callback` when the fault ends.
 
-        A fault that a request itself asked for ends when `clear` ends all faults.
+        A fault that a request itself asked for is not in the list. It ends when `clear` ends all faults.
         """
         self._end_callbacks.setdefault(fault.id, []).append(callback)
         if fault.id in self._end_times:

@@ -167,8 +167,8 @@ def _merged(one: Schema, other: Schema) -> dict[str, Any]:
 def _number(schema: Schema, *, whole: bool) -> int | float:
     """Return a number that conforms to `schema`. `whole` is True for an integer.
 
-    It is the multiple of `multipleOf` that is nearest to 1. If no multiple is within the bounds, it is the
-    middle of the bounds.
+    The number is the multiple of `multipleOf` within the bounds that is nearest to 1. If the bounds contain
+    no multiple, the number is the middle of the bounds.
     """
     step = float(schema.get("multipleOf") or (1 if whole else 0.5))
     least = float(schema.get("minimum", schema.get("exclusiveMinimum", -1e15)))

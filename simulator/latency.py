@@ -23,9 +23,11 @@ def random_factor(sigma: float, seed: bytes) -> float:
 class Latency:
     """Parameters for the latency of a model's responses, in milliseconds.
 
-    The latency is the sum of three parts: `latency_ms` times a random factor (lognormal with median 1 and
-    sigma `jitter`); `token_ms` per output token; `prompt_token_ms` per prompt token that was not in the
-    prefix cache.
+    The latency is the sum of three parts:
+
+    - `latency_ms` times a random factor. The factor is lognormal with median 1 and sigma `jitter`.
+    - `token_ms` for each output token.
+    - `prompt_token_ms` for each prompt token that was not in the prefix cache.
     """
 
     latency_ms: float = 0.0

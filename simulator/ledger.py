@@ -16,8 +16,8 @@ class LedgerEntry(msgspec.Struct):
 
     Attributes:
         completed: number of complete responses with status 200.
-        statuses: number of requests for each way to end: an HTTP status, the name of a fault, `aborted`, or
-            `disconnected` if the client closed the connection first.
+        statuses: numbers of requests by the way in which they ended: an HTTP status, the name of a fault,
+            `aborted`, or `disconnected` if the client closed the connection first.
         body: digest of the latest body.
         user: field `user` of the latest body.
         trace: latest `traceparent` header.
@@ -66,7 +66,7 @@ class JobTotals(msgspec.Struct):
 
 
 class LedgerReport(msgspec.Struct):
-    """Counts of all requests, as /admin/ledger returns them.
+    """Counts of all requests, in the form in which /admin/ledger returns them.
 
     `keys` is the number of different request keys. `repeated_keys` is the number of keys that occurred in
     more than one request.

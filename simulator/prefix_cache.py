@@ -20,7 +20,7 @@ class PrefixCache:
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
     def cached_tokens(self, prompt: bytes) -> int:
-        """Add `prompt` to the cache. Return how many tokens from its start on were already in the cache."""
+        """Add `prompt` to the cache. Return how many tokens at its beginning were already in the cache."""
         if not self._capacity:
             return 0
         chain = _chain(prompt)
@@ -35,7 +35,9 @@ class PrefixCache:
 
 
 def _chain(prompt: bytes) -> list[int]:
-    """Return one hash for each full block of the prompt. A hash covers its block and all blocks before."""
+    """Return one hash for each full block of the prompt. A hash covers its block and all blocks before that
+    block.
+    """
     chain: list[int] = []
     last = 0
     for start in range(0, len(prompt) - _BLOCK_BYTES + 1, _BLOCK_BYTES):

@@ -1,4 +1,6 @@
-"""Types of the response bodies. The default of a field is its value in all responses that do not set it."""
+"""Types of the response bodies. The default of a field is the value that responses have if they do not set
+it.
+"""
 
 import msgspec
 

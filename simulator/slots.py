@@ -1,7 +1,7 @@
 """Slots for requests that are processed at the same time, and the queue of direct callers.
 
-Requests of a dispatcher, which can send them elsewhere, never wait: they are refused while no slot is free.
-Direct callers wait in order. They get each slot that becomes free before the dispatcher does.
+While no slot is free, requests of a dispatcher are refused, because the dispatcher can send them to another
+backend. Direct callers wait in order. A slot that becomes free goes to a waiting direct caller first.
 """
 
 from collections.abc import Callable
@@ -22,10 +22,10 @@ class Slots:
     def enter(self, call: object, start: Callable[[], None], *, is_dispatched: bool) -> str:
         """Give a request a slot, and call `start` when it has the slot: before this method returns, or later.
 
-        Return "" if the request is accepted. If not, return the reason, and never call `start`.
+        Return "" if the request is accepted. Otherwise return the reason, and never call `start`.
 
         Args:
-            call: the request. Pass it to `leave` at its end, even if it still waits.
+            call: the request. Pass it to `leave` at its end, even if it still waits for a slot.
             is_dispatched: True for a request of a dispatcher, False for a request of a direct caller.
         """
         is_full = len(self._taken) >= self._slots
@@ -43,7 +43,7 @@ class Slots:
     def leave(self, call: object) -> None:
         """Free the slot of a request. The request that has waited longest gets the slot.
 
-        If the request itself still waits for a slot, only end its wait. A second call has no effect.
+        If the request is still waiting for a slot, remove it from the queue. A second call has no effect.
         """
         self._waiting.pop(call, None)
         self._taken.discard(call)
