@@ -17,8 +17,8 @@ _POLL_SECONDS = 0.05
 class WholeBatch(msgspec.Struct, frozen=True):
     """Duration and cost of one batch, from the first byte of the upload to the last byte of the download.
 
-    `cpu_seconds` is the CPU time of the API and the workers. `server_cpu_seconds` is that of Temporal and
-    PostgreSQL.
+    `cpu_seconds` is the CPU time of the API and the workers. `server_cpu_seconds` is the CPU time of Temporal
+    and PostgreSQL.
     """
 
     requests: int

@@ -1,6 +1,6 @@
-"""Simulates an inference engine that keeps prompts in its slots, such as llama.cpp. Compares orders of lines.
+"""Compares orders of lines for an inference engine that keeps prompts in its slots, such as llama.cpp.
 
-The real rules that a worker uses for the order of lines decide which line is sent next, on a virtual clock.
+The engine is simulated on a virtual clock. The real rules of a worker decide which line is sent next.
 """
 
 import math
@@ -20,9 +20,10 @@ _MAX_SECONDS = 1e9
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """A line: the number of its system prompt, and the numbers of tokens that only this line has.
+    """A line. `prompt` is the number of its system prompt. The tokens are those of this line alone.
 
-    `due_group` is also the number of the system prompt; 0 if the worker must not know the prompt.
+    `due_group` is the same number as `prompt`; 0 if the worker must not know which system prompt the line
+    has.
     """
 
     prompt: int
@@ -35,8 +36,9 @@ class Line:
 class CachedEngine:
     """An engine that keeps the last prompt in each of its slots, and `stored` more prompts in memory.
 
-    A request takes the free slot with its system prompt. If there is none, it takes the free slot that was
-    not used for the longest time. Requests that find no free slot wait in the order of their arrival.
+    A request takes the free slot that has its system prompt. If there is no such slot, the request takes the
+    free slot that was not used for the longest time. Requests that find no free slot wait in the order of
+    their arrival.
     """
 
     slots: int = 4
@@ -48,8 +50,8 @@ class CachedEngine:
 class EngineResult:
     """Result of a simulated batch.
 
-    `computed` is the number of computed prompt tokens divided by the number of distinct prompt tokens, 1.0 at
-    best. `seconds` is the duration of the batch.
+    `computed` is the number of prompt tokens that the engine computed, divided by the number of distinct
+    prompt tokens. The best value is 1.0. `seconds` is the duration of the batch.
     """
 
     computed: float
@@ -147,9 +149,9 @@ def run_lines(
 
 
 def makespan(seconds: Sequence[float], permits: int) -> float:
-    """Return the seconds until all responses have arrived. `seconds` are their durations, in sending order.
+    """Return the seconds until all responses have arrived, if at most `permits` requests are in flight.
 
-    At most `permits` requests are in flight.
+    `seconds` are the durations of the responses, in sending order.
     """
     clock, waiting = Clock(), iter(seconds)
     last = 0.0

@@ -43,7 +43,8 @@ def read_stacks(lines: Iterable[str]) -> Stacks:
 def report(stacks: Stacks) -> str:
     """Return a table of functions with their shares of the samples.
 
-    One column counts only the function itself, the other column includes the functions that it calls.
+    One column counts the samples in the function itself. The other column also counts the functions that it
+    calls.
     """
     total = stacks.total() or 1
     own, within = Counter[str](), Counter[str]()

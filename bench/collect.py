@@ -118,7 +118,9 @@ def _peak_kib(process: int) -> int:
 
 
 def _batch(cli: Cli, folder: Path, rows: int) -> str:
-    """Return the id of a completed batch with a result for each row, which is made when it is downloaded."""
+    """Create a completed batch with `rows` results, and return its id. The results are generated during the
+    download.
+    """
     batch_id = cli.submitted(folder).order.batch_id
     cli.end(batch_id, BatchStatus.COMPLETED, output=_line(0))
     for file in cli.api.database.rows.files.values():

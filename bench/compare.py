@@ -73,7 +73,7 @@ def _checkout(ref: str) -> Generator[Path]:
 
 
 def _measure(folder: Path, out: Path, arguments: list[str]) -> dict[str, Figure]:
-    """Run the benchmark with the code in `folder`. Return its figures by key.
+    """Run the benchmark on the code in `folder`. Return its figures by key.
 
     Args:
         out: file to which the benchmark writes its figures.

@@ -1,6 +1,6 @@
-"""Counts what a batch causes: SQL statements, storage requests, and events of Temporal histories.
+"""Counts the SQL statements, storage requests and events of Temporal histories that a batch causes.
 
-Counts do not depend on the load of the machine.
+The counts do not depend on the load of the machine.
 """
 
 import asyncio
@@ -20,7 +20,9 @@ _STATEMENT = re.compile(rb"LOG:  (?:statement|execute)")
 
 
 async def log_statements(stack: RunningStack, which: str = "all") -> None:
-    """Make PostgreSQL log statements: `all` of them, so that they can be counted, or `none`."""
+    """Make PostgreSQL log all statements, so that `statements` can count them. `which` is `all`, or `none` to
+    stop.
+    """
     connection = await open_connection_pool(stack.postgres, size=2, patience_seconds=10)
     await connection.execute(f"ALTER SYSTEM SET log_statement = '{which}'")
     await connection.execute("SELECT pg_reload_conf()")

@@ -1,4 +1,4 @@
-"""Writes input files of chat requests, with lines of a given size, for several models in turn."""
+"""Writes input files of chat requests. Lines have a given size, and the models take turns."""
 
 import json
 import random
@@ -19,7 +19,7 @@ def write_input(
     """Write an input file of `count` chat requests with the same system prompt and different questions.
 
     The models take turns. Each line has about `line_bytes` bytes. `fields` are added to the body of each
-    request, and replace fields with the same names.
+    request. A field that the body already has is replaced.
     """
     with path.open("w") as file:
         file.writelines(
@@ -29,7 +29,7 @@ def write_input(
 
 
 def chat_line(number: int, model: str, line_bytes: int, fields: Mapping[str, object] | None = None) -> str:
-    """Return line number `number` of an input file. It is filled up to about `line_bytes` bytes."""
+    """Return line number `number` of an input file, filled to a size of about `line_bytes` bytes."""
     question = f"What is special about the number {number}? "
     line = _line(number, model, _SYSTEM * 3, question, fields)
     missing = max(line_bytes - len(line), 0)
@@ -40,7 +40,7 @@ def chat_line(number: int, model: str, line_bytes: int, fields: Mapping[str, obj
 def write_unshared(path: Path, count: int, model: str = MODELS[0], line_bytes: int = 1024) -> None:
     """Write an input file of `count` chat requests whose prompts all begin differently.
 
-    Therefore no order of the lines helps a prefix cache.
+    A prefix cache is useless for such prompts, in any order of the lines.
     """
     with path.open("w") as file:
         for number in range(count):

@@ -1,8 +1,9 @@
 """Runs batches against llama.cpp's own server with a tiny random model, on an embedded stack.
 
-`python -m bench.llamacpp` prints how long direct calls to the server take alone and beside a batch, and how
-many of the other slots the batch uses, for several values of `in_flight`. The machine should have no other
-load. `make .venv/.tools/llamacpp/.installed` installs the server.
+`python -m bench.llamacpp` sends calls directly to the server, first alone and then while a batch runs. It
+prints how long the calls take, and how many of the other slots the batch uses, for several values of
+`in_flight`. The machine should have no other load. `make .venv/.tools/llamacpp/.installed` installs the
+server.
 """
 
 import argparse
@@ -35,7 +36,7 @@ _PROCESSING = re.compile(r"^llamacpp:requests_processing (\d+)$", re.MULTILINE)
 
 
 class _Engine(NamedTuple):
-    """A server, and the `in_flight` with which it is registered."""
+    """A server, and the value of `in_flight` in its registry entry."""
 
     model: str
     peer: Peer
@@ -61,7 +62,9 @@ def main() -> None:
 
 
 def _direct(folder: Path, rounds: int, seconds: float) -> None:
-    """Print the 95th percentile of direct calls, and the share of the other slots that a batch uses."""
+    """Print the 95th percentile of the durations of direct calls, and the share of the other slots that a
+    batch uses.
+    """
     print(f"direct calls, {_ARRIVALS:g} a second, {_SLOTS} slots")
     with ExitStack() as running:
         engines = [
@@ -128,7 +131,7 @@ def _body(model: str, number: int, tokens: int) -> dict[str, object]:
 
 
 async def _direct_calls(engine: _Engine, seconds: float) -> _Direct:
-    """Send direct calls at random times with a fixed mean rate. Each run sends the same ones."""
+    """Send direct calls at random times with a fixed mean rate. Each run sends the same calls."""
     began = time.perf_counter()
     busy: list[int] = []
 

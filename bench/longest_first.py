@@ -1,4 +1,4 @@
-"""Simulates how long a batch takes in two orders: the order of the input file, and the dispatch order."""
+"""Simulates how long a batch takes in the order of the input file, and in the dispatch order of a worker."""
 
 import json
 import math
@@ -18,9 +18,10 @@ Work = Callable[[Random], tuple[int | None, float]]
 
 
 def _skewed(random: Random) -> tuple[int, float]:
-    """Return `max_tokens` of a line, and the number of tokens of its response.
+    """Return `max_tokens` of a random line, and the number of tokens of its response.
 
-    There are three kinds of lines. The response uses between a fifth of `max_tokens` and all of it.
+    `max_tokens` has one of three values. The length of the response is between a fifth of `max_tokens` and
+    all of it.
     """
     limit = random.choices((256, 1_024, 8_192), (70, 25, 5))[0]
     return limit, limit * random.uniform(0.2, 1.0)
@@ -31,7 +32,7 @@ def _lognormal(random: Random) -> float:
 
 
 def _generous(random: Random) -> tuple[int, float]:
-    """Return `max_tokens` of a line, and the number of tokens of its response.
+    """Return `max_tokens` of a random line, and the number of tokens of its response.
 
     `max_tokens` is between one and eight times the length of the response.
     """
@@ -48,7 +49,7 @@ WORKS: dict[str, Work] = {
 
 
 def seconds(work: Work, count: int, seed: int, order: PlanOrder) -> float:
-    """Return how long a batch of `count` lines takes, with `PERMITS` requests in flight."""
+    """Return the number of seconds that a batch of `count` lines takes, with `PERMITS` requests in flight."""
     random = Random(seed)
     tokens: dict[bytes, float] = {}
     for number in range(count):

@@ -157,10 +157,7 @@ def _replica(text: bytes, replicas: int) -> int:
 
 
 def interleaved(plan: Sequence[bytes]) -> list[bytes]:
-    """Return the lines of a plan in the order in which a worker sends them.
-
-    The worker takes lines from a few slices in turn.
-    """
+    """Return the lines of a plan in the order in which a worker sends them: from a few slices in turn."""
     slices = [plan[at : at + _SLICE_LINES] for at in range(0, len(plan), _SLICE_LINES)]
     sent: list[bytes] = []
     for at in range(0, len(slices), _SLOTS):

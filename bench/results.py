@@ -59,7 +59,9 @@ class Figure(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """`met`, or the factor by which the value misses the target; empty if the figure has no target."""
+        """Text for a table: `met`, or the factor by which the value misses the target; empty without a
+        target.
+        """
         if self.target is None:
             return ""
         if self.is_met:
@@ -71,8 +73,8 @@ class Figure(msgspec.Struct, frozen=True):
 class SectionResult(msgspec.Struct, frozen=True):
     """Figures of one section of the benchmark. If the section failed, `error` is the reason.
 
-    `at` is the time of the measurement, and `commit` the measured version. `load` is the number of processes
-    that were running or waiting for a core before the measurement, in the mean of a minute.
+    `at` is the time of the measurement, and `commit` the measured version. `load` is the load of the machine
+    in the minute before: the mean number of processes that were running or waiting for a core.
     """
 
     name: str

@@ -50,9 +50,9 @@ def shares(stacks: Stacks) -> dict[str, float]:
 def stage_of(stack: tuple[str, ...]) -> str:
     """Return the stage to which a call stack belongs.
 
-    Ingestion, finalization and the like include everything that they call. Any other stack belongs to the
-    stage of its innermost known function. The main function of the process is in every stack, so it belongs
-    to none.
+    A stack with any function of ingestion, finalization, workflows or the database belongs to that stage. Any
+    other stack belongs to the stage of its innermost known function. The main function of the process does
+    not count, because every stack has it.
 
     Args:
         stack: functions with their files, the outermost first.

@@ -1,8 +1,8 @@
 """`python -m bench.temporal_floor ADDRESS NAMESPACE COUNT`: measures Temporal alone, without Batchwright.
 
 The workflows have the steps of a batch of one line: a workflow with a timer, two activities and three changes
-of a search attribute, and its child with one activity. The activities do nothing. So the result is the time
-and the CPU that no change of Batchwright's own code can save as long as a batch has these steps.
+of a search attribute, and a child workflow with one activity. The activities do nothing. The result is
+therefore the least time and CPU that a batch with these steps can take.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ _OPTIONS = timedelta(minutes=5)
 
 
 class Floor(msgspec.Struct, frozen=True):
-    """Seconds and CPU of the empty workflows.
+    """Durations and CPU time of the empty workflows.
 
     Attributes:
-        alone_seconds: time of one workflow, several times one after another.
-        together_seconds: time of all workflows that were started at the same time.
+        alone_seconds: durations of workflows that ran one after another.
+        together_seconds: duration of all workflows that were started at the same time.
         cpu_ms: CPU time of the worker for one workflow, in ms.
         events: number of events in the histories of one workflow and its child.
     """

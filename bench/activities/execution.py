@@ -1,7 +1,7 @@
-"""`python -m bench.activities.execution DIRECTORY URL IN_FLIGHT`: measures how lines are sent.
+"""`python -m bench.activities.execution DIRECTORY URL IN_FLIGHT`: measures the sending of lines.
 
-The program ingests an input file and sends all its lines without Temporal. The lines are sent in slices, the
-parts of a batch that a worker processes one at a time.
+The program ingests an input file and sends all its lines without Temporal. It sends them in slices, like a
+worker. A slice is a part of a batch.
 """
 
 import asyncio
@@ -114,7 +114,7 @@ async def send(directory: Path, url: str, result: IngestResult, in_flight: int) 
 
 
 def _queues(result: IngestResult) -> list[deque[SliceRequest]]:
-    """Return one queue for each model. It contains the requests with which the model's slices are started."""
+    """Return one queue for each model, with the requests that start the slices of the model."""
     return [
         deque(
             SliceRequest.of(ModelRun.of(order(), share, result.ingest_prefix), number)

@@ -92,7 +92,7 @@ def _segment(offsets: list[int], result_bytes: int) -> bytes:
 
 
 def yardstick(directory: Path) -> tuple[float, int]:
-    """Copy all segments (files of results) to one file. This is the yardstick for the cost of finalization.
+    """Copy all segments (files of results) to one file. Finalization is compared with the cost of this copy.
 
     Return the duration in seconds and the number of bytes.
     """

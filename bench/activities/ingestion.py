@@ -86,7 +86,7 @@ def _read(path: Path, reader: object) -> float:
 
 
 async def ingest(directory: Path, plan_order: str, database: Database) -> tuple[IngestResult, float]:
-    """Ingest the file `input` in `directory`, and store the resulting objects there.
+    """Ingest the file `input` in `directory`, and store the resulting objects in the same directory.
 
     Return the result of the activity and the duration in seconds. `plan_order` is the order in which the
     lines will be sent: `file`, `hash` or `prefix`.

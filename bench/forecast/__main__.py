@@ -1,8 +1,7 @@
 """`python -m bench.forecast`: compares forecasts for simulated batches with the actual ends.
 
-It prints the tables in docs/scheduling.md. The constants of the forecasts were chosen with the default seeds.
-`--fresh` uses other seeds, to show how good the forecasts are with data that the constants were not chosen
-for.
+It prints the tables in docs/scheduling.md. The constants of the forecasts were chosen for the default seeds.
+With `--fresh`, other seeds show how good the forecasts are for new data.
 """
 
 from collections.abc import Sequence

@@ -54,7 +54,10 @@ class JudgedStart(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """The forecasts of all batches, those at their beginning apart, with the actual times."""
+    """The forecasts of all batches, with the actual times.
+
+    `starts` has the forecasts at the beginning of a batch, and `forecasts` has all others.
+    """
 
     forecasts: list[JudgedForecast]
     starts: list[JudgedStart]
@@ -147,9 +150,8 @@ class Simulation:
             self._clock.after(seconds, lambda live=live, seconds=seconds: self._end(live, seconds))
 
     def _next_batch(self, batches: list[_Live]) -> _Live:
-        """Remove and return the batch that sends the next line. Usually it is the smallest batch.
-
-        In one of five calls, it is the first batch in the list.
+        """Remove and return the batch that sends the next line: the smallest batch, or in one of five calls
+        the first one.
         """
         self._grants += 1
         if len(batches) == 1 or self._grants % _TURN_EVERY == 0:
@@ -204,7 +206,7 @@ def _unsettled(live: _Live) -> UnsettledWork:
 
 @cache
 def judged(scenario: Scenario, seeds: range) -> Judged:
-    """Simulate the scenario once for each seed. Another call with the same arguments simulates nothing."""
+    """Simulate the scenario once for each seed. A repeated call returns the result of the first call."""
     runs = [Simulation(scenario, seed).run() for seed in seeds]
     return Judged(
         [each for run in runs for each in run.forecasts], [each for run in runs for each in run.starts]

@@ -58,7 +58,7 @@ class BackendModel:
     """Properties of a simulated backend.
 
     Attributes:
-        slots: number of requests that it processes at the same time.
+        slots: number of requests that the backend processes at the same time.
         queue: number of requests that may wait for a slot. Further requests are rejected.
         seconds: mean time of a response.
         rejection_rate: fraction of requests that are rejected at random, from 0 to 1.
@@ -80,7 +80,7 @@ class BackendModel:
         return self.slots, 1.0
 
     def most_answers(self, since: float, until: float) -> float:
-        """Return the maximum number of responses in a period: the number if all slots are always in use."""
+        """Return the number of responses in a period if all slots are always in use. This is the maximum."""
         edges = {since, until, *(t.since for t in self.trouble), *(t.until for t in self.trouble)}
         inside = sorted(edge for edge in edges if since <= edge <= until)
         total = 0.0
@@ -134,7 +134,9 @@ class BackendSimulation:
         return request
 
     def abandon(self, request: SimulatedRequest) -> None:
-        """Abandon a request: free its slot or its position in the queue. Its `done` is not called."""
+        """Abandon a request: free its slot or its position in the queue. Its callback `done` is not
+        called.
+        """
         self._account()
         request.is_abandoned = True
         if request.started_at >= 0:

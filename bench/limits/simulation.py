@@ -1,4 +1,4 @@
-"""Simulates a batch that sends as many requests as its limit allows, while interactive users send too."""
+"""Simulates a batch that sends as many requests as its limit allows, together with interactive users."""
 
 import math
 from collections.abc import Callable
@@ -26,8 +26,8 @@ class Scenario:
         timeout: seconds after which the batch abandons a request.
         burst: interactive requests per second during a burst.
         bursts: start and end of each burst of interactive requests, in seconds.
-        back_at: end of the disturbance in seconds. The recovery time is measured from there. 0 if there is no
-            disturbance.
+        back_at: end of the disturbance in seconds; 0 if there is no disturbance. The recovery time is
+            measured from this time.
     """
 
     name: str
@@ -44,7 +44,7 @@ class LimitResult:
 
     `goodput` is the number of responses divided by the maximum possible number. `queue` is the mean number of
     waiting requests. `recovery` is the time in seconds from the end of the disturbance until the rate has
-    recovered to 90 %.
+    returned to 90 %.
     """
 
     goodput: float = 0.0

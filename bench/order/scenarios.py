@@ -65,14 +65,18 @@ def mixed(
 
 
 def tight_and_loose(random: Random) -> list[Arrival]:
-    """Return a large batch whose window is only just long enough, and small batches with long windows."""
+    """Return two large batches with windows of 15 minutes, among batches of three sizes with windows of 24
+    hours.
+    """
     ordinary = mixed(random, 0.7, {"small": 24 * HOUR, "medium": 24 * HOUR, "large": 24 * HOUR}, hours=1)
     urgent = [Arrival(600.0, "urgent", 5_000, 900.0), Arrival(1_800.0, "urgent", 5_000, 900.0)]
     return sorted([*ordinary, *urgent])
 
 
 def three_priorities(random: Random) -> list[Arrival]:
-    """Return batches of equal size with random priorities. Their work exceeds the capacity for an hour."""
+    """Return batches of equal size with random priorities, created during one hour. They need 120 % of the
+    permits.
+    """
     every = 400 * 2.0 * math.exp(0.5) / (64 * 1.2)
     now, arrivals = 0.0, list[Arrival]()
     while (now := now + random.expovariate(1 / every)) < HOUR:

@@ -69,8 +69,8 @@ def measure(options: SectionOptions) -> list[Figure]:
 class _Client:
     """Client of the API that uses little CPU, because it runs on the measured machine.
 
-    It holds no more connections than one tenant may hold. Further calls wait for a free connection.
-    This wait is part of their time.
+    It holds no more connections than one tenant may hold. Further calls wait for a free connection. The time
+    of a call includes this wait.
     """
 
     def __init__(self, transport: PooledTransport, stack: RunningStack) -> None:
@@ -78,7 +78,7 @@ class _Client:
         self._target = TargetUrl.of(f"{stack.api}/v1/chat/completions")
 
     async def call(self, due: float) -> _Call:
-        """Send the call that is due at this time, and wait for its answer.
+        """Send a call that is due at the time `due`, and wait for its answer.
 
         Raise SystemExit if the answer is not a success.
         """
@@ -109,7 +109,7 @@ async def _alone(stack: RunningStack, count: int) -> list[float]:
 async def _sustained(stack: RunningStack, count: int) -> tuple[float, float]:
     """Send `count` calls at a steady rate. Return the median time until an answer, and answers per second.
 
-    Calls are sent when they are due, also if earlier ones have no answer yet.
+    A call is sent when it is due, even if earlier calls have no answer yet.
     """
     async with _client(stack) as client:
         began, sent = time.perf_counter(), list[asyncio.Task[_Call]]()

@@ -1,4 +1,4 @@
-"""Section: calls that cannot wait beside a batch, sent straight to a backend or through the API."""
+"""Section: calls that cannot wait, sent while a batch runs: directly to a backend, or through the API."""
 
 import asyncio
 import json
@@ -30,10 +30,10 @@ _ALL_SECONDS = 80.0  # one round
 
 
 class _Way(NamedTuple):
-    """A way in which calls reach a backend, and the batch beside them.
+    """A way in which calls reach a backend, and the model of the batch that runs at the same time.
 
     Attributes:
-        name: the beginning of the names of its figures.
+        name: the beginning of the names of the figures.
         url: where the calls are sent.
         backend: the backend of the calls and of the batch.
         model: the model of the batch.
@@ -51,9 +51,11 @@ class _Way(NamedTuple):
 
 
 class _Measured(NamedTuple):
-    """Times of calls in seconds: the 95th percentile and the sum, and what happened meanwhile.
+    """Times of calls in seconds, and the work of the batch in the same time.
 
     Attributes:
+        p95: 95th percentile of the times.
+        total: sum of the times.
         lines: number of lines that the backend answered in the same time.
         lasted: seconds from the first call to the last answer.
     """
@@ -129,7 +131,10 @@ def _backend() -> Generator[Simulator]:
 
 
 def _models(first: Simulator, second: Simulator) -> dict[str, object]:
-    """Return the models of the registry. The first backend serves direct callers first, the second nobody."""
+    """Return the models of the registry.
+
+    Direct callers have priority at the first backend. At the second backend, all callers are equal.
+    """
     cooperative = {"url": first.url, "send_dispatch_header": True, "in_flight": _SLOTS}
     plain = {"url": second.url, "in_flight": _SLOTS}
     backends = {_DIRECT_BATCH: cooperative, _INTERACTIVE_BATCH: plain, _CALLED: plain}
@@ -169,7 +174,7 @@ async def _calls(way: _Way, ramp: float, seconds: float) -> _Measured:
 async def _send(
     transport: PooledTransport, way: _Way, rng: random.Random, seconds: float
 ) -> list[asyncio.Task[float]]:
-    """Start calls for this time, and return their tasks, some of which still run."""
+    """Start calls for `seconds`, and return their tasks. Some of the tasks may still run."""
     due, began, tasks = 0.0, time.perf_counter(), list[asyncio.Task[float]]()
     while (due := due + rng.expovariate(_ARRIVALS)) < seconds:
         await asyncio.sleep(max(0.0, began + due - time.perf_counter()))
@@ -178,7 +183,7 @@ async def _send(
 
 
 async def _call(transport: PooledTransport, url: str, number: int, due: float) -> float:
-    """Send one call. Return the seconds from when it was due until its response.
+    """Send one call. Return the seconds from the time `due` until its response.
 
     Raise SystemExit if the response is not a success.
     """

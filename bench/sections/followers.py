@@ -44,10 +44,11 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 async def _rate(stack: RunningStack, backend: Simulator, file_id: str, count: int, followers: int) -> float:
-    """Run a batch of the file, followed by clients. Return its lines per second, while lines were sent.
+    """Run a batch of the file while `followers` clients follow it. Return lines per second while lines were
+    sent.
 
     Raises:
-        SystemExit: a follower did not receive all lines, or the batch did not complete them.
+        SystemExit: a follower did not receive all lines, or the batch did not complete all lines.
     """
     await asyncio.to_thread(wait_until_quiet, stack)
     backend.reset()

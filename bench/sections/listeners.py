@@ -21,7 +21,10 @@ _EVENT = b"event: batch.progress\n"
 
 
 def measure(stack: RunningStack, client: Client, file_id: str, options: SectionOptions) -> Figure:
-    """Measure one batch of the file, which must run for longer than both measurements."""
+    """Run a batch of the file, and return the CPU time of the API for the listeners.
+
+    The batch must run for longer than the two measurements, one without and one with listeners.
+    """
     seconds = 2.0 if options.quick else _MEASURED_SECONDS
     wait_until_quiet(stack)
     batch = batches.create(client, file_id)
@@ -49,7 +52,7 @@ def share_of_a_core(stack: RunningStack, seconds: float) -> float:
 async def _followed(stack: RunningStack, batch_id: str, seconds: float) -> tuple[float, int]:
     """Follow the batch with all listeners. Return the API's share of a core, and the number of events.
 
-    The events that each listener gets at its beginning are not measured.
+    The events that each listener receives at the beginning are not measured.
     """
     received = [0] * _LISTENERS
     listening = [asyncio.create_task(_listen(stack, batch_id, received, n)) for n in range(_LISTENERS)]

@@ -54,7 +54,9 @@ def _ratios(options: SectionOptions) -> list[Figure]:
 
 
 def _leaders(options: SectionOptions) -> list[Figure]:
-    """Return the prompt tokens that an engine with four slots computes, divided by the distinct ones."""
+    """Return the number of prompt tokens that an engine with four slots computes, divided by the distinct
+    tokens.
+    """
     computed: dict[tuple[str, int], list[float]] = {}
     for number in options.turns(_SIMULATED_SECONDS):
         for stored in _STORED:

@@ -1,4 +1,4 @@
-"""Section: the pages at `/ui`: how long one takes, and what open tabs cost."""
+"""Section: the pages at `/ui`: the time of a page, and the CPU time that open tabs cost."""
 
 import asyncio
 import time
@@ -85,9 +85,9 @@ def _seconds_of(browser: httpx.Client, page: str) -> float:
 
 
 async def _share_of_tabs(stack: RunningStack, cookies: httpx.Cookies, url: str, seconds: float) -> float:
-    """Return the CPU time of the API for open tabs of one browser, less its time without them.
+    """Return the CPU time that the API uses for open tabs of one browser, in per cent of a core.
 
-    The result is in per cent of a core. What the tabs get when they are opened is not measured.
+    The CPU time without tabs is subtracted. The responses to the opening of the tabs are not measured.
     """
     alone = await asyncio.to_thread(share_of_a_core, stack, seconds)
     began = [asyncio.Event() for _ in range(_TABS)]

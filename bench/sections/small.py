@@ -1,4 +1,4 @@
-"""Section: batches of one line, one at a time and a hundred at once, beside what Temporal alone takes."""
+"""Section: batches of one line, one at a time and a hundred at once, compared with Temporal alone."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ _SECONDS, _POLL_SECONDS, _IDLE_SECONDS = 75.0, 0.02, 3.0
 
 
 class _Counted(msgspec.Struct, frozen=True):
-    """Work for one batch of one line: the mean of many that run at once.
+    """Work for one batch of one line, as the mean of many batches that run at once.
 
     Statements of an idle stack and requests for a batch's state are not included. `cpu_ms` has the CPU time
     of each process, in ms.
@@ -95,9 +95,9 @@ def _create_many(client: Client, file_id: str, count: int) -> list[str]:
 
 
 def _count(stack: RunningStack, client: Client, file_id: str, count: int) -> _Counted:
-    """Return what one batch causes, from `count` of them at once.
+    """Return the work that one batch causes, as the mean of `count` batches at once.
 
-    The statements are counted in a run of their own, because their log takes CPU time.
+    The statements are counted in a separate run, because their log takes CPU time.
     """
     wait_until_quiet(stack)
     before = _cpu(stack)

@@ -1,4 +1,4 @@
-"""Section: the worker's CPU for a line of a batch, by stage, and of the CPU of a plain loop."""
+"""Section: CPU time of the worker per line of a batch, by stage, and compared with a plain loop."""
 
 import signal
 import subprocess
@@ -21,7 +21,9 @@ _SDK = "Temporal's SDK, outside Python"
 
 
 def measure(options: SectionOptions) -> list[Figure]:
-    """Measure the CPU of whole batches without a profiler, and then its shares in one batch with it."""
+    """Measure the CPU time of whole batches without a profiler. Then measure the shares of the stages with a
+    profiler.
+    """
     count = options.size(50_000, 2_000)
     path, out = options.folder / "stages.jsonl", options.folder / "stages.raw"
     write_input(path, count)

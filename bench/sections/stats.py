@@ -126,7 +126,7 @@ def _sums(rows: Sequence[dict[str, object]]) -> object:
 def _p95_ms(work: Callable[[], object], before: Callable[[], object] = lambda: None) -> float:
     """Call `work` many times. Return the 95th percentile of the CPU time of a call in milliseconds.
 
-    `before` is called before each call and is not measured.
+    `before` is called before each call. Its time is not measured.
     """
     taken: list[float] = []
     for _ in range(_SHOWN):

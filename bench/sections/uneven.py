@@ -42,10 +42,10 @@ class Case:
         turn_seconds: time after which a slice ends its turn if other slices wait.
         has_lengths: True if longer responses take more time. False if all responses have the same length.
         in_flight: permits of all workers together.
-        sample: number from which the response times are computed. It is chosen so that no single very long
-            response decides the duration of the whole case, which would hide unused permits.
-        is_queued: True if all batches are planned before the first line is sent. Used for short cases with
-            many batches: their creation and planning take most of the time, so fewer lines than permits would
+        sample: number from which the response times are computed. It is chosen so that no very long response
+            decides the duration of the case. Such a response would hide unused permits.
+        is_queued: True if all batches are planned before the first line is sent. This is for short cases with
+            many batches. Without it, planning would take most of the time, and fewer lines than permits would
             be ready.
         before: earlier figures, measured with an engine that always ended a turn when its time was over.
     """

@@ -48,8 +48,8 @@ def _rounds(
 ) -> list[tuple[Measured, Measured, WholeBatch]]:
     """Measure the bare loop, the aiohttp loop and a batch in each round.
 
-    Return the three results of each round. The three run one after another, so that they see the machine
-    under the same load.
+    Return the three results of each round. They are measured one after another, so that the load of the
+    machine is similar.
     """
     warm = path.with_name("warm.jsonl")
     write_input(warm, 500)
