@@ -95,7 +95,7 @@ CODES: dict[LineCode, CodeExplanation] = {
 
 
 class AnswerOutcome(NamedTuple):
-    """A row in the table of responses: a kind of response, and the effect on the line.
+    """A row in the table of responses: a kind of response, and its effect on the line.
 
     `ends` is the error code of the line, or a description of how the line ends.
     """

@@ -53,9 +53,9 @@ def pages() -> dict[Path, str]:
 
 
 def setting_names() -> list[str]:
-    """Return the settings that `settings` of the chart may contain. Secrets are left out.
+    """Return the names of the settings that the value `settings` of the chart may contain.
 
-    A ConfigMap contains these settings, so they must not be secrets.
+    Secrets are left out, because the chart writes these settings to a ConfigMap.
     """
     return [name for name in Settings.model_fields if name not in OWN | SECRETS]
 
@@ -77,9 +77,8 @@ def _values_schema() -> str:
 
 
 def _plain(value: JsonValue) -> JsonValue:
-    """Return a JSON schema without titles, defaults and levels of importance.
-
-    The chart does not need them.
+    """Return a JSON schema without the titles, defaults and levels of importance, which the chart does not
+    need.
     """
     if isinstance(value, list):
         return [_plain(item) for item in value]

@@ -1,4 +1,6 @@
-"""Writes the page about many workers: what they ask of the servers, computed from measured constants."""
+"""Writes the page about many workers: the load that they cause on the servers, computed from measured
+constants.
+"""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -18,9 +20,10 @@ _ACTIVITY_POLLS = 14  # of a worker with all roles and one model: control 5, io 
 
 
 class _Resource(NamedTuple):
-    """A resource that workers share.
+    """A resource of the servers that all workers use together.
 
-    `most` is what it is assumed to take, for the reason in `why`. `remedy` says what to do beyond it.
+    `most` is the assumed maximum load of the resource, and `why` is the reason for this number. `remedy` says
+    what to do if the load is greater.
     """
 
     name: str
@@ -64,7 +67,9 @@ _RESOURCES = {
 
 
 class _Constants(NamedTuple):
-    """Measured constants. Those of lines are for one line, CPU is in seconds."""
+    """Constants from measurements. Counts are for one line, except rates and idle load. CPU times are in
+    seconds.
+    """
 
     lines_per_second: float  # of a worker whose backend answers at once
     events: float

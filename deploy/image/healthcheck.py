@@ -1,8 +1,8 @@
 """Exits with 0 if the API or the worker in this container answers, otherwise with 1.
 
 Each argument is PORT or PORT/PATH. Without arguments, the ports of API and worker are read from the
-environment, and the path is /healthz. A container runs only one of the two, so one answer is enough. The
-script uses only the standard library, because it runs every few seconds.
+environment, and the path is /healthz. A container runs either the API or a worker, so one answer is enough.
+The script uses only the standard library, to start quickly: it runs every few seconds.
 """
 
 import http.client

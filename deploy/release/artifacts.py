@@ -1,4 +1,4 @@
-"""Builds the files of a release into one folder. Equal sources give equal packages."""
+"""Builds the files of a release into one folder. The same sources always give the same packages."""
 
 import hashlib
 import subprocess
@@ -13,7 +13,7 @@ CHECKSUMS = "SHA256SUMS"
 def build_release(root: Path, folder: Path) -> list[Path]:
     """Build all files of a release, and return their paths.
 
-    The wheel is built from the source distribution. The time of both is that of the last commit.
+    The wheel is built from the source distribution. Files in both have the time of the last commit.
 
     Raises:
         SystemExit: a program has failed, and has printed why.

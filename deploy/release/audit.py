@@ -1,4 +1,7 @@
-"""Compares the locked packages with databases of vulnerabilities. Accepted ones are accepted until a day."""
+"""Compares the locked packages with databases of vulnerabilities.
+
+A known vulnerability can be accepted, with a reason and until a certain day.
+"""
 
 import tomllib
 from datetime import date, timedelta
@@ -16,7 +19,9 @@ class BadAcceptance(Exception):
 
 
 class Acceptance(BaseModel):
-    """A known vulnerability that is accepted. It stops no release until the end of the day `until`."""
+    """A known vulnerability that is accepted. Until the end of the day `until`, it does not stop a
+    release.
+    """
 
     model_config = ConfigDict(extra="forbid")
     id: str = Field(pattern=r"^(CVE|GHSA|PYSEC|OSV)-[\w-]+$")

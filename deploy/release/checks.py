@@ -16,7 +16,9 @@ def project_version(root: Path) -> str:
 
 
 def find_problems(root: Path) -> list[str]:
-    """Return one sentence for each reason why the present files of the repository cannot be released."""
+    """Return the reasons why the present files of the repository cannot be released, one sentence for
+    each.
+    """
     version = project_version(root)
     return [
         *_chart_problems(root, version),
@@ -51,7 +53,7 @@ def _tag_problems(root: Path, version: str) -> list[str]:
 def _migration_problems(root: Path) -> list[str]:
     """Return a sentence for each migration that was changed after a release contained it.
 
-    This is not allowed: databases that ran the earlier version would have other tables.
+    Such a change is not allowed, because databases that ran the earlier version would have other tables.
     """
     return [
         f"{path} has changed since {tag}: restore it, and write a new migration"

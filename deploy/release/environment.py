@@ -14,12 +14,16 @@ def run(command: list[str | Path], root: Path, **variables: str) -> int:
 
 
 def uv(root: Path) -> Path:
-    """Return the path of the program uv: from the PATH, or else where `make install` has installed it."""
+    """Return the path of the program uv: the one in the PATH, or the one that `make install` has
+    installed.
+    """
     return Path(shutil.which("uv") or root / ".venv" / ".tools" / "bin" / "uv")
 
 
 def tool(root: Path, name: str) -> Path:
-    """Return the path of a program that `make` installs for releases, from the dependency group `release`."""
+    """Return the path of the release tool `name`, which `make` installs from the dependency group
+    `release`.
+    """
     return root / ".venv" / ".tools" / "release" / "bin" / name
 
 

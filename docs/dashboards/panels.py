@@ -78,7 +78,7 @@ def stat(title: str, description: str, expr: str, unit: str = "short", alarm: fl
 
 
 def rates(metric: str, by: str, where: str = "", *, every_minute: bool = False) -> list[PanelQuery]:
-    """Return a query for the rate of a counter, per second or per minute.
+    """Return a query for the rate of a counter, per second or per minute, as a list of one item.
 
     The panel shows one line for each combination of values of the labels in `by`. `where` is a label selector
     in braces; empty selects all series.
@@ -88,10 +88,11 @@ def rates(metric: str, by: str, where: str = "", *, every_minute: bool = False) 
 
 
 def gauges(how: str, metric: str, by: str, where: str = "") -> list[PanelQuery]:
-    """Return a query for a gauge. `how`, such as `sum`, combines the values of several processes.
+    """Return a query for a gauge, as a list of one item.
 
-    The panel shows one line for each combination of values of the labels in `by`. `where` is a label selector
-    in braces; empty selects all series.
+    `how`, such as `sum`, combines the values of several processes. The panel shows one line for each
+    combination of values of the labels in `by`. `where` is a label selector in braces; empty selects all
+    series.
     """
     return [PanelQuery(f"{how} by ({by}) ({metric}{where})", _legend(by))]
 

@@ -16,9 +16,9 @@ _I = '{instance=~"$instance"}'
 
 
 def _part(what: str, of: str) -> list[PanelQuery]:
-    """Return a query that divides a worker's gauge `what` by the gauge `of`. Limits of 0 are left out.
+    """Return a query for the fraction of a limit that a worker uses, as a list of one item.
 
-    The gauge `of` is the limit of `what`.
+    `what` is the gauge of the used amount, and `of` is the gauge of the limit. Limits of 0 are left out.
     """
     return [PanelQuery(f"batchwright_{what}{_I} / (batchwright_{of}{_I} > 0)", "{{instance}}")]
 

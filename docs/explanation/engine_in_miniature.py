@@ -59,12 +59,12 @@ class LineQueue:
         heapq.heapify(self._heap)
 
     def pop_due(self) -> Line | None:
-        """Remove and return the next line. Return None if it may not be sent yet."""
+        """Remove and return the line that is next to send. Return None if no line may be sent yet."""
         is_due = self._heap and self._heap[0][0] <= time.monotonic()
         return heapq.heappop(self._heap)[2] if is_due else None
 
     def requeue(self, line: Line) -> None:
-        """Put a line back, to be sent after an exponential backoff with jitter."""
+        """Put a line back into the queue. It is sent after an exponential backoff with jitter."""
         backoff = min(0.1 * 2 ** (line.attempts + line.refusals), 5.0) * random.uniform(0.5, 1.0)
         heapq.heappush(self._heap, (time.monotonic() + backoff, line.offset, line))
 
@@ -91,7 +91,9 @@ class Lease:
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     def is_valid(self) -> bool:
-        """Return True if lines may be sent. It becomes False before another attempt can get the lease."""
+        """Return True if lines may be sent. The result becomes False before another attempt can get the
+        lease.
+        """
         return time.monotonic() - self._renewed < LEASE_SECONDS - SAFETY_SECONDS
 
     def _renew(self) -> None:
@@ -184,7 +186,10 @@ def read_lines(path: Path) -> Iterator[Line]:
 
 
 async def run_slice(lines: Path, store: Path, url: str) -> bool:
-    """Run one attempt: acquire the lease, skip settled lines, send the rest. Return True if all settled."""
+    """Run one attempt: acquire the lease, skip settled lines, and send the other lines.
+
+    Return True if all lines are settled at the end.
+    """
     lease, writer = Lease(store), ResultWriter(store)
     await lease.acquire()
     done = settled(store)

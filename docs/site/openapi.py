@@ -130,7 +130,10 @@ def _schemas(api: _Description) -> Iterator[str]:
 
 
 def _fields(schema: _Schema) -> Iterator[str]:
-    """Yield the table of an object's fields. It has no column of meanings if no field has a description."""
+    """Yield the rows of the table of an object's fields.
+
+    The column `meaning` is left out if no field has a description.
+    """
     has_meaning = any(inner.description for inner in schema.properties.values())
     yield "| field | type | meaning |\n|---|---|---|" if has_meaning else "| field | type |\n|---|---|"
     for field, inner in schema.properties.items():
@@ -140,7 +143,7 @@ def _fields(schema: _Schema) -> Iterator[str]:
 
 
 def _type(schema: _Schema) -> str:
-    """Return the type of a schema as Markdown, with a link for a named one."""
+    """Return the type of a schema as Markdown. A type with a name becomes a link."""
     if schema.reference:
         name = schema.reference.rpartition("/")[2]
         return f"[{name}](http-schemas.md#{name.lower()})"

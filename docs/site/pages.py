@@ -1,7 +1,8 @@
-"""Turns the repository's Markdown files into pages of the site, with links that work there.
+"""Turns the repository's Markdown files into pages of the site, with links that work in the site.
 
-A page of the site is a file below `docs/`, the README, or a file that one of them links to. Markdown files
-outside `docs/` become pages in the folder `repository`, and other files pages in `source` that show them.
+The site has a page for each file below `docs/`, for the README, and for each file that one of these pages
+links to. Markdown files outside `docs/` become pages in the folder `repository`. Other files become pages in
+the folder `source`, which show the content of the file.
 """
 
 import re
@@ -41,7 +42,7 @@ def collect_pages() -> dict[str, bytes]:
 
 
 def place(path: Path) -> str:
-    """Return the path in the site of a file of the repository."""
+    """Return the path in the site for a file of the repository."""
     if path == _HOME:
         return "index.md"
     if path.is_relative_to(_DOCS) and path.suffix in {".md", *_ASSETS}:
@@ -51,7 +52,7 @@ def place(path: Path) -> str:
 
 
 def _page(path: Path) -> tuple[str, list[Path]]:
-    """Return the text of the page of a file, and the files that it links to."""
+    """Return the text of the page for a file, and the files to which the page links."""
     text = path.read_text()
     if path.suffix != ".md":
         language = _LANGUAGES.get(path.suffix, "text")
@@ -70,7 +71,7 @@ def _page(path: Path) -> tuple[str, list[Path]]:
 
 
 def _linked_file(path: Path, target: str) -> Path:
-    """Return the file that a link of a page means. A link to a folder means its README."""
+    """Return the file to which the link `target` on the page points. For a folder, return its README."""
     file = (path.parent / target).resolve()
     if file.is_dir():
         file /= "README.md"
@@ -80,7 +81,10 @@ def _linked_file(path: Path, target: str) -> Path:
 
 
 def _parts(text: str) -> list[tuple[bool, str]]:
-    """Split a page into code and other text. Of the words after a fence, only the language is kept."""
+    """Split a page into parts, as pairs (is code, text).
+
+    The words after the opening fence of a code block are removed, except the language.
+    """
     parts: list[tuple[bool, str]] = []
     end = 0
     for fence in _FENCE.finditer(text):
